@@ -6,12 +6,13 @@ batch, `N` vectors, `T` tokens, `D` width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from engine.architectures.block_calls import BlockFunction
 from engine.architectures.double_stream import (
     BlockConfig,
     DoubleBlockLayers,
@@ -22,7 +23,6 @@ from engine.architectures.double_stream import (
 from engine.architectures.latent_unet_layers import Options
 
 BlockArguments = Mapping[str, Any]
-BlockFunction = Callable[[BlockArguments], dict[str, torch.Tensor]]  # a block as custom nodes call it
 # Parts of a stream with the modulation of their own: first token, end (None: the stream's), number of the vector.
 Spans = Sequence[tuple[int, int | None, int]]
 

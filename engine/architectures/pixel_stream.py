@@ -20,8 +20,8 @@ from engine.architectures.distilled_stream import DistilledStreamConfig, Distill
 from engine.architectures.double_stream import Control
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Conv2d, Linear
-from engine.architectures.mmdit import pad_to_patches
 from engine.architectures.norms import ScaleRmsNorm
+from engine.architectures.patches import pad_to_patches
 
 PATCH_PX = 16
 TILE_PATCHES = 32  # of one picture whose pixels are drawn at once

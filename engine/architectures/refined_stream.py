@@ -21,12 +21,12 @@ from engine.architectures.double_stream import (
     TIME_WIDTH,
     Control,
     Embedder,
+    FinalLayer,
     finite,
     modulated,
-    rotations,
 )
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
-from engine.architectures.layers import Conv2d, Linear
+from engine.architectures.layers import Conv2d
 from engine.architectures.picture_first_blocks import (
     PictureFirstDoubleBlock,
     PictureFirstSingleBlock,
@@ -35,6 +35,7 @@ from engine.architectures.picture_first_blocks import (
     single_function,
     spread,
 )
+from engine.architectures.rotary import rotations
 from engine.architectures.text_refiner import GlyphMapper, TextRefiner
 
 PICTURE_AXES, VIDEO_AXES = (64, 64), (16, 56, 56)  # channels of a head that rotate by (frame,) row and column
@@ -90,13 +91,13 @@ class PatchEmbedder(nn.Module):
         return out.flatten(2).transpose(1, 2)
 
 
-class RefinedFinalLayer(nn.Module):
-    def __init__(self, config: RefinedStreamConfig) -> None:
-        super().__init__()
-        self.linear = Linear(config.width, config.out_channels * math.prod(config.patch))
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
+class RefinedFinalLayer(FinalLayer):
+    """The last layer, modulated by a vector [B, D], or by one for each part of the stream [B, N, D]."""
 
-    def forward(self, x: torch.Tensor, vec: torch.Tensor, spans: Spans | None) -> torch.Tensor:
+    def __init__(self, config: RefinedStreamConfig) -> None:
+        super().__init__(config.width, config.out_channels * math.prod(config.patch))
+
+    def forward(self, x: torch.Tensor, vec: torch.Tensor, spans: Spans | None = None) -> torch.Tensor:
         vec = vec[:, None] if vec.ndim == 2 else vec
         shift, scale = self.adaLN_modulation(vec).chunk(2, dim=-1)
         ((shift, scale, _),) = spread([(shift, scale, shift)], spans, x.shape[1])

@@ -8,7 +8,7 @@ names are those of the original checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +17,20 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import Control, rotated, rotations
+from engine.architectures.block_calls import BlockFunction
+from engine.architectures.double_stream import Control
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
-from engine.architectures.mmdit import Embedder, pad_to_patches
+from engine.architectures.mmdit import Embedder
+from engine.architectures.patches import PATCH, pad_to_patches, picture_channels_last
+from engine.architectures.rotary import rotated, rotations
 
-PATCH = 2  # cells a side
 NORM_EPS = 1e-6
 TIME_WIDTH = NUMBER_WIDTH = 256  # of the sinusoids of the time, and of a number of the size
 NUM_NUMBERS = 6  # height and width of the picture, of the one wished for, and two of a cut
 POOL_HEADS = 8
 TRAINED_PATCHES = 32  # a side, of the grid to which places are scaled
 BlockArguments = Mapping[str, Any]
-BlockFunction = Callable[[BlockArguments], dict[str, torch.Tensor]]  # a block as custom nodes call it
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +301,7 @@ class SkipDit(SkipDitTrunk):
         drawn = self.final_layer(out, vec)
         height, width = x.shape[-2:]
         rows, columns = -(-height // PATCH), -(-width // PATCH)
-        cells = drawn.view(drawn.shape[0], rows, columns, PATCH, PATCH, self.config.out_channels)
-        latent: torch.Tensor = cells.permute(0, 5, 1, 3, 2, 4).reshape(
-            drawn.shape[0], -1, rows * PATCH, columns * PATCH
-        )
+        latent = picture_channels_last(drawn, rows * PATCH, columns * PATCH)
         return latent[:, : self.config.in_channels, :height, :width]  # without the learned variance
 
     def _blocks(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.architectures.latent_unet_shapes import Shapes, count_children
-from engine.architectures.skip_dit import PATCH, SkipDitConfig
+from engine.architectures.patches import PATCH
+from engine.architectures.skip_dit import SkipDitConfig
 
 MARK = "mlp_t5.0.weight"
 FIRST = "x_embedder.proj.weight"

@@ -9,6 +9,6 @@ from engine.text.t5_encoding import T5Encoder
 class BertEncoder(T5Encoder):
     """An encoder of chunks of tokens. `transformer` is `engine/architectures/bert.py::BertModel`."""
 
-    def _empty(self, length: int) -> list[int]:
+    def empty(self, length: int) -> list[int]:
         """Return the tokens of an empty prompt of that length, at least the start and the end token."""
         return [START_TOKEN, END_TOKEN, *[PAD_TOKEN] * (length - 2)]

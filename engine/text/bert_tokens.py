@@ -6,12 +6,12 @@ first prompt.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from engine.text.clip_tokens import Chunks, Weighted
-from engine.text.language_tokens import BytePairVocabulary
-from engine.text.sentence_pieces import Vocabulary
-from engine.text.t5_tokens import T5Tokenizer
+from engine.text.chunk_tokens import ChunkTokenizer, FindEmbedding, Weighted, Word
+from engine.text.t5_encoding import T5Encoding
+from engine.text.vocabulary import LibraryVocabulary, TextVocabulary
 
 START_TOKEN, END_TOKEN, PAD_TOKEN = 101, 102, 0
 SPECIAL = {"[PAD]": PAD_TOKEN, "[UNK]": 100, "[CLS]": START_TOKEN, "[SEP]": END_TOKEN, "[MASK]": 103}
@@ -19,7 +19,7 @@ LONGEST = 512  # tokens of a prompt, start and end included
 
 
 @lru_cache(maxsize=2)
-def word_pieces(content: bytes) -> Vocabulary:
+def word_pieces(content: bytes) -> TextVocabulary:
     """Return the tokenizer of a list of words, one a line, built once for the latest ones.
 
     Raises ValueError for a list without the special tokens at their places.
@@ -39,7 +39,7 @@ def word_pieces(content: bytes) -> Vocabulary:
     )
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in SPECIAL])
-    return BytePairVocabulary(made)
+    return LibraryVocabulary(made)
 
 
 def letter_pieces() -> bytes:
@@ -51,24 +51,25 @@ def letter_pieces() -> bytes:
     return "\n".join([*words, *letters, *(f"##{letter}" for letter in letters)]).encode()
 
 
-class BertTokenizer(T5Tokenizer):
+class BertTokenizer(ChunkTokenizer):
     """Prompts -> one chunk of at most 512 tokens with weights, between a start and an end token."""
 
-    def tokenize_with_weights(
-        self,
-        text: str,
-        return_word_ids: bool = False,
-        tokenizer_options: dict[str, object] | None = None,
-        disable_weights: bool = False,
-        **kwargs: object,
-    ) -> Chunks:
-        """Return the chunk by slot. Raises ValueError for a prompt of more tokens than BERT has places."""
-        chunks = super().tokenize_with_weights(text, True, disable_weights=disable_weights)
-        (chunk,) = chunks[self.slot]
-        is_padded = len(chunk) == self.encoding.min_length and chunk[-1][0] == PAD_TOKEN
-        whole: list[Weighted] = [(START_TOKEN, 1.0, 0), *(chunk[:-1] if is_padded else chunk)]
-        if len(whole) > LONGEST:
-            raise ValueError(f"text: the prompt is too long for BERT; got {len(whole)} tokens, expected {LONGEST}")
-        if return_word_ids:
-            return {self.slot: [whole]}
-        return {self.slot: [[(token, weight) for token, weight, _ in whole]]}
+    def __init__(
+        self, find_embedding: FindEmbedding | None, *, encoding: T5Encoding, vocabulary: Callable[[], TextVocabulary]
+    ) -> None:
+        super().__init__(
+            find_embedding if encoding.takes_embeddings else None,
+            slot=encoding.slot,
+            vocabulary=vocabulary,
+            pad_token=PAD_TOKEN,
+            start_token=START_TOKEN,
+            end_token=END_TOKEN,
+            min_length=encoding.min_length,
+        )
+
+    def _chunks(self, words: Sequence[Word], min_padding: int, min_length: int) -> list[list[Weighted]]:
+        """Return the words as one chunk. Raises ValueError for a prompt of more tokens than BERT has places."""
+        (chunk,) = super()._chunks(words, min_padding, min_length)
+        if len(chunk) > LONGEST:
+            raise ValueError(f"text: the prompt is too long for BERT; got {len(chunk)} tokens, expected {LONGEST}")
+        return [chunk]

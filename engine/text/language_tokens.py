@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, TokenizerOptions
 from engine.text.language_encoding import LanguageEncoding
@@ -50,7 +51,7 @@ class LanguageTokenizer(ChunkTokenizer):
         tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = False,
         llama_template: str | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> Chunks:
         """Return the chunk by slot, as `ChunkTokenizer.tokenize_with_weights`.
 

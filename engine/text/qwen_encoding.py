@@ -39,6 +39,8 @@ class QwenEncoding:
 class QwenEncoder(TokenEncoder):
     """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::PictureLanguageModel`."""
 
+    encoding: QwenEncoding
+
     def encode(self, chunk: Sequence[Any], layer_idx: int | None) -> torch.Tensor:
         """Return the conditioning [1, T, D] of all tokens, float32.
 

@@ -6,7 +6,7 @@ have, it is 0.30.0. Where several patches are drawn at a time, 0.3.64 mixes up t
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 from engine.architectures.pixel_space import PixelSpaceConfig
 from engine.architectures.pixel_stream import PixelStreamConfig, PixelStreamModel
@@ -16,56 +16,41 @@ from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
-    TensorReader,
 )
 from engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
 from engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
 from engine.families.parts.double_stream_lora_names import lora_keys
-from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
-PREFIX = "model.diffusion_model."
-PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 TEXT_HOME = "cond_stage_model."  # ComfyUI has the old names for checkpoints of this family
 NEEDED = ("img_in_patch.weight", "distilled_guidance_layer.norms.0.scale")
 PIXEL_EMBEDDER = ("nerf_image_embedder.embedder.0.weight", "nerf_image_embedder.embedder.0.bias")
 CONTEXT_DIM = 4096
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
-find = behind_first(PREFIXES, MARK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by the layers that draw pixels, and by the one that reads patches of them."""
-    names = find(index.shapes)
-    return None if names is None or any(name not in names for name in NEEDED) else Match(2, names)
-
-
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
+DENOISER = replace(
+    transformer(
+        MARK,
+        configure=pixel_stream_config,
+        build=PixelStreamModel,
+        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+    ),
+    float32_ends=PIXEL_EMBEDDER,
+)
 
 
 FAMILY = ModelFamily(
     name="chroma_radiance",
     label="Chroma Radiance",
-    detect=detect,
-    parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first((PREFIX,), MARK),),
-        configure=pixel_stream_config,
-        build=PixelStreamModel,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
-        float32_ends=PIXEL_EMBEDDER,
-    ),
+    # Recognised by the layers that draw pixels, and by the one that reads patches of them.
+    detect=detect_by(DENOISER, needs=NEEDED),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
     denoiser_type=ChromaRadianceDenoiser,
     text=(t5_xxl(T5Encoding(min_length=1, empty_has_end=False), home=TEXT_HOME),),
     vae=PIXEL_SPACE,

@@ -7,7 +7,6 @@ BERT's list of words is under Tencent's licence and not part of the engine: file
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
 from engine.architectures.bert import BertConfig
@@ -20,32 +19,30 @@ from engine.families.base import (
     Defaults,
     Match,
     ModelFamily,
-    Network,
     Parameterisation,
     Scale,
-    TensorIndex,
     TensorReader,
 )
 from engine.families.hunyuan_dit.controlnets import ONWARD, control_networks
 from engine.families.hunyuan_dit.denoiser import HunyuanDitDenoiser
 from engine.families.hunyuan_dit.text_encoders import BERT, MT5, tokens_of_both
 from engine.families.parts.autoencoder_kl import FULL, SMALL, LargeKlLatentFormat, autoencoder_kl
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.transformer import PREFIX, detect_by, transformer
 from engine.settings import DtypePolicy
 
-PREFIX = "model.diffusion_model."
 IN_CHECKPOINT = (PREFIX, "model.")
 PREFIXES = (*IN_CHECKPOINT, "diffusion_model.", "")  # of files of the network alone
 VAE_PREFIX = "vae."
 LATEST = Parameterisation(VDiscrete, {"linear_start": 0.00085, "linear_end": 0.018})
 FIRST = Parameterisation(VDiscrete, {"linear_start": 0.00085, "linear_end": 0.03})
-find = behind_first(PREFIXES, MARK)
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by the layers that read mT5's tokens; its ControlNets have these too."""
-    names = find(index.shapes)
-    return None if names is None or ONWARD in names else Match(2, names)
+DENOISER = transformer(
+    MARK,
+    configure=skip_dit_config,
+    build=SkipDit,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    prefixes=PREFIXES,
+    in_checkpoint=IN_CHECKPOINT,
+)
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
@@ -64,16 +61,10 @@ def lora_keys(weight_names: Iterable[str], config: SkipDitConfig) -> dict[str, L
 FAMILY = ModelFamily(
     name="hunyuan_dit",
     label="HunyuanDiT",
-    detect=detect,
+    # Recognised by the layers that read mT5's tokens; its ControlNets have these too.
+    detect=detect_by(DENOISER, lacks=(ONWARD,)),
     parameterise=parameterise,
-    denoiser=Network(
-        layouts=(find,),
-        in_checkpoint=(behind_first(IN_CHECKPOINT, MARK),),
-        configure=skip_dit_config,
-        build=SkipDit,
-        saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-    ),
+    denoiser=DENOISER,
     denoiser_type=HunyuanDitDenoiser,
     text=(BERT, MT5),
     combine_text=tokens_of_both,

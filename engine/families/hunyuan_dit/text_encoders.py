@@ -15,7 +15,7 @@ from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_with_vocabulary
 from engine.text.bert_encoding import BertEncoder
 from engine.text.bert_tokens import END_TOKEN, BertTokenizer, letter_pieces, word_pieces
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 from engine.text.t5_encoding import T5Encoding
 
 SLOT, SECOND_SLOT = "hydit_clip", "mt5xl"

@@ -17,7 +17,6 @@ from engine.families.base import (
     Parameterisation,
     Scale,
     TensorIndex,
-    TensorReader,
 )
 from engine.families.hunyuan_image.autoencoder import AUTOENCODER, FULL, SMALL, HunyuanImageLatentFormat
 from engine.families.hunyuan_image.denoiser import HunyuanImageDenoiser
@@ -31,6 +30,7 @@ from engine.families.parts.glyph_text import (
     prompt_and_glyphs,
 )
 from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.families.parts.transformer import always
 from engine.formats.weight_file import shape_of
 
 GLYPH_INNER = 2048
@@ -46,15 +46,11 @@ def detect(index: TensorIndex) -> Match | None:
     return Match(2, names) if len(shape_of(names[FIRST], index.shapes)) == PICTURE_AXES else None
 
 
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
-
-
 FAMILY = ModelFamily(
     name="hunyuan_image",
     label="HunyuanImage 2.1",
     detect=detect,
-    parameterise=parameterise,
+    parameterise=always(FLOW),
     denoiser=refined_stream(),
     denoiser_type=HunyuanImageDenoiser,
     text=(PROMPT, GLYPH),

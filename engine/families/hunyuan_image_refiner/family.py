@@ -13,7 +13,6 @@ from engine.families.base import (
     Parameterisation,
     Scale,
     TensorIndex,
-    TensorReader,
 )
 from engine.families.hunyuan_image_refiner.autoencoder import AUTOENCODER, FULL, SMALL, RefinerLatentFormat
 from engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
@@ -26,6 +25,7 @@ from engine.families.parts.glyph_text import (
     prompt_and_glyphs,
 )
 from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.families.parts.transformer import always
 from engine.formats.weight_file import shape_of
 
 PATCH = (1, 1, 1)
@@ -40,15 +40,11 @@ def detect(index: TensorIndex) -> Match | None:
     return Match(2, names) if shape_of(names[FIRST], index.shapes)[2:] == PATCH else None
 
 
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
-
-
 FAMILY = ModelFamily(
     name="hunyuan_image_refiner",
     label="HunyuanImage 2.1 Refiner",
     detect=detect,
-    parameterise=parameterise,
+    parameterise=always(FLOW),
     denoiser=refined_stream(),
     denoiser_type=RefinerDenoiser,
     text=(PROMPT, GLYPH),

@@ -17,7 +17,6 @@ from engine.families.base import (
     Parameterisation,
     Scale,
     TensorIndex,
-    TensorReader,
 )
 from engine.families.hunyuan_video.autoencoder import AUTOENCODER, FULL, SMALL, HunyuanVideoLatentFormat
 from engine.families.hunyuan_video.denoiser import (
@@ -29,6 +28,7 @@ from engine.families.hunyuan_video.denoiser import (
 )
 from engine.families.hunyuan_video.text_encoders import CLIP_L, LLAMA, prompt_and_pooled
 from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.families.parts.transformer import always
 from engine.formats.weight_file import shape_of
 
 CONTEXT_DIM, LABEL_DIM, CHANNELS = 4096, 768, 16
@@ -47,15 +47,11 @@ def detect(index: TensorIndex) -> Match | None:
     return None if variant is None else Match(2, names, variant)
 
 
-def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    return FLOW
-
-
 FAMILY = ModelFamily(
     name="hunyuan_video",
     label="HunyuanVideo",
     detect=detect,
-    parameterise=parameterise,
+    parameterise=always(FLOW),
     denoiser=refined_stream(),
     denoiser_type=HunyuanVideoDenoiser,
     text=(CLIP_L, LLAMA),

@@ -15,9 +15,9 @@ from engine.architectures.language_model import LLAMA3
 from engine.families.base import TokenizerParts, Vocabulary
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.language_model import language_text_encoder
-from engine.text.clip_encoding import Encoded, TokenWeights
+from engine.text.chunk_encoding import Encoded, TokenWeights
+from engine.text.chunk_tokens import Chunks, TokenizerOptions
 from engine.text.clip_l import CLIP_L_ENCODING
-from engine.text.clip_tokens import Chunks
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer
 from engine.text.llama_tokens import PAD_TOKEN as TURN_END
@@ -48,7 +48,7 @@ class PromptTokenizer(LanguageTokenizer):
         self,
         text: str,
         return_word_ids: bool = False,
-        tokenizer_options: dict[str, object] | None = None,
+        tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = False,
         llama_template: str | None = None,
         *,

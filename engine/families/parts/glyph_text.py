@@ -21,8 +21,8 @@ from engine.families.base import Shapes, TokenizerParts
 from engine.families.parts.qwen_7b import SLOT, UNANSWERED_TEMPLATE, qwen_7b
 from engine.families.parts.t5 import t5_text_encoder
 from engine.text.byte_tokens import ByteVocabulary
-from engine.text.clip_encoding import Encoded, TokenWeights
-from engine.text.clip_tokens import Chunks
+from engine.text.chunk_encoding import Encoded, TokenWeights
+from engine.text.chunk_tokens import Chunks, TokenizerOptions
 from engine.text.qwen_encoding import QwenEncoder, template_end
 from engine.text.qwen_tokens import PAD_TOKEN
 from engine.text.t5_encoding import T5Encoder, T5Encoding
@@ -77,7 +77,7 @@ class GlyphTokenizer(T5Tokenizer):
         self,
         text: str,
         return_word_ids: bool = False,
-        tokenizer_options: dict[str, object] | None = None,
+        tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = False,
         **kwargs: object,
     ) -> Chunks:

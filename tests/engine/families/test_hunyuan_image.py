@@ -14,7 +14,7 @@ from engine.families import registry
 from engine.families.parts.glyph_text import GLYPH, GlyphTokenizer, prompt_and_glyphs
 from engine.families.parts.refined_stream import RENAMED, TRAINED, replaced
 from engine.text.byte_tokens import ByteVocabulary
-from engine.text.clip_encoding import Encoded
+from engine.text.chunk_encoding import Encoded
 
 CONFIG = RefinedStreamConfig(
     width=128, num_double=1, num_single=1, context_dim=16, in_channels=4, out_channels=4, num_refiners=1
