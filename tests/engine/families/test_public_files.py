@@ -59,7 +59,7 @@ FOUND: dict[str, tuple[str, str, str]] = {
     "flux1-dev": ("flux", "", ""),
     "flux1-dev-fp8": ("flux", "", ""),
     "flux1-schnell": ("flux", "", ""),
-    "flux1-fill-dev": ("flux", "", ""),
+    "flux1-fill-dev": ("flux", "inpaint", ""),
     "flux1-canny-dev": ("flux", "", ""),
     "aura_flow_0.3": ("aura_flow", "", "AuraFlow"),
     "Chroma1-HD": ("chroma", "", "Chroma"),
