@@ -1,4 +1,4 @@
-"""How OpenMP computes in an engine's process: number of threads, and how they wait for one another."""
+"""Variables of OpenMP in an engine: number of threads, and how long they spin at a barrier."""
 
 from __future__ import annotations
 
