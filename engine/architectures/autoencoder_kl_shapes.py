@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from engine.architectures.autoencoder_kl import VaeConfig
-from engine.architectures.latent_unet_shapes import Shapes, count_children
+from engine.architectures.latent_unet_shapes import Shapes
+from engine.architectures.vae_levels import vae_levels
 
 TEMPORAL_MARK = "decoder.mid.block_1.mix_factor"
 
 
 def vae_config(shapes: Shapes) -> VaeConfig:
     """Return the configuration of the autoencoder with these tensors (names without prefix)."""
-    first = shapes["encoder.conv_in.weight"]
-    is_temporal = TEMPORAL_MARK in shapes
-    levels = range(count_children(shapes, "encoder.down"))
+    levels, is_temporal = vae_levels(shapes), TEMPORAL_MARK in shapes
     return VaeConfig(
-        base_channels=first[0],
-        level_channels=tuple(shapes[f"encoder.down.{level}.block.0.conv1.weight"][0] for level in levels),
-        blocks_per_level=count_children(shapes, "encoder.down.0.block"),
+        base_channels=shapes["encoder.conv_in.weight"][0],
+        level_channels=levels.level_channels,
+        blocks_per_level=levels.blocks_per_level,
         latent_channels=shapes["decoder.conv_in.weight"][1],
         embedding_channels=_embedding_channels(shapes, is_temporal=is_temporal),
-        picture_channels=first[1],
+        picture_channels=levels.picture_channels,
         is_temporal=is_temporal,
     )
 

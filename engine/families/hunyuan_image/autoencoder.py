@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from engine.architectures.latent_unet_shapes import count_children
 from engine.architectures.shuffled_autoencoder import ShuffledAutoencoder, ShuffledVaeConfig
+from engine.architectures.vae_levels import vae_levels
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import Network, NotRecognised, Shapes
-from engine.families.parts.layouts import behind_first, saved_behind
-from engine.settings import DtypePolicy
+from engine.families.base import NotRecognised, Shapes
+from engine.families.parts.vae_network import vae_network
 
-PREFIX = "vae."
-PREFIXES = (PREFIX, "first_stage_model.", "")  # of files of the network alone
 MARK = "decoder.conv_in.weight"
 LATENT_CHANNELS = 64
 FULL = ShuffledVaeConfig(level_channels=(128, 256, 512, 512, 1024, 1024))
@@ -51,20 +46,13 @@ def _configure(shapes: Shapes) -> ShuffledVaeConfig:
     channels = shapes[MARK][1]
     if channels != LATENT_CHANNELS or len(shapes[MARK]) != 4 or "encoder.conv_in.weight" not in shapes:
         raise NotRecognised(f"a VAE of {channels} latent channels of another family")
-    levels = count_children(shapes, "encoder.down")
+    levels = vae_levels(shapes)
     return ShuffledVaeConfig(
-        level_channels=tuple(shapes[f"encoder.down.{level}.block.0.conv1.weight"][0] for level in range(levels)),
+        level_channels=levels.level_channels,
         latent_channels=channels,
-        blocks_per_level=count_children(shapes, "encoder.down.0.block"),
-        picture_channels=shapes["encoder.conv_in.weight"][1],
+        blocks_per_level=levels.blocks_per_level,
+        picture_channels=levels.picture_channels,
     )
 
 
-AUTOENCODER = Network(
-    layouts=(behind_first(PREFIXES, MARK),),
-    in_checkpoint=(behind_first((PREFIX,), MARK),),
-    configure=_configure,
-    build=ShuffledAutoencoder,
-    saved=partial(saved_behind, PREFIX),
-    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-)
+AUTOENCODER = vae_network(MARK, _configure, ShuffledAutoencoder, ("float16", "bfloat16"))

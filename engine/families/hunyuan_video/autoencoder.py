@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from engine.architectures.latent_unet_shapes import count_children
+from engine.architectures.vae_levels import vae_levels
 from engine.architectures.whole_video_vae import WholeVideoVae, WholeVideoVaeConfig
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import Network, NotRecognised, Shapes
-from engine.families.parts.layouts import behind_first, saved_behind
-from engine.settings import DtypePolicy
+from engine.families.base import NotRecognised, Shapes
+from engine.families.parts.vae_network import vae_network
 
-PREFIX = "vae."
-PREFIXES = (PREFIX, "first_stage_model.", "")  # of files of the network alone
 MARK = "decoder.conv_in.conv.weight"
 LATENT_CHANNELS = 16
 FULL = WholeVideoVaeConfig(level_channels=(128, 256, 512, 512))
@@ -39,20 +34,13 @@ def _configure(shapes: Shapes) -> WholeVideoVaeConfig:
     channels = shapes[MARK][1]
     if channels != LATENT_CHANNELS or "quant_conv.weight" not in shapes:
         raise NotRecognised(f"a VAE of videos of {channels} latent channels, of another family")
-    levels = count_children(shapes, "encoder.down")
+    levels = vae_levels(shapes, "conv.")
     return WholeVideoVaeConfig(
-        level_channels=tuple(shapes[f"encoder.down.{level}.block.0.conv1.conv.weight"][0] for level in range(levels)),
+        level_channels=levels.level_channels,
         latent_channels=channels,
-        blocks_per_level=count_children(shapes, "encoder.down.0.block"),
-        picture_channels=shapes["encoder.conv_in.conv.weight"][1],
+        blocks_per_level=levels.blocks_per_level,
+        picture_channels=levels.picture_channels,
     )
 
 
-AUTOENCODER = Network(
-    layouts=(behind_first(PREFIXES, MARK),),
-    in_checkpoint=(behind_first((PREFIX,), MARK),),
-    configure=_configure,
-    build=WholeVideoVae,
-    saved=partial(saved_behind, PREFIX),
-    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
-)
+AUTOENCODER = vae_network(MARK, _configure, WholeVideoVae, ("bfloat16", "float16"))

@@ -5,19 +5,14 @@ Families of pictures and of videos share it; a picture is a video of one frame.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from engine.architectures.causal_video_vae import CausalVaeConfig, CausalVideoVae
 from engine.architectures.causal_video_vae_shapes import MARK, NESTED_MARK, causal_vae_config
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import Network, NotRecognised, Shapes
-from engine.families.parts.layouts import behind_first, saved_behind
-from engine.settings import DtypePolicy
+from engine.families.base import NotRecognised, Shapes
+from engine.families.parts.vae_network import vae_network
 
-PREFIX = "vae."
-PREFIXES = (PREFIX, "first_stage_model.", "")  # of files of the network alone
 LATENT_CHANNELS = 16
 FULL = CausalVaeConfig()
 SMALL = CausalVaeConfig(base_channels=16)  # for tests
@@ -70,11 +65,4 @@ def _configure(shapes: Shapes) -> CausalVaeConfig:
     return causal_vae_config(shapes)
 
 
-CAUSAL_VIDEO_VAE = Network(
-    layouts=(behind_first(PREFIXES, MARK),),
-    in_checkpoint=(behind_first((PREFIX,), MARK),),
-    configure=_configure,
-    build=CausalVideoVae,
-    saved=partial(saved_behind, PREFIX),
-    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
-)
+CAUSAL_VIDEO_VAE = vae_network(MARK, _configure, CausalVideoVae, ("bfloat16", "float16"))
