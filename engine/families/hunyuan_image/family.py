@@ -7,7 +7,6 @@ ByT5 too. Its refiner is a family of its own.
 from __future__ import annotations
 
 from engine.architectures.refined_stream import RefinedStreamConfig
-from engine.architectures.refined_stream_shapes import FIRST, LABELS
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -29,9 +28,8 @@ from engine.families.parts.glyph_text import (
     SMALL_TEXT,
     prompt_and_glyphs,
 )
-from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.families.parts.refined_stream import found_transformer, lora_keys, refined_stream
 from engine.families.parts.transformer import always
-from engine.formats.weight_file import shape_of
 
 GLYPH_INNER = 2048
 PICTURE_AXES = 4  # of a convolution's weight in two dimensions
@@ -40,10 +38,10 @@ FLOW = Parameterisation(flow_of, {"shift": 5.0})
 
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by the layers that refine its text, of pictures by its patches, and without labels."""
-    names = find(index.shapes)
-    if names is None or LABELS in names or FIRST not in names:
+    found = found_transformer(index.shapes)
+    if found is None or found.has_labels or len(found.patch_shape) != PICTURE_AXES:
         return None
-    return Match(2, names) if len(shape_of(names[FIRST], index.shapes)) == PICTURE_AXES else None
+    return Match(2, found.names)
 
 
 FAMILY = ModelFamily(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.architectures.refined_stream import RefinedStreamConfig
-from engine.architectures.refined_stream_shapes import FIRST, LABELS
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -24,9 +23,8 @@ from engine.families.parts.glyph_text import (
     SMALL_TEXT,
     prompt_and_glyphs,
 )
-from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.families.parts.refined_stream import found_transformer, lora_keys, refined_stream
 from engine.families.parts.transformer import always
-from engine.formats.weight_file import shape_of
 
 PATCH = (1, 1, 1)
 FLOW = Parameterisation(flow_of, {"shift": 4.0})
@@ -34,10 +32,10 @@ FLOW = Parameterisation(flow_of, {"shift": 4.0})
 
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by the layers that refine its text, by patches of one cell, and without labels."""
-    names = find(index.shapes)
-    if names is None or LABELS in names or FIRST not in names:
+    found = found_transformer(index.shapes)
+    if found is None or found.has_labels or found.patch_shape[2:] != PATCH:
         return None
-    return Match(2, names) if shape_of(names[FIRST], index.shapes)[2:] == PATCH else None
+    return Match(2, found.names)
 
 
 FAMILY = ModelFamily(

@@ -7,7 +7,6 @@ from functools import partial
 from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.language_model import LLAMA3, LanguageModelConfig
 from engine.architectures.refined_stream import RefinedStreamConfig
-from engine.architectures.refined_stream_shapes import FIRST, LABELS
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -27,9 +26,8 @@ from engine.families.hunyuan_video.denoiser import (
     SkyreelsVideoDenoiser,
 )
 from engine.families.hunyuan_video.text_encoders import CLIP_L, LLAMA, prompt_and_pooled
-from engine.families.parts.refined_stream import find, lora_keys, refined_stream
+from engine.families.parts.refined_stream import found_transformer, lora_keys, refined_stream
 from engine.families.parts.transformer import always
-from engine.formats.weight_file import shape_of
 
 CONTEXT_DIM, LABEL_DIM, CHANNELS = 4096, 768, 16
 PATCH = (1, 2, 2)
@@ -40,11 +38,11 @@ FLOW = Parameterisation(flow_of, {"shift": 7.0})
 
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by the layers that refine its text, and by its labels."""
-    names = find(index.shapes)
-    if names is None or LABELS not in names or FIRST not in names:
+    found = found_transformer(index.shapes)
+    if found is None or not found.has_labels:
         return None
-    variant = VARIANTS.get(shape_of(names[FIRST], index.shapes)[1])
-    return None if variant is None else Match(2, names, variant)
+    variant = VARIANTS.get(found.patch_shape[1])
+    return None if variant is None else Match(2, found.names, variant)
 
 
 FAMILY = ModelFamily(

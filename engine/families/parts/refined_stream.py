@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import NamedTuple
 
 from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
 from engine.architectures.refined_stream import RefinedStreamConfig, RefinedStreamModel
-from engine.architectures.refined_stream_shapes import MARK, refined_stream_config
-from engine.families.base import Layout, Network, Shapes
+from engine.architectures.refined_stream_shapes import FIRST, LABELS, MARK, refined_stream_config
+from engine.families.base import Layout, Network, Shape, Shapes
 from engine.families.parts.layouts import saved_behind
-from engine.formats.weight_file import Names
+from engine.formats.weight_file import Names, shape_of
 from engine.settings import DtypePolicy
 
 PREFIX = "model.model."  # of checkpoints that ComfyUI saves
@@ -67,6 +68,22 @@ def layout_behind(prefixes: tuple[str, ...]) -> Layout:
 
 
 find = layout_behind(PREFIXES)
+
+
+class FoundTransformer(NamedTuple):
+    """A transformer that a file has. `patch_shape` is that of the weight that reads patches."""
+
+    names: Names
+    has_labels: bool
+    patch_shape: Shape
+
+
+def found_transformer(shapes: Shapes) -> FoundTransformer | None:
+    """Return the transformer, recognised by the layers that refine its text; None where there is none."""
+    names = find(shapes)
+    if names is None or FIRST not in names:
+        return None
+    return FoundTransformer(names, LABELS in names, shape_of(names[FIRST], shapes))
 
 
 def lora_keys(
