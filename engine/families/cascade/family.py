@@ -9,7 +9,6 @@ from engine.adapters.lora_names import denoiser_keys
 from engine.architectures.cascade_coders import StageCCoderConfig
 from engine.architectures.cascade_unet import CascadeConfig, CascadeLevel, build_stage
 from engine.architectures.cascade_unet_shapes import EMBEDDING, LAST, TEXT, cascade_config
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.clip_vision import ClipVisionConfig
 from engine.diffusion.model_sampling_variants import CascadeEps
 from engine.families.base import (
@@ -29,6 +28,7 @@ from engine.families.cascade.denoisers import DecoderLatentFormat, PriorLatentFo
 from engine.families.cascade.text_encoder import CLIP_G
 from engine.families.parts.latent_unet import PREFIX, PREFIXES
 from engine.families.parts.layouts import names_behind, saved_behind
+from engine.families.parts.text_configurations import CLIP_G_FULL, CLIP_G_SMALL
 from engine.formats.weight_file import Names, Part
 from engine.settings import DtypePolicy
 
@@ -131,13 +131,13 @@ FAMILY = ModelFamily(
     scales={
         "full": Scale(
             STAGE_C,
-            {"g": ClipTextConfig(num_layers=32, width=1280, heads=20, inner_width=5120, activation="gelu")},
+            {"g": CLIP_G_FULL},
             StageCCoderConfig(),
             ClipVisionConfig(),
         ),
         "small": Scale(
             SMALL_STAGE_C,
-            {"g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu")},
+            {"g": CLIP_G_SMALL},
             StageCCoderConfig(hidden_channels=64),
             ClipVisionConfig(num_layers=24, width=64, inner_width=64, projection_width=64),
         ),

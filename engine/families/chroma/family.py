@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from engine.architectures.distilled_stream import DistilledStreamConfig, DistilledStreamModel
 from engine.architectures.distilled_stream_shapes import MARK, distilled_stream_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -20,6 +19,7 @@ from engine.families.chroma.denoiser import ChromaDenoiser
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.double_stream_lora_names import lora_keys
 from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
@@ -60,14 +60,14 @@ FAMILY = ModelFamily(
                 width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
                 approximator_layers=5,
             ),
-            {"t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240)},
+            {"t5xxl": T5_XXL_FULL},
             FULL,
         ),
         "small": Scale(
             DistilledStreamConfig(
                 width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2
             ),
-            {"t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128)},
+            {"t5xxl": T5_XXL_SMALL},
             SMALL,
         ),
     },

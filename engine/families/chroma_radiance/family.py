@@ -11,7 +11,6 @@ from dataclasses import replace
 from engine.architectures.pixel_space import PixelSpaceConfig
 from engine.architectures.pixel_stream import PixelStreamConfig, PixelStreamModel
 from engine.architectures.pixel_stream_shapes import MARK, pixel_stream_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -24,6 +23,7 @@ from engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
 from engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
 from engine.families.parts.double_stream_lora_names import lora_keys
 from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
@@ -71,7 +71,7 @@ FAMILY = ModelFamily(
                 width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
                 approximator_layers=5,
             ),
-            {"t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240)},
+            {"t5xxl": T5_XXL_FULL},
             PixelSpaceConfig(),
         ),
         "small": Scale(
@@ -79,7 +79,7 @@ FAMILY = ModelFamily(
                 width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2,
                 pixel_width=16, num_pixel_layers=2, pixel_factor=2, num_frequencies=4,
             ),
-            {"t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128)},
+            {"t5xxl": T5_XXL_SMALL},
             PixelSpaceConfig(),
         ),
     },

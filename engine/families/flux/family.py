@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel
 from engine.architectures.double_stream_shapes import GUIDANCE, MARK, double_stream_config
 from engine.architectures.patches import PATCH
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -29,6 +27,7 @@ from engine.families.parts.clip_l import clip_l
 from engine.families.parts.double_stream_diffusers_names import file_layout
 from engine.families.parts.double_stream_lora_names import lora_keys, renamed_lora
 from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.text_configurations import CLIP_L_FULL, CLIP_L_SMALL, T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.parts.transformer import detect_by, transformer
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
@@ -109,16 +108,16 @@ FAMILY = ModelFamily(
                 width=3072, num_double=NUM_DOUBLE, num_single=NUM_SINGLE, context_dim=CONTEXT_DIM, label_dim=LABEL_DIM
             ),
             {
-                "l": ClipTextConfig(num_layers=12, width=LABEL_DIM, heads=12, inner_width=3072),
-                "t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240),
+                "l": CLIP_L_FULL,
+                "t5xxl": T5_XXL_FULL,
             },
             FULL,
         ),
         "small": Scale(
             DoubleStreamConfig(width=128, num_double=2, num_single=2, context_dim=128, label_dim=64),
             {
-                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
-                "t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128),
+                "l": CLIP_L_SMALL,
+                "t5xxl": T5_XXL_SMALL,
             },
             SMALL,
         ),

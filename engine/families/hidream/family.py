@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.expert_dit import ExpertDitConfig, ExpertDitModel
 from engine.architectures.expert_dit_shapes import MARK, expert_dit_config
 from engine.architectures.language_model import LLAMA3, LanguageModelConfig
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -31,6 +29,14 @@ from engine.families.hidream.text_encoders import (
     combined,
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
+from engine.families.parts.text_configurations import (
+    CLIP_G_FULL,
+    CLIP_G_SMALL,
+    CLIP_L_FULL,
+    CLIP_L_SMALL,
+    T5_XXL_FULL,
+    T5_XXL_SMALL,
+)
 from engine.families.parts.transformer import always, detect_by, transformer
 from engine.settings import DtypePolicy
 
@@ -87,9 +93,9 @@ FAMILY = ModelFamily(
                 label_dim=L_WIDTH + G_WIDTH, expert_width=6912, shared_width=3584, text_width=6912,
             ),
             {
-                "l": ClipTextConfig(num_layers=12, width=L_WIDTH, heads=12, inner_width=3072),
-                "g": ClipTextConfig(num_layers=32, width=G_WIDTH, heads=20, inner_width=5120, activation="gelu"),
-                "t5xxl": T5Config(num_layers=24, width=TEXT_DIM, heads=64, inner_width=10240),
+                "l": CLIP_L_FULL,
+                "g": CLIP_G_FULL,
+                "t5xxl": T5_XXL_FULL,
                 "llama": LanguageModelConfig(
                     kind=LLAMA3, num_layers=32, width=LANGUAGE_DIM, heads=32, key_heads=8, inner_width=14336,
                     vocabulary_size=VOCABULARY_SIZE,
@@ -103,9 +109,9 @@ FAMILY = ModelFamily(
                 shared_width=32, text_width=64,
             ),
             {
-                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
-                "g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu"),
-                "t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128),
+                "l": CLIP_L_SMALL,
+                "g": CLIP_G_SMALL,
+                "t5xxl": T5_XXL_SMALL,
                 "llama": LanguageModelConfig(
                     kind=LLAMA3, num_layers=2, width=16, heads=1, key_heads=1, inner_width=32,
                     vocabulary_size=VOCABULARY_SIZE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.language_model import LLAMA3, LanguageModelConfig
 from engine.architectures.refined_stream import RefinedStreamConfig
 from engine.diffusion.model_sampling_variants import flow_of
@@ -27,6 +26,7 @@ from engine.families.hunyuan_video.denoiser import (
 )
 from engine.families.hunyuan_video.text_encoders import CLIP_L, LLAMA, prompt_and_pooled
 from engine.families.parts.refined_stream import found_transformer, lora_keys, refined_stream
+from engine.families.parts.text_configurations import CLIP_L_FULL, CLIP_L_SMALL
 from engine.families.parts.transformer import always
 
 CONTEXT_DIM, LABEL_DIM, CHANNELS = 4096, 768, 16
@@ -74,7 +74,7 @@ FAMILY = ModelFamily(
                 out_channels=CHANNELS, label_dim=LABEL_DIM, has_guidance=True,
             ),
             {
-                "l": ClipTextConfig(num_layers=12, width=LABEL_DIM, heads=12, inner_width=3072),
+                "l": CLIP_L_FULL,
                 "llama": LanguageModelConfig(
                     kind=LLAMA3, num_layers=32, width=CONTEXT_DIM, heads=32, key_heads=8, inner_width=14336,
                     vocabulary_size=128320,
@@ -88,7 +88,7 @@ FAMILY = ModelFamily(
                 out_channels=CHANNELS, label_dim=64, has_guidance=True, num_refiners=1,
             ),
             {
-                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
+                "l": CLIP_L_SMALL,
                 "llama": LanguageModelConfig(
                     kind=LLAMA3, num_layers=4, width=32, heads=2, key_heads=1, inner_width=64, vocabulary_size=128320
                 ),

@@ -12,7 +12,6 @@ import torch
 
 from engine.architectures.caption_transformer import CaptionTransformer, CaptionTransformerConfig
 from engine.architectures.caption_transformer_shapes import CAPTIONS, DROPPED, MARK, SIZES, caption_transformer_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.families.base import (
     ComfyUiNames,
@@ -28,6 +27,7 @@ from engine.families.base import (
 from engine.families.parts.autoencoder_kl import FULL, SMALL, KlLatentFormat, LargeKlLatentFormat, autoencoder_kl
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.pixart.denoiser import PixArtDenoiser
 from engine.families.pixart.names import find_diffusers, lora_keys
 from engine.settings import DtypePolicy
@@ -84,12 +84,12 @@ FAMILY = ModelFamily(
     scales={
         "full": Scale(
             CaptionTransformerConfig(width=1152, num_blocks=28, context_dim=CONTEXT_DIM),
-            {"t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240)},
+            {"t5xxl": T5_XXL_FULL},
             FULL,
         ),
         "small": Scale(
             CaptionTransformerConfig(width=288, num_blocks=3, context_dim=128),
-            {"t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128)},
+            {"t5xxl": T5_XXL_SMALL},
             SMALL,
         ),
     },

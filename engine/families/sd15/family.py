@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.families.base import (
@@ -30,6 +29,7 @@ from engine.families.parts.latent_unet import (
     unet_lora_keys,
     unet_network,
 )
+from engine.families.parts.text_configurations import CLIP_L_FULL, CLIP_L_SMALL
 from engine.families.sd15.denoiser import InstructedDenoiser
 from engine.families.sd15.text_encoder import CLIP_L
 
@@ -91,10 +91,10 @@ FAMILY = ModelFamily(
     variant_defaults={"inpaint": replace(DEFAULT, inpaint="conditioning")},
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     scales={
-        "full": Scale(unet_config(), {"l": ClipTextConfig(num_layers=12, width=768, heads=12, inner_width=3072)}, FULL),
+        "full": Scale(unet_config(), {"l": CLIP_L_FULL}, FULL),
         "small": Scale(
             unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
-            {"l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128)},
+            {"l": CLIP_L_SMALL},
             SMALL,
         ),
     },

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.mmdit import MmditConfig, MmditModel
 from engine.architectures.mmdit_shapes import LAST, MARK, mmdit_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.latent_format import ShiftedLatentFormat
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
@@ -19,6 +17,14 @@ from engine.families.base import (
 )
 from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
 from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+from engine.families.parts.text_configurations import (
+    CLIP_G_FULL,
+    CLIP_G_SMALL,
+    CLIP_L_FULL,
+    CLIP_L_SMALL,
+    T5_XXL_FULL,
+    T5_XXL_SMALL,
+)
 from engine.families.parts.transformer import always, detect_by, transformer
 from engine.families.sd3.controlnets import control_networks
 from engine.families.sd3.diffusers_names import file_layout
@@ -101,9 +107,9 @@ FAMILY = ModelFamily(
         "full": Scale(
             MmditConfig(num_blocks=24, width=1536, context_dim=CONTEXT_DIM, label_dim=L_WIDTH + G_WIDTH),
             {
-                "l": ClipTextConfig(num_layers=12, width=L_WIDTH, heads=12, inner_width=3072),
-                "g": ClipTextConfig(num_layers=32, width=G_WIDTH, heads=20, inner_width=5120, activation="gelu"),
-                "t5xxl": T5Config(num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240),
+                "l": CLIP_L_FULL,
+                "g": CLIP_G_FULL,
+                "t5xxl": T5_XXL_FULL,
             },
             FULL,
         ),
@@ -113,9 +119,9 @@ FAMILY = ModelFamily(
                 dual_blocks=frozenset({0}),
             ),
             {
-                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
-                "g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu"),
-                "t5xxl": T5Config(num_layers=2, width=128, heads=1, inner_width=128),
+                "l": CLIP_L_SMALL,
+                "g": CLIP_G_SMALL,
+                "t5xxl": T5_XXL_SMALL,
             },
             SMALL,
         ),

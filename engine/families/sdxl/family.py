@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.latent_format import PlaygroundLatentFormat
 from engine.diffusion.model_sampling import EdmContinuous, EdmVContinuous, EpsDiscrete, VDiscrete
@@ -29,6 +28,7 @@ from engine.families.base import (
 from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, LargeKlLatentFormat
 from engine.families.parts.latent_unet import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
 from engine.families.parts.size_labels import may_have_sizes, pooled_width
+from engine.families.parts.text_configurations import CLIP_G_FULL, CLIP_G_SMALL, CLIP_L_FULL, CLIP_L_SMALL
 from engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargePictureDenoiser
 from engine.families.sdxl.text_encoders import CLIP_G, CLIP_L, side_by_side
 
@@ -127,8 +127,8 @@ FAMILY = ModelFamily(
                 label_dim=LABEL_DIM,
             ),
             {
-                "l": ClipTextConfig(num_layers=12, width=768, heads=12, inner_width=3072),
-                "g": ClipTextConfig(num_layers=32, width=1280, heads=20, inner_width=5120, activation="gelu"),
+                "l": CLIP_L_FULL,
+                "g": CLIP_G_FULL,
             },
             FULL,
         ),
@@ -138,8 +138,8 @@ FAMILY = ModelFamily(
                 blocks_per_level=1, label_dim=64 + NUM_NUMBERS * 256,
             ),
             {
-                "l": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
-                "g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu"),
+                "l": CLIP_L_SMALL,
+                "g": CLIP_G_SMALL,
             },
             SMALL,
         ),

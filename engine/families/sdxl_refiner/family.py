@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import partial
 
 from engine.adapters.lora_names import clip_text_keys
-from engine.architectures.clip_text import ClipTextConfig
 from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.families.base import (
@@ -25,6 +24,7 @@ from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, La
 from engine.families.parts.clip_g import clip_g
 from engine.families.parts.latent_unet import find_unet, level_unet, unet_lora_keys, unet_network
 from engine.families.parts.size_labels import may_have_sizes, pooled_width
+from engine.families.parts.text_configurations import CLIP_G_FULL, CLIP_G_SMALL
 from engine.families.sdxl_refiner.denoiser import NUM_NUMBERS, RefinerDenoiser
 
 CONTEXT_DIM = 1280
@@ -87,7 +87,7 @@ FAMILY = ModelFamily(
                 model_channels=384, context_dim=CONTEXT_DIM, depths=(0, 4, 4, 0), middle_depth=4,
                 label_dim=CONTEXT_DIM + NUM_NUMBERS * 256,
             ),
-            {"g": ClipTextConfig(num_layers=32, width=1280, heads=20, inner_width=5120, activation="gelu")},
+            {"g": CLIP_G_FULL},
             FULL,
         ),
         "small": Scale(
@@ -95,7 +95,7 @@ FAMILY = ModelFamily(
                 model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), depths=(0, 1, 1, 0),
                 blocks_per_level=1, label_dim=64 + NUM_NUMBERS * 256,
             ),
-            {"g": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu")},
+            {"g": CLIP_G_SMALL},
             SMALL,
         ),
     },
