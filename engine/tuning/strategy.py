@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -152,3 +152,8 @@ def replace_forwards(changes: Sequence[tuple[nn.Module, Callable[..., torch.Tens
 def has_own_forward(module: nn.Module) -> bool:
     """Return True where code of a node, or another strategy, has replaced this module's forward function."""
     return "forward" in module.__dict__
+
+
+def unchanged_layers(use: SamplingUse, kinds: Collection[type[nn.Module]]) -> list[nn.Module]:
+    """Return the network's layers of exactly these types whose forward function nothing has replaced."""
+    return [layer for layer in use.network.modules() if type(layer) in kinds and not has_own_forward(layer)]

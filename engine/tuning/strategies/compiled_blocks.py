@@ -27,9 +27,9 @@ from engine.tuning.strategy import (
     Strategy,
     Undo,
     custom_code,
-    has_own_forward,
     offloaded,
     replace_forwards,
+    unchanged_layers,
 )
 
 BLOCKS: tuple[type[nn.Module], ...] = (BasicTransformerBlock, ResBlock)
@@ -145,11 +145,11 @@ class CompiledBlocks(Strategy):
             return found
         if self.compiler.failure is not None:
             return self.compiler.failure
-        return None if _blocks(use) else "the network has no blocks of this kind"
+        return None if unchanged_layers(use, BLOCKS) else "the network has no blocks of this kind"
 
     def apply(self, use: SamplingUse) -> Undo:
         state = _Swap(self.compiler, use.evaluation)
-        undo = replace_forwards([(block, state.forward_of(block)) for block in _blocks(use)])
+        undo = replace_forwards([(block, state.forward_of(block)) for block in unchanged_layers(use, BLOCKS)])
         hook = use.network.register_forward_pre_hook(lambda network, arguments: state.begin_evaluation())
 
         def undo_all() -> None:
@@ -222,7 +222,3 @@ def _shape(value: object) -> Hashable:
     if not isinstance(value, torch.Tensor):
         return None
     return tuple(value.shape), value.stride(), value.dtype
-
-
-def _blocks(use: SamplingUse) -> list[nn.Module]:
-    return [block for block in use.network.modules() if type(block) in BLOCKS and not has_own_forward(block)]

@@ -20,9 +20,9 @@ from engine.tuning.strategy import (
     Strategy,
     Undo,
     custom_code,
-    has_own_forward,
     offloaded,
     replace_forwards,
+    unchanged_layers,
 )
 
 FREE_SHARE = 0.5  # of the free memory that the narrow weights may take
@@ -44,10 +44,10 @@ class Bfloat16Layers(Strategy):
     def unfit(self, use: SamplingUse) -> str | None:
         if use.denoiser.compute_dtype != torch.float32:
             return f"the network computes in {str(use.denoiser.compute_dtype).removeprefix('torch.')}"
-        return _no_room(use, _layers(use, (Linear, Conv2d)), share=0.5)
+        return _no_room(use, unchanged_layers(use, (Linear, Conv2d)), share=0.5)
 
     def apply(self, use: SamplingUse) -> Undo:
-        return replace_forwards([(layer, _in_bfloat16(layer)) for layer in _layers(use, (Linear, Conv2d))])
+        return replace_forwards([(layer, _in_bfloat16(layer)) for layer in unchanged_layers(use, (Linear, Conv2d))])
 
 
 class Fp8Linear(Strategy):
@@ -68,15 +68,11 @@ class Fp8Linear(Strategy):
         return None
 
     def unfit(self, use: SamplingUse) -> str | None:
-        return _no_room(use, [layer for layer in _layers(use, (Linear,)) if takes_fp8(layer)], share=0.5)
+        return _no_room(use, [layer for layer in unchanged_layers(use, (Linear,)) if takes_fp8(layer)], share=0.5)
 
     def apply(self, use: SamplingUse) -> Undo:
-        layers = [layer for layer in _layers(use, (Linear,)) if takes_fp8(layer)]
+        layers = [layer for layer in unchanged_layers(use, (Linear,)) if takes_fp8(layer)]
         return replace_forwards([(layer, fp8_forward(layer)) for layer in layers])
-
-
-def _layers(use: SamplingUse, kinds: tuple[type[nn.Module], ...]) -> list[nn.Module]:
-    return [layer for layer in use.network.modules() if type(layer) in kinds and not has_own_forward(layer)]
 
 
 def _no_room(use: SamplingUse, layers: list[nn.Module], share: float) -> str | None:
