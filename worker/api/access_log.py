@@ -15,13 +15,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import clear_contextvars
 
 from worker.api.internal_requests import IDENTITY
+from worker.api.noted_reply import BROKEN, NO_REPLY
 from worker.identity.loopback import direct_host
 
 PROBES: Final = frozenset({"/live", "/ready", "/health", "/metrics"})
 REFUSED: Final = frozenset({401, 403})
 MAX_PATH_LENGTH: Final = 300
-NO_REPLY: Final = 499
-"""Status of a request whose client left before a reply."""
 
 log = structlog.get_logger("access")
 
@@ -51,7 +50,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_and_count)
         except Exception:
-            status = 500
+            status = BROKEN
             raise
         finally:
             shown = {"status": status, "bytes": num_bytes, "seconds": round(time.monotonic() - began, 4)}

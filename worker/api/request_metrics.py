@@ -7,12 +7,10 @@ from collections.abc import Iterable
 
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from worker.api.noted_reply import NotedReply, route_of
 from worker.observe.http_metrics import HttpMetrics
-
-NO_REPLY = 499  # the client left before a reply began
-BROKEN = 500
 
 
 class RequestMetrics:
@@ -25,26 +23,11 @@ class RequestMetrics:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, codes = time.monotonic(), [NO_REPLY]
-
-        async def send_and_note(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                codes.append(message["status"])
-            await send(message)
-
+        began, reply = time.monotonic(), NotedReply()
         try:
-            await self._app(scope, receive, send_and_note)
-        except Exception:
-            codes.append(BROKEN)
-            raise
+            await reply.run(self._app, scope, receive, send)
         finally:
-            self._metrics.answered(scope["method"], route_of(scope), codes[-1], time.monotonic() - began)
-
-
-def route_of(scope: Scope) -> str | None:
-    """Return the template of the route that took a request; None where none did."""
-    path = getattr(scope.get("route"), "path", None)
-    return str(path) if path else None
+            self._metrics.answered(scope["method"], route_of(scope), reply.status, time.monotonic() - began)
 
 
 def expect_routes(metrics: HttpMetrics, routes: Iterable[BaseRoute]) -> None:

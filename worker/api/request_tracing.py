@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import Request
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from worker.api.request_metrics import BROKEN, NO_REPLY, route_of
+from worker.api.noted_reply import NotedReply, route_of
 from worker.observe.tracing import HEADER, Attribute, Tracer
 
 TRACE_SCOPE = "darkroom.traceparent"
@@ -24,23 +24,14 @@ class RequestTracing:
         if scope["type"] != "http" or scope["path"] in QUIET:
             await self._app(scope, receive, send)
             return
-        codes = [NO_REPLY]
+        reply = NotedReply()
         parent = Headers(scope=scope).get(HEADER, "")
         span = self._tracer.start(scope["method"], parent, {"http.request.method": scope["method"]}, "server")
         scope[TRACE_SCOPE] = span.traceparent
-
-        async def send_and_note(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                codes.append(message["status"])
-            await send(message)
-
         try:
-            await self._app(scope, receive, send_and_note)
-        except Exception:
-            codes.append(BROKEN)
-            raise
+            await reply.run(self._app, scope, receive, send)
         finally:
-            code, route = codes[-1], route_of(scope)
+            code, route = reply.status, route_of(scope)
             about: dict[str, Attribute] = {"http.response.status_code": code, "http.route": route or ""}
             if route is not None:
                 span.rename(f"{scope['method']} {route}")
