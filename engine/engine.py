@@ -561,8 +561,9 @@ class Engine:
         if factors is None:
             return None
         bias = latent_format.latent_rgb_factors_bias
-        if latent_format.latent_rgb_factors_reshape is not None:
-            preview = latent_format.latent_rgb_factors_reshape(preview)
+        reshape = getattr(latent_format, "latent_rgb_factors_reshape", None)  # those of packs may lack it
+        if reshape is not None:
+            preview = reshape(preview)
         return latent_preview(preview, factors, bias, self.settings.preview_size_px), "image/jpeg"
 
     def _decoded_preview(self, latent: Any, latent_format: Any) -> torch.Tensor | None:

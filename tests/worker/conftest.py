@@ -15,9 +15,13 @@ from worker.engines import client, watch
 from worker.qualification import readiness
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _plain_traces() -> None:
-    """In tests that make things fail: a trace with every local variable in colours takes seconds."""
+    """In tests that make things fail: a trace with every local variable in colours takes seconds.
+
+    For each test anew, since commands under test set up the log of their process.
+    """
+    structlog.reset_defaults()
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,

@@ -252,5 +252,5 @@ def test_a_model_patch_of_other_sizes_is_refused(values: Values, config: Blockwi
 
 
 def test_a_latent_of_another_vae_is_not_decoded(values: Values) -> None:
-    with pytest.raises(ValueError, match=r"samples: .* got a latent of 4 channels, expected 16"):
+    with pytest.raises(ValueError, match=r"samples: .* another VAE .*; got 4 channels, expected 16"):
         values[2].decode(torch.zeros(1, 4, 8, 8))

@@ -86,4 +86,6 @@ def get_previewer(device: Any, latent_format: Any) -> LatentPreviewer | None:
     factors = latent_format.latent_rgb_factors
     if factors is None:
         return None
-    return Latent2RGBPreviewer(factors, latent_format.latent_rgb_factors_bias, latent_format.latent_rgb_factors_reshape)
+    return Latent2RGBPreviewer(
+        factors, latent_format.latent_rgb_factors_bias, getattr(latent_format, "latent_rgb_factors_reshape", None)
+    )
