@@ -33,6 +33,7 @@ WAYS: dict[str, dict[str, str]] = {
     "library_default": {"GOMP_SPINCOUNT": "300000"},
     "spin_30000": {"GOMP_SPINCOUNT": "30000"},
     "spin_10000": {"GOMP_SPINCOUNT": "10000"},
+    "spin_5000": {"GOMP_SPINCOUNT": "5000"},
     "spin_3000": {"GOMP_SPINCOUNT": "3000"},
     "spin_1000": {"GOMP_SPINCOUNT": "1000"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
