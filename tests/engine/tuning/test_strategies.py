@@ -256,6 +256,17 @@ def test_a_vae_that_overflows_in_float16_decodes_in_its_own_type(networks: tuple
     assert "decode" not in vars(vae)
 
 
+def multiplies_float8() -> bool:
+    """True if torch has the product for this processor; asked of torch alone, so that no fault of ours is skipped."""
+    ones = torch.ones(16, 16).to(torch.float8_e4m3fn)
+    scale = torch.ones(())
+    try:
+        torch._scaled_mm(ones, ones.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+    except RuntimeError:  # also where nothing is implemented
+        return False
+    return True
+
+
 def test_float8_keeps_two_digits() -> None:
     x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     rows, scale = to_fp8(x)
@@ -263,11 +274,9 @@ def test_float8_keeps_two_digits() -> None:
     layer = torch.nn.Linear(256, 256, dtype=torch.bfloat16).requires_grad_(False)
     assert takes_fp8(layer) and not takes_fp8(torch.nn.Linear(250, 256, dtype=torch.bfloat16))
     given = torch.randn(4, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
-    try:
-        found = fp8_forward(layer)(given)
-    except (RuntimeError, NotImplementedError) as error:
-        pytest.skip(f"this processor multiplies no float8: {error}")
-    assert relative_error(found.float(), layer(given).float()) < 0.1
+    if not multiplies_float8():
+        pytest.skip("this processor multiplies no float8")
+    assert relative_error(fp8_forward(layer)(given).float(), layer(given).float()) < 0.1
 
 
 KERNEL = """
