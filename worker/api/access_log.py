@@ -11,11 +11,11 @@ import time
 from typing import Any, Final
 
 import structlog
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import clear_contextvars
 
 from worker.api.internal_requests import IDENTITY
-from worker.api.noted_reply import BROKEN, NO_REPLY
+from worker.api.noted_reply import NotedReply
 from worker.identity.loopback import direct_host
 
 PROBES: Final = frozenset({"/live", "/ready", "/health", "/metrics"})
@@ -36,24 +36,12 @@ class AccessLog:
         if scope["type"] != "http" or IDENTITY in scope:  # one that the front makes itself is part of another
             await self._app(scope, receive, send)
             return
-        status, num_bytes, began = NO_REPLY, 0, time.monotonic()
-
-        async def send_and_count(message: Message) -> None:
-            nonlocal status, num_bytes
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            elif message["type"] == "http.response.body":
-                num_bytes += len(message.get("body", b""))
-            await send(message)
-
+        reply, began = NotedReply(), time.monotonic()
         clear_contextvars()  # what the request binds is of its own task
         try:
-            await self._app(scope, receive, send_and_count)
-        except Exception:
-            status = BROKEN
-            raise
+            await reply.run(self._app, scope, receive, send)
         finally:
-            shown = {"status": status, "bytes": num_bytes, "seconds": round(time.monotonic() - began, 4)}
+            shown = {"status": reply.status, "bytes": reply.num_bytes, "seconds": round(time.monotonic() - began, 4)}
             _log_request(scope, shown)
 
 
