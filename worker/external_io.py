@@ -19,7 +19,7 @@ from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.webhook import WebhookSender
 from worker.s3.stores import S3Stores
-from worker.s3.targets import find_missing_key, find_write_problem
+from worker.s3.targets import find_missing_bucket, find_missing_key, find_write_problem
 from worker.settings.settings import Settings
 
 
@@ -56,8 +56,8 @@ class ExternalIo:
         """Check a webhook's URL. Raises RequestRejected for an address that cannot be a webhook's."""
         self._check_form(url, "input.webhook.url")
 
-    def check_s3(self, asked: JsonObject) -> None:
-        """Check a request's S3 settings.
+    def check_s3(self, asked: JsonObject) -> Problem | None:
+        """Check a request's S3 settings; return what is doubtful about them and no reason to refuse it, or None.
 
         Raises RequestRejected for an address that cannot be a store's, for another one than the operator's without its
         own credentials, and for uses that the operator's credentials do not permit.
@@ -70,6 +70,7 @@ class ExternalIo:
                 raise RequestRejected([Problem(message, field="input.s3.access_key_id", type="missing")])
         if problem := find_missing_key(asked, self._s3_config) or find_write_problem(asked, self._s3_config):
             raise RequestRejected([problem])
+        return find_missing_bucket(asked, self._s3_config)
 
     def _check_form(self, url: str, field: str) -> None:
         try:

@@ -12,6 +12,7 @@ from worker.doctor.check import Check
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.pool import EnginePool
+from worker.errors import Problem
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
 from worker.identity.caller import Identity
@@ -77,7 +78,7 @@ class Services:
     connections: ConnectionTable
     hsts_seconds: int
     check_webhook_url: Callable[[str], None]
-    check_s3: Callable[[Mapping[str, Any]], None]
+    check_s3: Callable[[Mapping[str, Any]], Problem | None]
     platform: Platform
     queue_info: QueueInfo
     metrics_are_open: bool

@@ -14,7 +14,7 @@ from typing import Any
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierUnusable, UnknownModifier
 from names.tuning import DEFAULT_QUALITY, QualityName
-from worker.api.request_warnings import RequestWarning, find_size_warnings
+from worker.api.request_warnings import RequestWarning, find_size_warnings, warning_of
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
@@ -57,14 +57,14 @@ class CheckedPrompt:
 async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
     """Create a job whose prompt has passed the policy and the graph check, its random values drawn."""
     webhook = _webhook(services, parsed.input)
-    credentials = _credentials(services, parsed.input)
+    credentials, notes = _credentials(services, parsed.input)
     made = await _checked_prompt(services, parsed, name, credentials)
     return Job(
         id=name.job_id,
         number=services.store.take_number(),
         body_hash=digest,
         cost=made.cost,
-        request=_job_request(services, parsed, webhook, name.counted_as, made.warnings),
+        request=_job_request(services, parsed, webhook, name.counted_as, (*notes, *made.warnings)),
         prompt=made.prompt,
         times=JobTimes(queued_at_ms=int(time.time() * 1000)),
         credentials=credentials,
@@ -160,7 +160,8 @@ async def _prompt_checked_by(
         raise services.pool.no_engine() from None
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
-    return CheckedPrompt(prompt, cost, _size_warnings(services, parsed.input.modifier, prompt, known))
+    warnings = await off_loop(is_large, _size_warnings, services, parsed.input.modifier, prompt, known)
+    return CheckedPrompt(prompt, cost, warnings)
 
 
 def _size_warnings(
@@ -196,14 +197,15 @@ async def _defaults(
     return await find_defaults(engine, services.modifiers, checkpoints, parsed.modifier, parsed.modifications)
 
 
-def _credentials(services: Services, parsed: GenerateInput) -> Credentials:
+def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials, list[RequestWarning]]:
+    """Return the credentials of a request, and warnings about them. Raises RequestRejected."""
     asked_s3 = None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True)
-    if asked_s3 is not None:
-        services.check_s3(asked_s3)
-    return Credentials(
+    doubt = None if asked_s3 is None else services.check_s3(asked_s3)
+    credentials = Credentials(
         s3=asked_s3,
         webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
     )
+    return credentials, [] if doubt is None else [warning_of(doubt)]
 
 
 def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDefaults) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from names.nearest import nearest_name
 from worker.api.schemas import GenerateInput, S3Input, WebhookInput
+from worker.errors import Problem
 from worker.json_values import JsonObject, object_at
 
 RequestWarning = dict[str, object]
@@ -66,6 +67,11 @@ def find_size_warnings(prompt: JsonObject, object_info: JsonObject) -> list[tupl
                 )
                 found.append((node_id, side, {"node_id": node_id, "field": side, "type": "size", "message": message}))
     return found[:MAX_WARNINGS]
+
+
+def warning_of(problem: Problem) -> RequestWarning:
+    """Return a problem that does not refuse a request as a warning."""
+    return {"field": problem.field, "type": problem.type, "message": problem.message}
 
 
 def _unknown(name: str, place: str, known: Iterable[str]) -> RequestWarning:

@@ -100,6 +100,14 @@ def find_missing_key(asked: Mapping[str, object], config: S3Config) -> Problem |
     )
 
 
+def find_missing_bucket(asked: Mapping[str, object], config: S3Config) -> Problem | None:
+    """Return the reason why credentials of a request store no outputs, or None; they may be for its inputs alone."""
+    if not any(asked.get(name) for name in KEY_FIELDS) or asked.get("bucket_name") or config.bucket_name:
+        return None
+    message = "bucket_name: missing, so the outputs stay on the worker; expected the bucket for them"
+    return Problem(message, field="input.s3.bucket_name", type="missing")
+
+
 def find_write_problem(asked: Mapping[str, object] | None, config: S3Config) -> Problem | None:
     """Return the reason why a request may not store its outputs as it asks, or None.
 

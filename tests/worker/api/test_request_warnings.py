@@ -86,3 +86,11 @@ async def test_the_cancellation_of_an_unknown_job_is_refused_like_everything_els
     asked = await front.http.get("/result/nobody")
     assert (refused.status_code, refused.json()) == (404, asked.json())
     assert refused.json()["error"]["code"] == "job_not_found"
+
+
+async def test_credentials_without_a_bucket_do_not_store_outputs_in_silence(front: RunningFront) -> None:
+    keys = {"access_key_id": "a", "secret_access_key": "planted-secret", "region": "r"}
+    result = (await front.sync(draw(), s3=keys)).json()
+    (warning,) = result["warnings"]
+    assert (warning["field"], warning["type"]) == ("input.s3.bucket_name", "missing")
+    assert "planted-secret" not in str(result)
