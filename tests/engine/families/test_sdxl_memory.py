@@ -108,4 +108,4 @@ def test_loading_takes_little_more_ram_than_the_weights_that_stay(base: Path) ->
     load_checkpoint(folder / "sdxl_refiner.safetensors", LoadTypes())  # torch's own beginnings
     with watched() as most:
         loaded = load_checkpoint(folder / "sdxl.safetensors", LoadTypes())
-    assert 0.9 * weights_bytes(loaded) < most() <= 1.15 * weights_bytes(loaded)
+    assert 0.5 * weights_bytes(loaded) < most() <= 1.15 * weights_bytes(loaded)
