@@ -36,6 +36,7 @@ from worker.qualification.state import Qualification
 from worker.settings.engines import SupervisionConfig
 from worker.settings.jobs import CallerLimits, QueueLimits
 from worker.settings.outputs import OutputConfig, WebhookConfig
+from worker.sources.intake import Intake
 
 
 class RequestGuard(Protocol):
@@ -85,3 +86,4 @@ class Services:
     outbox: Outbox
     run_clock: RunClock
     has_access_log: bool = True
+    intake: Intake | None = None  # of jobs from a broker

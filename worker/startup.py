@@ -12,12 +12,14 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import structlog
 
 from modifiers.registry import ModifierRegistry, build_registry
+from worker.api.broker_messages import accept_message, message_result
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
@@ -27,7 +29,7 @@ from worker.engines.families import Family, ModelFile, model_files_in
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.metrics import EngineMetrics
-from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, WorkerError, error_codes
+from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, TryLater, WorkerError, error_codes
 from worker.external_io import ExternalIo
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
@@ -71,6 +73,8 @@ from worker.services import Services
 from worker.settings.environment import trusted_proxies
 from worker.settings.jobs import QueueLimits
 from worker.settings.settings import Settings
+from worker.sources.build import build_broker
+from worker.sources.intake import Intake
 from worker.version import version
 from worker.workload import Workload
 
@@ -121,6 +125,8 @@ class Front:
         sender = self._external_io.webhook_sender
         self._outbox = Outbox(self.store, sender, settings.webhook, self._io_metrics, self._tracer)
         self.services = self._build_services()
+        self._intake = self._build_intake()
+        self.services = replace(self.services, intake=self._intake)
         self._readiness = self._build_readiness()
         self._notices = EventNotices(
             self.services.pipeline.feed, sender, settings.webhook, traceparent_of=self._spans.traceparent_of
@@ -144,6 +150,8 @@ class Front:
         self._spawn(self._external_io.outputs.check_store())
         expiry = self._build_expiry()
         await expiry.remove_orphans()
+        if self._intake is not None:
+            self._spawn(self._intake.run_forever())
         self._spawn(expiry.run_forever())
         try:
             yield
@@ -271,6 +279,31 @@ class Front:
             job_log=JobLog(self._prompt_texts, has_prompts=settings.log.has_prompts),
             spans=self._spans,
         )
+
+    def _build_intake(self) -> Intake | None:
+        """Return what takes jobs from the broker; None without one. Raises SettingsInvalid."""
+        config = self._settings.broker
+        broker = build_broker(config)
+        if broker is None:
+            return None
+        services = self.services
+        return Intake(
+            broker,
+            config,
+            self.store,
+            services.pipeline,
+            accept=lambda delivery: accept_message(services, delivery),
+            result_of=lambda job: message_result(services, job),
+            has_room=self._has_room,
+            models_of=lambda job: [file.name for file in model_files_in(job.prompt)],
+        )
+
+    def _has_room(self) -> bool:
+        try:
+            self.services.admission.check_room()
+        except TryLater:
+            return False
+        return bool(self.services.pool.clients_serving)
 
     def _build_caller_quota(self, queue_info: QueueInfo) -> CallerQuota:
         return CallerQuota(
@@ -411,6 +444,8 @@ class Front:
     # while it runs
 
     def _webhook(self, job: Job, kept: Credentials | None) -> WebhookRow | None:
+        if job.is_handed_back:
+            return None  # the worker that ends it sends it
         base = self.services.outputs.public_url or job.request.base_url
         link = partial(self._link, base, job.id) if base else None
         outputs = [public_record(record, link) for record in job.outputs]
@@ -470,6 +505,8 @@ class Front:
     async def _drain(self) -> None:
         log.info("draining", seconds=self._settings.pipeline.drain_seconds)
         self.services.platform.autoscaler.draining()
+        if self._intake is not None:
+            await self._intake.stop()
         await self.services.pipeline.drain(self._settings.pipeline.drain_seconds)
         self._stop_server(0)
 
@@ -477,7 +514,11 @@ class Front:
         is_drained = self.services.gate.is_draining
         self.services.gate.drain()
         self.services.platform.autoscaler.draining()
+        if self._intake is not None:
+            await self._intake.stop()
         await self.services.pipeline.drain(0 if is_drained else self._settings.pipeline.drain_seconds)
+        if self._intake is not None:
+            await self._intake.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -54,7 +54,9 @@ async def ready(request: Request, verbose: str | None = None) -> JSONResponse:
 
 
 def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONResponse:
-    more = {} if checks is None else {"checks": checks}
+    more: dict[str, Any] = {} if checks is None else {"checks": checks}
+    if services.intake is not None:
+        more["broker"] = services.intake.report()
     low = [floor.name for floor in services.floors() if floor.is_reached]
     if services.gate.is_open and services.pool.clients_serving and not low:
         return JSONResponse({"status": "ready", **more})
@@ -114,6 +116,8 @@ async def health(request: Request) -> JSONResponse:
         "restarts": sum(sum(engine.restarts.values()) for engine in engines),
         **{floor.name: floor.as_json() for floor in floors},
     }
+    if services.intake is not None:
+        body["broker"] = services.intake.report()
     if problems:
         body["problems"] = problems
     return JSONResponse(body, status_code=503 if problems else 200)

@@ -94,6 +94,7 @@ def _job_request(
         warnings=(*parsed.warnings, *warnings),
         output=OutputOptions.of(given.output.model_dump() if given.output else None),
         quality=quality_of(given),
+        receipt=parsed.receipt,
     )
 
 

@@ -209,12 +209,22 @@ class CheckEntry(Reply):
     remedy: str
 
 
+class BrokerState(Reply):
+    """Connection to the broker from which jobs come."""
+
+    broker: str = Field(description="Kind and address")
+    state: Literal["connected", "unreachable"]
+    reason: str | None = None
+    held: int = Field(description="Jobs of the broker that this worker holds")
+
+
 class Readiness(Reply):
     """True state of the readiness probe; `reason` says why the worker takes no jobs."""
 
     status: Literal["ready", "not ready"]
     reason: str | None = None
     checks: list[CheckEntry] | None = None
+    broker: BrokerState | None = None
 
 
 class Loss(Reply):
@@ -271,6 +281,7 @@ class Health(Reply):
     disk: FloorState
     memory: FloorState
     problems: list[str] | None = None
+    broker: BrokerState | None = None
 
 
 class ModifierEntry(Reply):

@@ -125,12 +125,20 @@ async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
     if not job.state.is_terminal:
         return []
     services = services_of(request)
-    base = services.outputs.public_url or str(request.base_url).rstrip("/")
-    shown = [
-        public_record(record, lambda path: services.links.link(base, job.id, path, time.time()))
-        for record in job.outputs
-    ]
-    if job.request.wants_base64:
+    return await outputs_of(services, job, services.outputs.public_url or str(request.base_url).rstrip("/"))
+
+
+async def outputs_of(services: Services, job: Job, base: str) -> list[dict[str, Any]]:
+    """Return the output records of an ended job, with links below the URL `base`.
+
+    Without one, a file that was not uploaded comes with its data.
+    """
+
+    def link(path: str) -> str:
+        return services.links.link(base, job.id, path, time.time())
+
+    shown = [public_record(record, link if base else None) for record in job.outputs]
+    if job.request.wants_base64 or not (base or all("url" in record for record in shown)):
         folder, limit = services.store.job_directory(job.id), services.outputs.base64_max_bytes
         shown = [
             await asyncio.to_thread(with_data, public, record, folder, limit)

@@ -145,6 +145,7 @@ class ParsedRequest:
     files: Mapping[str, ReceivedFile] = field(default_factory=dict)
     traceparent: str = ""
     warnings: tuple[Mapping[str, Any], ...] = ()
+    receipt: str = ""  # of a broker's delivery
 
 
 def parse_generate(payload: JsonObject) -> GenerateInput:

@@ -119,6 +119,7 @@ class JobRequest:
     traceparent: str = ""  # the trace that the job belongs to; empty: none
     warnings: tuple[Mapping[str, Any], ...] = ()  # what of the request has no effect, or another one than it seems
     quality: QualityName = DEFAULT_QUALITY
+    receipt: str = ""  # the broker's delivery that the job came with; empty: it came by HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,7 @@ class Job:
     turn_ms: int = 0  # set by the store, see `turn_ms_of`
     owner: str | None = ""  # the name of the key that sent it, empty for none; None in jobs older than ownership
     asked_id: str = ""  # the requested id, if another caller's job has it
+    is_handed_back: bool = False  # another worker has it, or will: it ends here without a result or a webhook
 
     @property
     def public_id(self) -> str:

@@ -208,6 +208,11 @@ class Pipeline:
         """Return True if the job makes no progress before the front's next start."""
         return self._is_draining and job.id not in self._tasks and not job.state.is_terminal
 
+    def has_begun(self, job_id: str) -> bool:
+        """Return True if an engine works on the job, or has, and the job has not ended."""
+        job = self._store.jobs.get(job_id)
+        return job is not None and job.stage in (Stage.RUNNING, Stage.DELIVERING)
+
     async def drain(self, seconds: float) -> None:
         """Wait for running jobs to end, for at most `seconds` or until `end_drain`.
 
@@ -216,7 +221,7 @@ class Pipeline:
         """
         self._is_draining = True
         self._pool.pause()
-        for job_id in [job_id for job_id in self._tasks if not self._has_begun(job_id)]:
+        for job_id in [job_id for job_id in self._tasks if not self.has_begun(job_id)]:
             self._tasks[job_id].cancel()
         ended = asyncio.ensure_future(self._drain_ended.wait())
         try:
@@ -559,10 +564,6 @@ class Pipeline:
         self._spans.changed(job)
         self._store.save_soon(job)
         self.feed.notify(job.id)
-
-    def _has_begun(self, job_id: str) -> bool:
-        job = self._store.jobs.get(job_id)
-        return job is not None and job.stage in (Stage.RUNNING, Stage.DELIVERING)
 
 
 async def _object_info(engine: EngineClient) -> JsonObject:

@@ -22,6 +22,7 @@ from pydantic_settings import (
 from worker.identity.loopback import is_loopback
 from worker.identity.own_key import own_key_path
 from worker.settings.access import AccessSettings, AuthConfig
+from worker.settings.broker import BrokerConfig
 from worker.settings.engines import EngineLaunch, EngineSettings, SandboxConfig, SupervisionConfig
 from worker.settings.jobs import (
     CallerLimits,
@@ -133,6 +134,8 @@ class Settings(BaseSettings):
     """Vast"""
     runpod: RunPodSettings = RunPodSettings()
     """RunPod"""
+    broker: BrokerConfig = BrokerConfig()
+    """Broker"""
     log: LogSettings = LogSettings()
     """Log"""
     tracing: TracingConfig = TracingConfig()

@@ -1,0 +1,61 @@
+"""Real brokers of this machine, started for a test. A test that needs one which is not installed is skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis import asyncio as redis
+from redis.exceptions import RedisError
+
+from worker.engines.supervisor import free_port
+
+
+class RedisServer:
+    """A Redis server that writes every change to its folder, and can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        program = shutil.which("redis-server")
+        if program is None:
+            pytest.skip("redis-server is not installed")
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            [program, "--port", str(self.port), "--dir", str(self._folder), "--appendonly", "yes", "--save", "",
+             "--appendfsync", "always"],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        client = redis.Redis.from_url(self.url)
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(RedisError, OSError):
+                    if await client.ping():
+                        break
+                await asyncio.sleep(0.02)
+        await client.aclose()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextlib.asynccontextmanager
+async def redis_server(folder: Path) -> AsyncIterator[RedisServer]:
+    folder.mkdir(exist_ok=True)  # noqa: ASYNC240
+    server = RedisServer(folder)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.kill()

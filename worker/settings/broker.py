@@ -1,0 +1,46 @@
+"""Settings of the broker from which jobs come besides HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from worker.settings.section import PositiveInt, PositiveSeconds, Section, env
+
+SCHEMES = ("redis", "rediss", "unix")
+
+
+def _check_broker(value: SecretStr) -> SecretStr:
+    url = value.get_secret_value()
+    if url and urlsplit(url).scheme not in SCHEMES:
+        raise ValueError("expected redis://, rediss:// or unix://")
+    return value
+
+
+class BrokerConfig(Section):
+    """Connection to the broker, leases and retention. Without `url` no jobs come from a broker."""
+
+    url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
+    """Redis to take jobs from besides HTTP: `redis://`, `rediss://` (TLS) or `unix://` ([queues](queues.md)). Empty:
+    none."""
+
+    prefix: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_{}.-]{1,64}$")], env("BROKER_PREFIX")] = "darkroom"
+    """Prefix of its keys; with braces, `{darkroom}`, for Redis Cluster."""
+
+    lease_seconds: Annotated[Annotated[float, Field(ge=1, le=3600)], env("BROKER_LEASE_SECONDS")] = 30.0
+    """Seconds after which another worker takes a job whose worker is gone. It is renewed in thirds."""
+
+    num_held: Annotated[PositiveInt, env("BROKER_MAX_HELD")] = 2
+    """Jobs of the broker that the worker holds at once, the running one among them."""
+
+    max_deliveries: Annotated[PositiveInt, env("BROKER_MAX_DELIVERIES")] = 3
+    """Deliveries after which a job whose workers were lost each time becomes a dead letter."""
+
+    result_seconds: Annotated[PositiveSeconds, env("BROKER_RESULT_TTL")] = 86400.0
+    """Seconds for which results, and the ids of jobs, are kept at the broker."""
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.url.get_secret_value())

@@ -1,0 +1,83 @@
+"""A broker as the worker sees it: leased deliveries of jobs, results, events, cancellations.
+
+A broker delivers at least once: a delivery whose lease is not renewed goes to another worker. The first result of a job
+that reaches the broker is its only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class BrokerUnreachable(Exception):
+    """The broker does not answer. The message names the broker without its credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One job from a broker, leased to this worker.
+
+    `job_id` is the producer's id of the job, by which duplicates are recognized; `body` the JSON of a generate request;
+    `receipt` names the delivery to its broker, also after a restart; `num_deliveries` counts this one; `owner` is the
+    name of the key that the gateway's caller used.
+    """
+
+    job_id: str
+    body: bytes
+    receipt: str
+    num_deliveries: int = 1
+    owner: str = ""
+
+
+class Broker(Protocol):
+    """The consumer's side. Every method raises BrokerUnreachable."""
+
+    @property
+    def name(self) -> str:
+        """Kind and address, without credentials."""
+        ...
+
+    async def connect(self, consumer: str) -> None:
+        """Connect as a consumer of this name, which a worker keeps over its restarts."""
+        ...
+
+    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
+        """Lease up to `most` jobs; waits a second or two for the first. `models` are file names, the last used first.
+
+        Jobs for these models are preferred among those of one priority.
+        """
+        ...
+
+    async def renew(self, receipts: Collection[str]) -> set[str]:
+        """Extend the leases of deliveries and return the receipts that are still this worker's.
+
+        They include jobs that the broker has lost, which have no result and no other worker.
+        """
+        ...
+
+    async def finish(self, job_id: str, receipt: str, result: bytes) -> None:
+        """Store the result of a job, unless it has one, and remove the job from the queue."""
+        ...
+
+    async def bury(self, delivery: Delivery, reason: str, result: bytes) -> None:
+        """Finish a job and keep its message among the dead letters."""
+        ...
+
+    async def give_back(self, receipt: str) -> bool:
+        """End a lease now, so that another worker can take the job. The delivery does not count.
+
+        Returns False if the broker has lost the job: then no other worker will take it.
+        """
+        ...
+
+    async def cancelled(self, job_ids: Collection[str]) -> set[str]:
+        """Return those of the jobs whose cancellation was requested."""
+        ...
+
+    async def publish(self, job_id: str, event: bytes) -> None:
+        """Publish progress of a job to those that follow it. Losing one does no harm."""
+        ...
+
+    async def close(self) -> None: ...

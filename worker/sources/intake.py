@@ -1,0 +1,353 @@
+"""Intake: takes jobs from a broker, gives them to the pipeline, and reports their ends to the broker.
+
+A job from a broker is a job like any other: on disk before anything is done with it. Its delivery is held, with its
+lease renewed, until its end and its webhook are on disk and the broker has the result. Where the lease is lost, another
+worker has the job, and this one drops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from worker.backoff import Backoff
+from worker.errors import CallerError, WorkerError
+from worker.jobs.envelope import refusal
+from worker.jobs.job import Job
+from worker.jobs.pipeline import Pipeline
+from worker.jobs.source_jobs import ended_jobs_of_broker
+from worker.jobs.store import JobStore
+from worker.settings.broker import BrokerConfig
+from worker.sources.broker import Broker, BrokerUnreachable, Delivery
+
+CONSUMER_FACT = "broker_consumer"
+RECONNECT = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.3)
+REFUSED_PAUSE_SECONDS = 1.0  # after a job that the worker has no room for
+ROOM_PAUSE_SECONDS = 0.1
+CANCEL_CHECK_SECONDS = 1.0
+EVENT_SECONDS = 0.5
+NUM_MODELS = 4
+
+log = structlog.get_logger("sources")
+
+Accept = Callable[[Delivery], Awaitable[Job]]
+"""Makes a delivery a stored job, or finds the job of an earlier delivery. Raises WorkerError."""
+
+ResultOf = Callable[[Job], Awaitable[dict[str, object]]]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A job with a lease. `job` is None until it is accepted."""
+
+    job_id: str
+    receipt: str
+    job: Job | None = None
+
+
+class Intake:
+    """Owner of the deliveries that this worker holds. `run_forever` is its task, `close` gives the rest back."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: BrokerConfig,
+        store: JobStore,
+        pipeline: Pipeline,
+        *,
+        accept: Accept,
+        result_of: ResultOf,
+        has_room: Callable[[], bool],
+        models_of: Callable[[Job], Sequence[str]],
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._store = store
+        self._pipeline = pipeline
+        self._accept = accept
+        self._result_of = result_of
+        self._has_room = has_room
+        self._models_of = models_of
+        self._held: dict[str, _Held] = {}  # by receipt
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._models: OrderedDict[str, None] = OrderedDict()  # the last used at the end
+        self._problem = "not connected yet"
+        self._num_failures = 0
+        self._is_stopping = False
+
+    def report(self) -> dict[str, object]:
+        """Return the state of the connection, for `/health`."""
+        state = {"state": "unreachable", "reason": self._problem} if self._problem else {"state": "connected"}
+        return {"broker": self._broker.name, **state, "held": len(self._held)}
+
+    @property
+    def problem(self) -> str:
+        """The reason why no jobs come from the broker; empty if there is none."""
+        return self._problem
+
+    async def run_forever(self) -> None:
+        """Take jobs until cancelled."""
+        await self._connected()
+        await self._adopt()
+        self._spawn(self._keep_leases())
+        self._spawn(self._watch_cancellations())
+        while not self._is_stopping:
+            room = self._config.num_held - len(self._held)
+            if room <= 0 or not self._has_room():
+                await asyncio.sleep(ROOM_PAUSE_SECONDS)
+                continue
+            try:
+                deliveries = await self._broker.receive(room, list(reversed(self._models)))
+            except BrokerUnreachable as error:
+                await self._pause(error)
+                continue
+            self._reached()
+            for delivery in deliveries:
+                self._hold(_Held(delivery.job_id, delivery.receipt), delivery)
+
+    async def stop(self) -> None:
+        """Take no more jobs, and give those back that no engine has begun with."""
+        self._is_stopping = True
+        for held in list(self._held.values()):
+            if held.job is None or not self._pipeline.has_begun(held.job.id):
+                await self._hand_back(held)
+
+    async def close(self) -> None:
+        """Give back every job that has not ended, and disconnect."""
+        self._is_stopping = True
+        for held in list(self._held.values()):
+            if held.job is None or not held.job.state.is_terminal:
+                await self._hand_back(held)
+        finishing = [task for task in self._tasks if task.get_name().startswith("delivery-")]
+        if finishing:
+            await asyncio.wait(finishing, timeout=self._config.lease_seconds / 3)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._broker.close()
+
+    # jobs of an earlier run
+
+    async def _connected(self) -> None:
+        consumer = await self._store.fact(CONSUMER_FACT)
+        if not isinstance(consumer, str):
+            consumer = uuid.uuid4().hex
+            await self._store.set_fact(CONSUMER_FACT, consumer)
+        while True:
+            try:
+                await self._broker.connect(consumer)
+            except BrokerUnreachable as error:
+                await self._pause(error)
+            else:
+                self._reached()
+                return
+
+    async def _adopt(self) -> None:
+        """Hold the jobs of an earlier run again: those that go on here, and those whose end the broker may not have."""
+        live = [job for job in self._store.jobs.values() if job.request.receipt]
+        ended = await ended_jobs_of_broker(self._store, time.time() - self._config.result_seconds)
+        ours = await self._renewed([job.request.receipt for job in (*live, *ended)])
+        for job in (*live, *ended):
+            if job.request.receipt in ours:
+                self._hold(_Held(job.id, job.request.receipt, job), None)
+            elif not job.state.is_terminal:
+                self._drop(job)
+
+    # one delivery
+
+    def _hold(self, held: _Held, delivery: Delivery | None) -> None:
+        self._held[held.receipt] = held
+        self._spawn(self._serve(held, delivery), f"delivery-{held.job_id}")
+
+    async def _serve(self, held: _Held, delivery: Delivery | None) -> None:
+        try:
+            if delivery is not None:
+                held.job = await self._accepted(delivery)
+            if held.job is not None and await self._followed(held.job):
+                result = await self._result_json(held.job)
+                await self._until_reached(lambda: self._broker.finish(held.job_id, held.receipt, result))
+        finally:
+            self._held.pop(held.receipt, None)
+
+    async def _accepted(self, delivery: Delivery) -> Job | None:
+        """Return the stored job of a delivery; None if the delivery has been settled here without one."""
+        if delivery.num_deliveries > self._config.max_deliveries:
+            reason = f"delivered {delivery.num_deliveries} times; every worker that had it was lost"
+            await self._bury(delivery, "too_many_deliveries", reason)
+            return None
+        is_cancelled = await self._is_cancelled(delivery.job_id)
+        try:
+            job = await self._accept(delivery)
+        except CallerError as error:
+            log.warning("job from broker refused", request_id=delivery.job_id, code=error.code)
+            body = _json(refusal(delivery.job_id, error.message, error.as_json()))
+            code = error.code
+            await self._until_reached(lambda: self._broker.bury(delivery, code, body))
+            return None
+        except WorkerError as error:  # no room, or the engine is away: another worker may have both
+            log.info("job given back to broker", request_id=delivery.job_id, code=error.code)
+            await asyncio.sleep(REFUSED_PAUSE_SECONDS)
+            await self._until_reached(lambda: self._give_back(delivery))
+            return None
+        if is_cancelled:
+            self._pipeline.cancel(job)
+        for model in self._models_of(job):
+            self._models[model] = None
+            self._models.move_to_end(model)
+        while len(self._models) > NUM_MODELS:
+            self._models.popitem(last=False)
+        return job
+
+    async def _is_cancelled(self, job_id: str) -> bool:
+        with contextlib.suppress(BrokerUnreachable):  # it is looked up again while the job is held
+            return bool(await self._broker.cancelled([job_id]))
+        return False
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        await self._broker.give_back(delivery.receipt)
+
+    async def _bury(self, delivery: Delivery, code: str, message: str) -> None:
+        log.error("job from broker is a dead letter", request_id=delivery.job_id, code=code)
+        body = _json(refusal(delivery.job_id, message, {"status": 500, "code": code, "message": message}))
+        await self._until_reached(lambda: self._broker.bury(delivery, code, body))
+
+    async def _followed(self, job: Job) -> bool:
+        """Publish a job's progress until its end is on disk. Returns False if the job is no longer this worker's."""
+        sent_at = 0.0
+        with self._pipeline.feed.watch(job.id) as changed:
+            while not self._pipeline.has_ended(job):
+                if self._pipeline.is_deferred(job) and self._is_stopping:
+                    return False  # given back, or kept for the next start
+                if time.monotonic() - sent_at >= EVENT_SECONDS:
+                    sent_at = time.monotonic()
+                    await self._publish(job)
+                changed.clear()
+                if not self._pipeline.has_ended(job):
+                    await _within(changed.wait(), EVENT_SECONDS if sent_at else None)
+        return not job.is_handed_back
+
+    async def _publish(self, job: Job) -> None:
+        event = {
+            "id": job.public_id, "status": job.state.value, "message": job.message,
+            "percent": round(job.progress.percent, 1), "seq": job.seq,
+        }  # fmt: skip
+        try:
+            await self._broker.publish(job.id, _json(event))
+        except BrokerUnreachable as error:
+            self._lost(error)
+
+    async def _result_json(self, job: Job) -> bytes:
+        return _json(await self._result_of(job))
+
+    async def _until_reached(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Make a call to the broker, again and again while it is unreachable."""
+        while True:
+            try:
+                await call()
+            except BrokerUnreachable as error:
+                await self._pause(error)
+            else:
+                self._reached()
+                return
+
+    async def _hand_back(self, held: _Held) -> None:
+        """Leave a job to another worker; one that the broker has lost stays on disk for the next start."""
+        try:
+            is_taken_back = await self._broker.give_back(held.receipt)
+        except BrokerUnreachable as error:  # the lease runs out
+            self._lost(error)
+            is_taken_back = False
+        if is_taken_back and held.job is not None:
+            self._drop(held.job)
+
+    def _drop(self, job: Job) -> None:
+        """End a job here without a result: it is, or will be, another worker's."""
+        if not job.state.is_terminal:
+            log.info("job handed back", request_id=job.id)
+            job.is_handed_back = True
+            self._pipeline.cancel(job)
+
+    # beside the deliveries
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.lease_seconds / 3)
+            held = dict(self._held)
+            if not held:
+                continue
+            try:
+                ours = await self._broker.renew(held)
+            except BrokerUnreachable as error:
+                self._lost(error)
+                continue
+            self._reached()
+            for receipt in held.keys() - ours:
+                lost = self._held.get(receipt)
+                if lost is not None and lost.job is not None:
+                    self._drop(lost.job)
+
+    async def _renewed(self, receipts: Sequence[str]) -> set[str]:
+        if not receipts:
+            return set()
+        while True:
+            try:
+                return await self._broker.renew(receipts)
+            except BrokerUnreachable as error:
+                await self._pause(error)
+
+    async def _watch_cancellations(self) -> None:
+        while True:
+            await asyncio.sleep(CANCEL_CHECK_SECONDS)
+            jobs = {held.job.id: held.job for held in self._held.values() if held.job is not None}
+            if not jobs:
+                continue
+            try:
+                for job_id in await self._broker.cancelled(jobs):
+                    self._pipeline.cancel(jobs[job_id])
+            except BrokerUnreachable as error:
+                self._lost(error)
+
+    async def _pause(self, error: BrokerUnreachable) -> None:
+        self._lost(error)
+        self._num_failures += 1
+        await asyncio.sleep(RECONNECT.seconds(self._num_failures))
+
+    def _lost(self, error: BrokerUnreachable) -> None:
+        if not self._problem or self._problem == "not connected yet":
+            log.error("broker unreachable", reason=str(error))
+        self._problem = str(error)
+
+    def _reached(self) -> None:
+        if self._problem:
+            log.info("broker connected", broker=self._broker.name)
+        self._problem, self._num_failures = "", 0
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str = "intake") -> None:
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("intake task failed", task=task.get_name(), exc_info=error)
+
+
+async def _within(waiting: Coroutine[Any, Any, object], seconds: float | None) -> None:
+    try:
+        await asyncio.wait_for(waiting, seconds)
+    except TimeoutError:
+        return
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
