@@ -6,8 +6,8 @@
         checked = engine.check(prompt)
         result = engine.submit(RunRequest("1", checked.prompt, checked.outputs), print).result()
 
-`check` may be called from any thread and needs no device. Prompts run one at a time, in the order of `submit`, on a
-thread of the engine's own; `on_event` is called on that thread.
+`check` may be called from any thread and needs no device. Prompts run in the order of `submit`, one at a time unless
+`max_concurrent_runs` allows more, on threads of the engine's own; `on_event` is called on those threads.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from engine.custom_nodes.compat.host import PackServer
 from engine.custom_nodes.loader import PackReport, load_custom_nodes
 from engine.device_probe import DeviceFigures, measure
 from engine.diffusion.sampling_tables import SamplingTables
+from engine.diffusion.shared_steps import sharing_active
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.errors import OutOfMemory
 from engine.events import Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
@@ -54,6 +56,7 @@ from engine.memory import machine_memory
 from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
 from engine.memory.device_facts import DeviceFacts
 from engine.memory.model_memory import MemoryReport, ModelMemory, Relief
+from engine.memory.random_state import save_random_state
 from engine.memory.state import VramState
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
@@ -65,12 +68,13 @@ from engine.runtime.cache.lru import LruCache
 from engine.runtime.cache.none import NoCache
 from engine.runtime.cache.ram_pressure import RamPressureCache
 from engine.runtime.cache.store import ResultCache
-from engine.runtime.executor import RunServices, run_nodes
+from engine.runtime.executor import RunServices, no_company, run_nodes
 from engine.runtime.garbage import GarbageCollection
-from engine.runtime.gpu_thread import GpuThread
 from engine.runtime.idle_timer import IdleTimer
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
+from engine.runtime.run_threads import RunThreads
+from engine.runtime.turns import Turns, TurnSelector
 from engine.settings import CacheSettings, EngineSettings, PreviewMethod, ResolvedSettings
 from engine.store.extra_model_paths import read_extra_model_paths
 from engine.store.file_families import DENOISER_KINDS, FileFamilies, FileFamily
@@ -79,6 +83,8 @@ from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.store.model_store import PRELOADED_KINDS, ModelStore
 from engine.store.recent_models import RecentModels
 from engine.store.tiny_decoders import TinyDecoders
+from engine.tuning.batching.batcher import BatchFigures, StepBatcher
+from engine.tuning.batching.run_sharing import RunSharing
 from engine.tuning.outcome import Outcome, read_outcome
 from engine.tuning.quality import DEFAULT, Quality, read_quality
 from engine.tuning.request import TuningRequest, read_tuning_request
@@ -128,10 +134,12 @@ class Engine:
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
         self._closing = contextlib.ExitStack()
         self.tuner = Tuner(settings.tuning, settings.tuning_directory)
-        self._thread = GpuThread()
+        self._threads = RunThreads(settings.max_concurrent_runs)
+        self.batcher = self._make_batcher()
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
-        self._results = _result_cache(settings.cache)
-        self._instances = InstanceCache()
+        # Of each thread its own: a cache is of one prompt after the other.
+        self._results = [_result_cache(settings.cache) for _ in range(settings.max_concurrent_runs)]
+        self._instances = [InstanceCache() for _ in self._results]
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finisher")  # one, so that runs end in their order
         self._ending: Future[None] | None = None
         self._recent = _recent_models(settings, self.memory.pool.state)
@@ -139,9 +147,9 @@ class Engine:
         self._unique = unique_keys(b"")
         self._services = self._run_services()
         self._lock = threading.Lock()
-        self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, the running one first
+        self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, in their order
         self._run_numbers = itertools.count()
-        self._running: int | None = None
+        self._running: list[int] = []
         self._idle = IdleTimer(settings.memory.idle_unload_seconds, self._unload_idle)
 
     def check(self, prompt: object, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
@@ -241,7 +249,7 @@ class Engine:
         with self._lock:
             self._runs[number] = (request.prompt_id, cancel)
         try:
-            self._thread.submit(lambda: self._run(number, request, cancel, on_event, result))
+            self._threads.submit_run(lambda place: self._run(place, number, request, cancel, on_event, result))
         except RuntimeError:
             with self._lock:
                 del self._runs[number]
@@ -249,17 +257,17 @@ class Engine:
         return result
 
     def interrupt(self, prompt_id: str | None = None) -> bool:
-        """Stop the running prompt (if it has that id) within a sampling step. Return True if it was signalled."""
+        """Stop the running prompts, or the one with that id, within a sampling step. Return True if there was one."""
         with self._lock:
-            running = None if self._running is None else self._runs[self._running]
-        if running is None or prompt_id not in (None, running[0]):
-            return False
-        running[1].cancel()
-        return True
+            running = [self._runs[number] for number in self._running]
+        asked = [cancel for own_id, cancel in running if prompt_id in (None, own_id)]
+        for cancel in asked:
+            cancel.cancel()
+        return bool(asked)
 
     def free(self, *, unload_models: bool, free_memory: bool) -> None:
         """Unload models from the device, and drop results and node states, after the prompts submitted so far."""
-        self._thread.submit(lambda: self._free(unload_models=unload_models, free_memory=free_memory))
+        self._threads.submit(lambda: self._free(unload_models=unload_models, free_memory=free_memory))
 
     def preload(self, kind: str, name: str, *, keep: bool = True) -> Future[int]:
         """Read a model file and load it to its device as far as it fits, after the prompts submitted so far.
@@ -269,7 +277,7 @@ class Engine:
         """
         if kind not in PRELOADED_KINDS:
             raise KeyError(kind)
-        return self._thread.submit(lambda: self._preload(kind, name, keep=keep))
+        return self._threads.submit(lambda: self._preload(kind, name, keep=keep))
 
     def _preload(self, kind: str, name: str, *, keep: bool) -> int:
         with torch.inference_mode(), translate_device_error():
@@ -282,7 +290,7 @@ class Engine:
         JSON form, or raises ValueError for an unknown model, `BadModelFile`, `OutOfMemory` and `DeviceLost`.
         """
         request = read_tuning_request(body)
-        return self._thread.submit(lambda: self._measure_tuning(request).as_json())
+        return self._threads.submit(lambda: self._measure_tuning(request).as_json())
 
     def adopt_tuning(self, body: Mapping[str, Any]) -> None:
         """Use an outcome that was measured before on a machine like this one. Raises ValueError for what is none."""
@@ -327,19 +335,22 @@ class Engine:
             raise ValueError(f"family: unknown family or scale; got {name!r} with {request.scale!r}")
         return self.models.random_checkpoint(name, request.scale)
 
-    def _services_for(self, quality: Quality) -> RunServices:
-        """Return the services of a run, whose results are not those of other qualities."""
-        if quality is DEFAULT or not self.tuner.outcomes:
-            return self._services
+    def _services_for(self, place: int, quality: Quality) -> RunServices:
+        """Return the services of a run on that thread, whose results are not those of other qualities."""
+        services = self._services
+        if place:
+            services = replace(services, results=self._results[place], instances=self._instances[place])
+        if quality is DEFAULT or not (self.tuner.outcomes or self.batcher):
+            return services
         unique = self._unique
         return replace(
-            self._services,
+            services,
             signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique, str(quality)),
         )
 
     def take_over_process(self) -> None:
         """Tune Python's garbage collector for a process of this engine alone. Call once lasting objects are loaded."""
-        self._thread.submit(self._garbage.take_over)
+        self._threads.submit(self._garbage.take_over)
 
     @property
     def models(self) -> ModelStore:
@@ -366,7 +377,7 @@ class Engine:
 
         Takes about a second.
         """
-        return self._thread.submit(lambda: measure(self.resolved.device))
+        return self._threads.submit(lambda: measure(self.resolved.device))
 
     def measure_disk(self) -> DiskFigure | None:
         """Measure the speed of reading the user's largest model file. Takes about a second, on the caller's thread."""
@@ -380,7 +391,7 @@ class Engine:
             tokens = [cancel for _, cancel in self._runs.values()]
         for token in tokens:
             token.cancel()
-        self._thread.close()
+        self._threads.close()
         self.tuner.close()
         self._idle.stop()
         self._garbage.give_back()
@@ -402,21 +413,24 @@ class Engine:
 
     def _run(
         self,
+        place: int,
         number: int,
         request: RunRequest,
         cancel: CancelToken,
         on_event: Callable[[Event], None],
         result: Future[RunResult],
     ) -> None:
-        end = self._run_nodes(number, request, cancel, on_event)
-        self._ending = self._finisher.submit(_settle, result, end)
+        """Run a prompt on the thread of that number, in turns with other runs where there may be some."""
+        with nullcontext() if self.batcher is None else self.batcher.turns.run():
+            end = self._run_nodes(place, number, request, cancel, on_event)
+            self._ending = self._finisher.submit(_settle, result, end)
 
     def _run_nodes(
-        self, number: int, request: RunRequest, cancel: CancelToken, on_event: Callable[[Event], None]
+        self, place: int, number: int, request: RunRequest, cancel: CancelToken, on_event: Callable[[Event], None]
     ) -> Callable[[], RunResult]:
         """Run the nodes and return a function that returns the result or raises an error that is no node's failure."""
         with self._lock:
-            self._running = number
+            self._running.append(number)
         try:
             self._forget_changed_files()
             asked = request.extra_data.get("quality")
@@ -426,14 +440,16 @@ class Engine:
                 self.memory.device.computing(),
                 self.sampling.active(),
                 self.tuner.running(quality) as usage,
+                sharing_active(None if self.batcher is None else RunSharing(self.batcher, quality, cancel)),
+                asyncio.Runner(loop_factory=self._loop_factory()) as runner,
             ):
                 told = on_event if asked is None else _with_usage(request.prompt_id, usage, on_event)
-                return asyncio.run(run_nodes(request, self._services_for(quality), cancel, told))
+                return runner.run(run_nodes(request, self._services_for(place, quality), cancel, told))
         except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
             return partial(_raise, error)
         finally:
             with self._lock:
-                self._running = None
+                self._running.remove(number)
                 del self._runs[number]
             self._recent.make_place()
             self.memory.pool.after_run()
@@ -445,14 +461,41 @@ class Engine:
         changed = self.models.forget_changed()
         if changed:
             log.warning("model files have changed and are read again: %s", ", ".join(changed))
-            self._results.clear()
-            self._instances.clear()
+            self._clear_caches()
             self._recent.forget()
+
+    def _clear_caches(self) -> None:
+        for results, instances in zip(self._results, self._instances, strict=True):
+            results.clear()
+            instances.clear()
+
+    def _make_batcher(self) -> StepBatcher | None:
+        """Return what lets runs take turns and share evaluations, None where one runs at a time."""
+        most = self.settings.max_concurrent_runs
+        if most == 1:
+            return None
+        device = torch.device(self.resolved.device)
+        self.memory.pool.is_shared = True
+        return StepBatcher(
+            Turns(lambda: save_random_state(device)), most, lambda: devices.wait_for(self.resolved.device)
+        )
+
+    def _loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
+        """Return what makes the event loop of a run, None for asyncio's own."""
+        if self.batcher is None:
+            return None
+        turns = self.batcher.turns
+        return lambda: asyncio.SelectorEventLoop(TurnSelector(turns))
+
+    @property
+    def batch_figures(self) -> BatchFigures:
+        """Counts of the evaluations that runs have shared; all 0 where one runs at a time."""
+        return BatchFigures() if self.batcher is None else self.batcher.figures
 
     def _unload_idle(self) -> None:
         """Unload models after the idle time; called by the timer on a thread of its own."""
         with contextlib.suppress(RuntimeError):  # the engine is being closed
-            self._thread.submit(lambda: None if self._runs else self.memory.unload(also_kept=False))
+            self._threads.submit(lambda: None if self._runs else self.memory.unload(also_kept=False))
 
     def _wait_for_files(self) -> None:
         """Wait until the previous run has written its last file. Writers never wait for the GPU thread."""
@@ -475,8 +518,7 @@ class Engine:
 
     def _free(self, *, unload_models: bool, free_memory: bool) -> None:
         if free_memory:
-            self._results.clear()
-            self._instances.clear()
+            self._clear_caches()
             self._recent.forget()
         if unload_models or free_memory:
             self.tuner.release()
@@ -519,8 +561,8 @@ class Engine:
         return RunServices(
             find_class=self.catalogue.get,
             environment=self.environment,
-            results=self._results,
-            instances=self._instances,
+            results=self._results[0],
+            instances=self._instances[0],
             signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique),
             models=ModelStore(
                 self.folders,
@@ -536,6 +578,7 @@ class Engine:
             device_errors=translate_device_error,
             relief=self._relief,
             relieved=self.memory.relieved,
+            alone=no_company if self.batcher is None else self.batcher.turns.alone,
             begin_node=self.memory.pool.begin_node,
             taken_by_node=self.memory.taken_by_node,
             make_preview=self._preview,

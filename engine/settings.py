@@ -133,6 +133,7 @@ class EngineSettings:
     default_device: int | None = None  # the first of those it sees
     tuning: tuple[str, ...] | None = None  # the strategies that may be used: None those that need no naming, () none
     tuning_directory: Path | None = None  # of compiled code that is kept
+    max_concurrent_runs: int = 1  # prompts in progress at a time, which share the steps of their sampling
     max_prompt_nodes: int = 50_000  # 0: no limit, as for the next two
     max_prompt_links: int = 250_000
     max_prompt_bytes: int = 64 * 1024 * 1024

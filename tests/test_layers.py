@@ -166,6 +166,7 @@ RULES = (
     Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),
     Rule("engine.memory.offload", ("engine.errors", "engine.settings", "engine.memory"), TORCH),
     Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings"), TORCH),
+    Rule("engine.memory.random_state", (), TORCH),
     Rule("engine.families", (*CORE, "engine.graph.spec", *DESCRIBED_WITH), TORCH),
     *(
         Rule(
@@ -210,6 +211,11 @@ RULES = (
         TORCH | {"aiohttp"},
     ),
     Rule("engine.tuning", (*CORE, "engine.architectures", "engine.diffusion", "names"), TORCH),
+    Rule(
+        "engine.tuning.batching",
+        (*CORE, "engine.diffusion", "engine.runtime.turns", "engine.tuning.quality", "engine.tuning.strategy"),
+        TORCH,
+    ),
     Rule("engine.tuning.kernels", (), TORCH | {"triton"}),  # which is there on GPU machines alone
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
     Rule("engine.engine", ("engine", "machine"), TORCH),

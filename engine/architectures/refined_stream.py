@@ -191,6 +191,11 @@ class RefinedStreamModel(nn.Module):
             order += [1 + axis, axes + 2 + axis]
         return split.permute(order).reshape(tokens.shape[0], self.config.out_channels, *like.shape[2:])
 
+    @property
+    def depends_on_schedule(self) -> bool:
+        """True where a step depends on the run's next noise level, which rows of other runs do not share."""
+        return self.config.has_end_time
+
     # --- what modulates the blocks -----------------------------------------------------------------------------------
 
     def _time(self, timesteps: torch.Tensor, end: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:

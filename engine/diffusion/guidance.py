@@ -16,6 +16,7 @@ import torch
 from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
 from engine.diffusion.options import Network, Options
 from engine.diffusion.replacements import replaceable
+from engine.diffusion.shared_steps import evaluated
 from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
 
 FEATHER_CELLS = 8  # how far the edges of an area without a mask fade
@@ -300,12 +301,16 @@ def _run_batch(
     if first.control is not None:
         arguments["control"] = first.control.get_control(x, sigmas, arguments, len(batch), options)
     wrapper: Callable[..., Any] | None = model_options.get("model_function_wrapper")
-    if wrapper is not None:
-        call = {"input": x, "timestep": sigmas, "c": arguments, "cond_or_uncond": sides}
-        output: torch.Tensor = wrapper(model.apply_model, call)
-    else:
-        output = model.apply_model(x, sigmas, **arguments)
-    return output.chunk(len(batch))
+
+    def evaluate() -> torch.Tensor:
+        if wrapper is not None:
+            call = {"input": x, "timestep": sigmas, "c": arguments, "cond_or_uncond": sides}
+            output: torch.Tensor = wrapper(model.apply_model, call)
+        else:
+            output = model.apply_model(x, sigmas, **arguments)
+        return output
+
+    return evaluated(model, x, sigmas, arguments, model_options, evaluate).chunk(len(batch))
 
 
 def _average(found: Sequence[tuple[torch.Tensor, Part]], x: torch.Tensor) -> torch.Tensor:

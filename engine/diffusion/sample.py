@@ -18,6 +18,7 @@ from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.samplers import SamplerFunction
+from engine.diffusion.shared_steps import shared_sampling
 from engine.diffusion.tuned import tuned_network, tuned_options
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
 
@@ -245,7 +246,10 @@ class Guider:
             self.model_options = merge_options(
                 self.model_options, {"transformer_options": {"attention_slices": slices}}
             )
-        with self.model_patcher.in_use(working_bytes=working_bytes, together_with=self._other_models()) as inner_model:
+        with (
+            shared_sampling(self.model_patcher, self.model_options),
+            self.model_patcher.in_use(working_bytes=working_bytes, together_with=self._other_models()) as inner_model,
+        ):
             self.inner_model = inner_model
             try:
                 self.model_patcher.pre_run()

@@ -67,6 +67,7 @@ class ModelPool:
         self._peak_bytes = 0  # the highest peak before the device's own count was last reset
         self._begun_bytes = 0  # the largest work begun in the outermost use that is open
         self._gone = ReleasedModels()
+        self.is_shared = False  # several runs use models at the same time, so that none can be measured by itself
         self.memory_savings = MemorySavings()
         self.notes: set[ReliefStep] = set()  # taken by the current node itself
 
@@ -159,7 +160,7 @@ class ModelPool:
             with self._busy():
                 self._begin_use(entries)
                 num_uses = sum(entry.uses for entry in self._entries.values())
-                is_outermost = device.has_own_memory and num_uses == len(entries)
+                is_outermost = device.has_own_memory and not self.is_shared and num_uses == len(entries)
                 self._bring(entries, self._calibration.corrected(kind, working_bytes))
             before_bytes = self._measure_from_here(device) if is_outermost else None
             loads_before = self._counters.loads

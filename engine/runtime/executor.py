@@ -13,7 +13,7 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -83,6 +83,11 @@ class ReliefTaken(Protocol):
     def changes_arithmetic(self) -> bool: ...
 
 
+def no_company() -> AbstractContextManager[bool]:
+    """Return the context of a run beside which no other runs."""
+    return nullcontext(False)
+
+
 @dataclass(frozen=True, slots=True)
 class RunServices:
     """All a run takes from its engine.
@@ -92,7 +97,8 @@ class RunServices:
     `begin_node` (id, class) is called before each node, `taken_by_node` after it: what it has done itself for want of
     memory. `make_preview` turns what a node reports
     (`NodeContext.report_preview`) into an encoded picture and its media type, or None. `file_is_there` says whether a
-    file that a kept result shows still exists.
+    file that a kept result shows still exists. `alone` waits until no other run is inside of a node, and yields whether
+    there was one.
     """
 
     find_class: FindClass
@@ -109,6 +115,7 @@ class RunServices:
     begin_node: Callable[[str, str], None] = lambda node_id, class_type: None
     taken_by_node: Callable[[], Sequence[ReliefTaken]] = tuple
     make_preview: Callable[[Any, Any], tuple[bytes, str] | None] = lambda preview, latent_format: None
+    alone: Callable[[], AbstractContextManager[bool]] = no_company
     embed_metadata: bool = True
 
 
@@ -349,6 +356,18 @@ class _Run:
         return outcomes if again is None else await self._call_with_relief(call, again, num_tries=2)
 
     async def _call_with_relief(self, call: _Call, failed: _OutOfMemory, *, num_tries: int) -> list[object]:
+        """Call a node again that ran out of memory: without other runs if there were some, then with relief."""
+        with self.services.alone() as had_company:
+            if had_company:
+                log.warning("%s: %s; again while no other prompt runs", call, failed.message)
+                self.services.begin_node(call.node.id, call.node.class_type)
+                outcomes, again = await self._try_whole_call(call)
+                if again is None:
+                    return outcomes
+                failed, num_tries = again, num_tries + 1
+            return await self._relieve(call, failed, num_tries)
+
+    async def _relieve(self, call: _Call, failed: _OutOfMemory, num_tries: int) -> list[object]:
         """Call a node again after each step that makes room, each time to its end: what a step changes holds till then.
 
         `num_tries` are those before, the last of which `failed`. Raises `OutOfMemory` when no step helped.

@@ -40,7 +40,7 @@ EVERYTHING = "/{path}"  # how the router names it
 def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     """Build ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Called on a running event loop."""
     app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=_guards(settings))
-    queue, history, clients = PromptQueue(), History(), Clients()
+    queue, history, clients = PromptQueue(settings.max_concurrent_runs), History(), Clients()
     figures = RunFigures()
     runner = PromptRunner(queue, history, clients, start, figures)
     packs = PackRoutes(settings, queue, clients)

@@ -25,6 +25,7 @@ from engine.settings import (
     PreviewMethod,
     VramChoice,
 )
+from names.concurrency import MAX_CONCURRENT_RUNS
 from names.tuning import read_choice
 
 Group = argparse._ArgumentGroup
@@ -213,6 +214,10 @@ def _add_limit_flags(group: Group) -> None:
     group.add_argument(
         "--max-upload-size", type=_at_least(0.0), default=100.0, metavar="MB", help="largest body of a request"
     )
+    group.add_argument(
+        "--max-concurrent-runs", type=_runs, default=1, metavar="N",
+        help="prompts that run at the same time and share the steps of their sampling",
+    )  # fmt: skip
     defaults = EngineSettings()
     for unit in ("nodes", "links", "bytes"):
         limit = getattr(defaults, f"max_prompt_{unit}")
@@ -353,6 +358,7 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         ),
         embed_metadata=not given.disable_metadata,
         max_upload_mb=given.max_upload_size,
+        max_concurrent_runs=given.max_concurrent_runs,
         max_prompt_nodes=given.max_prompt_nodes,
         max_prompt_links=given.max_prompt_links,
         max_prompt_bytes=given.max_prompt_bytes,
@@ -385,6 +391,13 @@ def _tuning(text: str) -> tuple[str, ...] | None:
         return read_choice(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _runs(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_CONCURRENT_RUNS:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MAX_CONCURRENT_RUNS}")
+    return number
 
 
 def _device_id(text: str) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from PIL import Image
 
+from engine.log_context import log_context
 from engine.server import messages
 from engine.server.queue import PromptQueue
 from engine.server.websocket import Clients
@@ -51,9 +52,11 @@ class PackRoutes:
 
     @property
     def client_id(self) -> str | None:
-        """The client of the prompt whose nodes run."""
+        """The client of the prompt whose nodes run: of the calling code's, else of the one that began last."""
         running = self._queue.all_running
-        return running[-1].client_id if running else None
+        current = log_context().prompt_id
+        own = [item for item in running if item.prompt_id == current] or running
+        return own[-1].client_id if own else None
 
     @property
     def address(self) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Prompts that wait, in order, and the one that runs; for a moment two, when the first is only saving its files.
+"""Prompts that wait, in order, and those that run; beside them some that are only saving their files.
 
 Owned by the server's event loop: no locks. A lower `number` goes first; equal numbers in order of arrival.
 """
@@ -35,22 +35,31 @@ class QueuedPrompt:
 
 
 class PromptQueue:
-    """Sole holder of waiting prompts and of the running ones."""
+    """Sole holder of waiting prompts and of the running ones.
 
-    def __init__(self) -> None:
+    `at_once` prompts run at a time, and as many others may be saving their files.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
+        self.at_once = at_once
         self._heap: list[tuple[float, int, QueuedPrompt]] = []
         self._arrivals = 0
-        self._running: list[QueuedPrompt] = []  # the second only while the first saves
-        self._is_saving = False
+        self._running: list[QueuedPrompt] = []  # in the order in which they began
+        self._saving: set[str] = set()  # ids of those that only save
 
     @property
     def running(self) -> QueuedPrompt | None:
-        """The one whose end comes first."""
+        """The one that began first."""
         return self._running[0] if self._running else None
 
     @property
     def all_running(self) -> list[QueuedPrompt]:
         return list(self._running)
+
+    @property
+    def computing(self) -> list[QueuedPrompt]:
+        """Running prompts that have nodes to run."""
+        return [item for item in self._running if item.prompt_id not in self._saving]
 
     @property
     def remaining(self) -> int:
@@ -66,20 +75,22 @@ class PromptQueue:
         self._arrivals += 1
 
     def start_next(self) -> QueuedPrompt | None:
-        """Make the first waiting prompt run. None when nothing waits, or one is running that is not saving."""
-        if len(self._running) > self._is_saving or not self._heap:
+        """Make the first waiting prompt run. None when nothing waits, or there is no place for another one."""
+        num_saving = min(len(self._saving), self.at_once)
+        if len(self._running) - num_saving >= self.at_once or not self._heap:
             return None
         self._running.append(heapq.heappop(self._heap)[2])
         return self._running[-1]
 
-    def save(self) -> None:
-        """Record that the running prompt only saves files from here on: another one may start."""
-        self._is_saving = True
+    def save(self, item: QueuedPrompt) -> None:
+        """Record that a running prompt only saves files from here on: another one may start."""
+        if item in self._running:
+            self._saving.add(item.prompt_id)
 
-    def finish(self) -> None:
-        """Remove the prompt that began first, which has ended."""
-        del self._running[:1]
-        self._is_saving = False
+    def finish(self, item: QueuedPrompt) -> None:
+        """Remove a running prompt that has ended."""
+        self._running = [running for running in self._running if running is not item]
+        self._saving.discard(item.prompt_id)
 
     def clear(self) -> None:
         """Forget every waiting prompt; the running one goes on."""
@@ -99,4 +110,5 @@ class PromptQueue:
         for index in range(1, len(self._heap)):
             assert self._heap[(index - 1) // 2][:2] <= self._heap[index][:2]
         assert all(item is not running for _, _, item in self._heap for running in self._running)
-        assert len(self._running) <= 1 + self._is_saving
+        assert self._saving <= {item.prompt_id for item in self._running}
+        assert len(self._running) <= self.at_once + min(len(self._saving), self.at_once)

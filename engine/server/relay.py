@@ -37,7 +37,7 @@ class RunRelay:
         self.last_event_seconds = time.monotonic()
         self.is_past_nodes = asyncio.Event()
         self._is_open = False
-        self._client_id = item.client_id
+        self.client_id = item.client_id
         self._prompt = item.prompt
         self._figures = figures or RunFigures()
         self._clients = clients
@@ -75,19 +75,19 @@ class RunRelay:
         if isinstance(event, NodeStarted):
             self.current_node = event.node.node_id
         if isinstance(event, RunSaving):
-            if self._clients.wants_saving(self._client_id):
-                self._clients.send(messages.saving(event), self._client_id)
+            if self._clients.wants_saving(self.client_id):
+                self._clients.send(messages.saving(event), self.client_id)
             self.is_past_nodes.set()
             return
         message = messages.message_of(event)
         if message is not None and message[0] in messages.IN_HISTORY:
             self.history_messages.append(message)
         is_change = self._board.update(event)
-        if not self._clients.is_listening(self._client_id):
+        if not self._clients.is_listening(self.client_id):
             self._preview = None
             return
         if isinstance(event, NodeText):
-            self._clients.send_encoded(messages.text(event), self._client_id)
+            self._clients.send_encoded(messages.text(event), self.client_id)
             return
         if isinstance(event, PreviewMade):
             self._preview = event  # goes out around the progress message that follows it
@@ -101,22 +101,22 @@ class RunRelay:
     def _send_with_preview(self, event: Event, message: Message | None) -> None:
         """Send a preview before the progress to clients that know its node, after it to others, as ComfyUI does."""
         preview, self._preview = self._preview, None
-        with_metadata = preview is not None and self._clients.wants_preview_metadata(self._client_id)
+        with_metadata = preview is not None and self._clients.wants_preview_metadata(self.client_id)
         if preview is not None and with_metadata:
-            self._clients.send_encoded(messages.preview(preview, with_metadata=True), self._client_id)
+            self._clients.send_encoded(messages.preview(preview, with_metadata=True), self.client_id)
         if message is not None and self._is_for_listeners(event, message):
-            self._clients.send(message, self._client_id)
+            self._clients.send(message, self.client_id)
         if preview is not None and not with_metadata:
-            self._clients.send_encoded(messages.preview(preview, with_metadata=False), self._client_id)
+            self._clients.send_encoded(messages.preview(preview, with_metadata=False), self.client_id)
 
     def _is_for_listeners(self, event: Event, message: Message) -> bool:
         """Return True for progress and interruption of a prompt without a client, which go to all, as in ComfyUI."""
-        return self._client_id is not None or isinstance(event, RunInterrupted) or message[0] == "progress"
+        return self.client_id is not None or isinstance(event, RunInterrupted) or message[0] == "progress"
 
     def _send_board(self, encoded: str | None) -> bool:
         """Send a `progress_state` unless it is None; return False where there was nothing to send."""
         if encoded is not None:
-            self._clients.send_encoded(encoded, self._client_id)
+            self._clients.send_encoded(encoded, self.client_id)
         return encoded is not None
 
     def _catch_up_soon(self) -> None:

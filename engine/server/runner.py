@@ -1,4 +1,4 @@
-"""Runs the queue: one prompt after the other through the engine, its messages to clients, its end into history."""
+"""Runs the queue: prompts through the engine, their messages to clients, their ends into history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.server.run_figures import RunFigures
 from engine.server.websocket import Clients
 
 if TYPE_CHECKING:
-    from engine.engine import RunRequest
+    from engine.engine import Engine, RunRequest
 
 RETRY_SECONDS = 0.005
 
@@ -38,7 +38,7 @@ class PromptRunner:
         self._start = start
         self._figures = figures
         self._has_work = asyncio.Event()
-        self._relay: RunRelay | None = None
+        self._relays: list[RunRelay] = []  # of the running prompts that clients hear of, in the order they began
         self._last_number = 0
 
     def next_number(self) -> int:
@@ -52,15 +52,17 @@ class PromptRunner:
         self._has_work.set()
 
     async def interrupt(self, prompt_id: str | None) -> None:
-        """Stop the running prompt (if it is that one); returns when the engine was told."""
+        """Stop the running prompts, or the one of that id; returns when the engine was told."""
         engine = self._start.engine_now()
-        asked = [item for item in self._queue.all_running[::-1] if prompt_id in (None, item.prompt_id)]
-        if engine is None or not asked:
-            return
-        running = asked[0]  # the one that has nodes to run: one that only saves its files is past interrupting
-        log.info("interrupting prompt %s", running.prompt_id)
-        # It may be on its way to the GPU thread, or just over: no event of ours tells, so ask again.
-        while running in self._queue.all_running and not engine.interrupt(running.prompt_id):  # noqa: ASYNC110
+        running = self._queue.computing or self._queue.all_running  # one that only saves is past interrupting
+        asked = [item for item in running if prompt_id in (None, item.prompt_id)]
+        if engine is not None:
+            await asyncio.gather(*(self._interrupt(engine, item) for item in asked))
+
+    async def _interrupt(self, engine: Engine, item: QueuedPrompt) -> None:
+        log.info("interrupting prompt %s", item.prompt_id)
+        # It may be on its way to the engine's thread, or just over: no event of ours tells, so ask again.
+        while item in self._queue.all_running and not engine.interrupt(item.prompt_id):  # noqa: ASYNC110
             await asyncio.sleep(RETRY_SECONDS)
 
     def tell_queue(self) -> None:
@@ -68,28 +70,32 @@ class PromptRunner:
         self._clients.send(messages.status(self._queue.remaining))
 
     def greeting(self, sid: str) -> list[Message]:
-        """Return the first messages to a client: the queue, and the current node for the running prompt's client."""
-        running = self._queue.running
-        greeting = [messages.status(self._queue.remaining, sid)]
-        if running is not None and running.client_id == sid and self._relay and self._relay.current_node is not None:
-            greeting.append(("executing", {"node": self._relay.current_node}))
-        return greeting
+        """Return the first messages to a client: the queue, and the current node of a running prompt of its own."""
+        own = [relay.current_node for relay in self._relays if relay.client_id == sid]
+        nodes: list[Message] = [("executing", {"node": node}) for node in own if node is not None]
+        return [messages.status(self._queue.remaining, sid), *nodes[-1:]]
 
     @property
     def current_node(self) -> str | None:
-        return self._relay.current_node if self._relay else None
+        """The current node of the prompt that began first."""
+        return self._relays[0].current_node if self._relays else None
 
     @property
     def total_events(self) -> int:
-        """Grows whenever the GPU thread reports anything."""
-        return self.num_events + (self._relay.num_events if self._relay else 0)
+        """Grows whenever a thread of the engine reports anything."""
+        return self.num_events + sum(relay.num_events for relay in self._relays)
 
     def seconds_since_event(self) -> float | None:
-        """Return the seconds since the running prompt last reported; None while none runs."""
-        return None if self._relay is None else round(time.monotonic() - self._relay.last_event_seconds, 3)
+        """Return the seconds since a running prompt last reported; None while none runs."""
+        last = max((relay.last_event_seconds for relay in self._relays), default=None)
+        return None if last is None else round(time.monotonic() - last, 3)
 
     async def run_forever(self) -> None:
-        """Start prompts one after the other; the next may start while the last only saves its files."""
+        """Start prompts as there is place for them; one that only saves its files takes none.
+
+        Where they run one after the other, so do their ends.
+        """
+        tasks: set[asyncio.Task[None]] = set()
         before: asyncio.Task[None] | None = None
         try:
             while True:
@@ -99,26 +105,30 @@ class PromptRunner:
                     await self._has_work.wait()
                     continue
                 relay = RunRelay(item, self._clients, asyncio.get_running_loop(), self._figures)
-                before = asyncio.create_task(self._run_to_end(item, relay, before))
-                await self._until_next_may_start(before, relay)
+                run = asyncio.create_task(self._run_to_end(item, relay, before if self._queue.at_once == 1 else None))
+                before = run
+                for task in (run, asyncio.create_task(self._let_next_start(item, relay, run))):
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
         finally:
-            if before is not None:
-                before.cancel()
+            for task in tasks:
+                task.cancel()
 
-    async def _until_next_may_start(self, run: asyncio.Task[None], relay: RunRelay) -> None:
+    async def _let_next_start(self, item: QueuedPrompt, relay: RunRelay, run: asyncio.Task[None]) -> None:
         past_nodes = asyncio.create_task(relay.is_past_nodes.wait())
         try:
             await asyncio.wait((run, past_nodes), return_when=asyncio.FIRST_COMPLETED)
         finally:
             past_nodes.cancel()
         if not run.done():
-            self._queue.save()
+            self._queue.save(item)
+            self._has_work.set()
 
     async def _run_to_end(self, item: QueuedPrompt, relay: RunRelay, before: asyncio.Task[None] | None) -> None:
         entry = await self._run(item, relay, before)
         if before is not None:
             await before
-        self._queue.finish()
+        self._queue.finish(item)
         self._has_work.set()
         self._history.add(entry)
         self.tell_queue()
@@ -140,7 +150,7 @@ class PromptRunner:
             future = engine.submit(self._request(item), relay.on_event)
             if before is not None:
                 await before
-            self._relay = relay
+            self._relays.append(relay)
             self.tell_queue()
             relay.open()
             result = await asyncio.wrap_future(future)
@@ -150,7 +160,7 @@ class PromptRunner:
         finally:
             relay.open()
             self.num_events += relay.num_events
-            self._relay = None if self._relay is relay else self._relay
+            self._relays = [other for other in self._relays if other is not relay]
         log.info("prompt %s: %s in %.3f s", item.prompt_id, result.status, time.monotonic() - began_seconds)
         is_good = result.status == "success"
         return HistoryEntry(

@@ -18,6 +18,7 @@ from worker.files.picture_bounds import MAX_INPUT_PIXELS
 from worker.settings.engines import EngineLaunch, SandboxConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
+RUNS_FLAG = "--max-concurrent-runs"
 PIXELS_FLAG = "--max-input-pixels"
 DEFAULT_PORT = 8188
 EVERYWHERE = "0.0.0.0,::"
@@ -92,6 +93,8 @@ def engine_command(
     flags += precision_flags(launch.precision, processor_flags, given)
     flags += limit_flags(launch.sandbox) if is_sandboxed else []
     flags += tuning_flags(launch, given)
+    if launch.runs_at_once > 1 and not any(flag.startswith(RUNS_FLAG) for flag in given):
+        flags += [RUNS_FLAG, str(launch.runs_at_once)]
     return EngineCommand(
         program=(sys.executable, "-m", "engine"),
         arguments=(*flags, *given),

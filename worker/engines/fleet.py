@@ -79,7 +79,9 @@ class EngineFleet:
         self.has_been_up = asyncio.Event()
         self.engines = self._foreign_engines(launch) if launch.urls else self._own_engines(launch)
         self.pool = EnginePool(
-            [engine.client for engine in self.engines], give_up_seconds=GIVE_UP_SECONDS if launch.urls else None
+            [engine.client for engine in self.engines],
+            launch.runs_at_once + 1,  # one waits there, so that it begins at once
+            give_up_seconds=GIVE_UP_SECONDS if launch.urls else None,
         )
         for engine in self.engines:
             self.pool.set_up(engine.client, False)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from names.concurrency import AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
 from worker.child_environment import find_pattern_problem
 from worker.settings.outputs import Metadata
 from worker.settings.section import (
@@ -58,6 +59,12 @@ class EngineSettings(Section):
 
     count: Annotated[Annotated[int, Field(gt=0, le=64)] | Literal["auto"], LOWER, env("ENGINES")] = "auto"
     """Number of engines of our own; `auto`: one for each GPU ([engines](engines.md))."""
+
+    max_concurrent_runs: Annotated[
+        Annotated[int, Field(gt=0, le=MAX_CONCURRENT_RUNS)] | Literal["auto"], LOWER, env("MAX_CONCURRENT_RUNS")
+    ] = 1
+    """Requests that an engine of our own runs at the same time, up to 16. Their sampling steps run in one batch where
+    that is faster. `auto`: 8 ([performance](performance.md#several-requests-in-one-batch))."""
 
 
 class SandboxConfig(Section):
@@ -135,6 +142,13 @@ class EngineLaunch(EngineSettings):
     sandbox: SandboxConfig = SandboxConfig()
     hidden: tuple[Path, ...] = ()
     log_level: str = ""
+
+    @property
+    def runs_at_once(self) -> int:
+        """Number of prompts that an engine of our own runs at the same time; 1 for engines that are not ours."""
+        if self.urls:
+            return 1
+        return AUTO_CONCURRENT_RUNS if self.max_concurrent_runs == "auto" else self.max_concurrent_runs
 
     @property
     def num_engines(self) -> int | None:

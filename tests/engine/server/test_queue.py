@@ -27,10 +27,11 @@ def test_only_one_prompt_runs_at_a_time() -> None:
     queue = PromptQueue()
     queue.put(item("a"))
     queue.put(item("b"))
-    assert queue.start_next() is not None
+    first = queue.start_next()
+    assert first is not None
     assert queue.start_next() is None
     assert queue.remaining == 2
-    queue.finish()
+    queue.finish(first)
     second = queue.start_next()
     assert second is not None and second.prompt_id == "b"
 
@@ -40,12 +41,30 @@ def test_while_one_saves_another_may_run() -> None:
     for prompt_id in "abc":
         queue.put(item(prompt_id))
     first = queue.start_next()
-    queue.save()
+    assert first is not None
+    queue.save(first)
     second = queue.start_next()
     assert queue.start_next() is None and queue.all_running == [first, second] and queue.running is first
     queue.check_integrity()
-    queue.finish()
-    assert queue.all_running == [second] and queue.start_next() is None
+    queue.finish(first)
+    assert queue.all_running == [second] and queue.computing == [second] and queue.start_next() is None
+
+
+def test_several_run_at_once_and_end_in_any_order() -> None:
+    queue = PromptQueue(at_once=2)
+    for prompt_id in "abcde":
+        queue.put(item(prompt_id))
+    first, second = queue.start_next(), queue.start_next()
+    assert first is not None and second is not None and queue.start_next() is None
+    queue.save(second)
+    third = queue.start_next()
+    assert third is not None and queue.computing == [first, third] and queue.start_next() is None
+    queue.check_integrity()
+    queue.finish(third)
+    queue.finish(second)
+    assert queue.all_running == [first] and queue.running is first
+    assert queue.start_next() is not None and queue.start_next() is None
+    queue.check_integrity()
 
 
 def test_clearing_leaves_the_running_prompt() -> None:
@@ -77,8 +96,8 @@ def test_any_sequence_of_calls_keeps_the_queue_in_order(calls: list[tuple[str, i
             if started is not None and first is not None:
                 assert started.prompt_id == f"{first[0]}-{first[1]}"
                 expected.remove(first)
-        elif call == "finish":
-            queue.finish()
+        elif call == "finish" and queue.running is not None:
+            queue.finish(queue.running)
         elif call == "delete" and expected:
             gone = expected.pop(number % len(expected))
             assert queue.delete(f"{gone[0]}-{gone[1]}")

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from engine.runtime.gpu_thread import GpuThread
+from engine.runtime.run_threads import RunThreads
 
 
 def _see(seen: list[tuple[int, int]], number: int) -> None:
@@ -15,7 +15,7 @@ def _see(seen: list[tuple[int, int]], number: int) -> None:
 
 
 def test_work_runs_in_order_on_one_thread_that_is_not_the_callers() -> None:
-    thread = GpuThread()
+    thread = RunThreads()
     seen: list[tuple[int, int]] = []
     futures = [thread.submit(partial(_see, seen, number)) for number in range(9)]
     for future in futures:
@@ -26,7 +26,7 @@ def test_work_runs_in_order_on_one_thread_that_is_not_the_callers() -> None:
 
 
 def test_an_error_goes_to_whoever_asked_and_the_thread_goes_on() -> None:
-    thread = GpuThread()
+    thread = RunThreads()
 
     def leave() -> None:
         raise SystemExit(3)
@@ -38,7 +38,7 @@ def test_an_error_goes_to_whoever_asked_and_the_thread_goes_on() -> None:
 
 
 def test_close_finishes_what_was_asked_for_and_takes_no_more() -> None:
-    thread = GpuThread()
+    thread = RunThreads()
     future = thread.submit(lambda: 1)
     thread.close()
     thread.close()

@@ -1,0 +1,20 @@
+"""Random state of a run: torch's generators, of which a process has one for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def save_random_state(device: torch.device) -> Callable[[], None]:
+    """Return a function that restores the state of the default generators, the CPU's and the device's, of now."""
+    on_cpu = torch.get_rng_state()
+    on_cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def restore() -> None:
+        torch.set_rng_state(on_cpu)
+        if on_cuda is not None:
+            torch.cuda.set_rng_state(on_cuda, device)
+
+    return restore

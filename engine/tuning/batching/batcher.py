@@ -1,0 +1,185 @@
+"""Owner of the evaluations that runs of one engine share, and of the networks that their sampling uses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.cancel import CancelToken
+from engine.errors import OutOfMemory
+from engine.runtime.turns import Turns
+from engine.tuning.batching.evaluation import Evaluation
+from engine.tuning.batching.kinds import joined_arguments, padded
+from engine.tuning.batching.measure import measure_widths
+from engine.tuning.batching.widths import WidthFigure, Widths, chosen
+
+MAX_KINDS = 64  # whose widths are remembered
+MOST_ROWS = 32
+ROWS_A_RUN = 2  # of a guided evaluation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _NetworkUse:
+    way: Hashable
+    num_runs: int = 0
+    waiting: list[object] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BatchFigures:
+    """Counts since the start: evaluations made for runs, the batches they were made in, and their rows with padding."""
+
+    evaluations: int = 0
+    batches: int = 0
+    rows: int = 0
+    padded_rows: int = 0
+
+
+class StepBatcher:
+    """Batches of evaluations of different runs. All but `figures` is called by the run that has the turn.
+
+    `choose` decides from the measured widths and the rows of an evaluation without company.
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        max_runs: int,
+        wait_for_device: Callable[[], None],
+        choose: Callable[[Sequence[WidthFigure], int], Widths] = chosen,
+    ) -> None:
+        self.choose = choose
+        self.turns = turns
+        self.figures = BatchFigures()
+        self._max_rows = min(MOST_ROWS, max_runs * ROWS_A_RUN)
+        self._wait_for_device = wait_for_device
+        self._widths: OrderedDict[Hashable, Widths] = OrderedDict()
+        self._uses: dict[Hashable, _NetworkUse] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def widths_in_use(self) -> list[Widths]:
+        """Return what was chosen for each kind of evaluation."""
+        return list(self._widths.values())
+
+    # --- networks ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def using(self, key: Hashable, way: Hashable, cancel: CancelToken) -> Iterator[None]:
+        """Use a network in one way while the context is open; wait first until nobody uses it in another way.
+
+        Who waits longer comes first, so that nobody waits for ever. Raises `Interrupted` for a run that is cancelled.
+        """
+        ticket = object()
+
+        def is_due() -> bool:
+            return cancel.is_cancelled or (use.waiting[0] is ticket and (use.way == way or not use.num_runs))
+
+        use = self._uses.setdefault(key, _NetworkUse(way))
+        use.waiting.append(ticket)
+        try:
+            self.turns.wait_until(is_due)
+            cancel.check()
+        finally:
+            use.waiting.remove(ticket)
+            if not use.num_runs and not use.waiting:
+                self._uses.pop(key, None)
+        self._uses[key] = use
+        use.way = way
+        use.num_runs += 1
+        try:
+            yield
+        finally:
+            use.num_runs -= 1
+            if not use.num_runs and not use.waiting:
+                self._uses.pop(key, None)
+
+    # --- evaluations -------------------------------------------------------------------------------------------------
+
+    def widths_for(self, evaluation: Evaluation) -> Widths:
+        """Return the widths of a kind, measured with its first evaluation. Raises what the network raises."""
+        found = self._widths.get(evaluation.kind)
+        if found is None:
+            figures = measure_widths(evaluation, self._max_rows, self._wait_for_device)
+            found = self._widths[evaluation.kind] = self.choose(figures, evaluation.num_rows)
+            log.info(
+                "widths of batches measured: shape=%s widths=%s reason=%s figures=%s",
+                list(evaluation.x.shape[1:]),
+                list(found.widths),
+                found.reason,
+                [(item.width, round(item.seconds, 4), item.bits) for item in figures],
+            )
+            while len(self._widths) > MAX_KINDS:
+                self._widths.popitem(last=False)
+        self._widths.move_to_end(evaluation.kind)
+        return found
+
+    def evaluate(self, waiting: Sequence[Evaluation]) -> None:
+        """Make all these evaluations, those of a kind in batches, and set their results or errors. Never raises."""
+        by_kind: dict[Hashable, list[Evaluation]] = {}
+        for evaluation in waiting:
+            by_kind.setdefault(evaluation.kind, []).append(evaluation)
+        for group in by_kind.values():
+            while group:
+                batch = self._take_batch(group)
+                try:
+                    self._make(batch)
+                except BaseException as error:  # noqa: BLE001 - it is raised in the runs whose evaluation it is
+                    self._make_each(batch, error)
+                for evaluation in batch:
+                    evaluation.is_over = True
+
+    def _take_batch(self, group: list[Evaluation]) -> list[Evaluation]:
+        """Take evaluations off the group, in their order, as many as the largest width has place for."""
+        widths = self._widths[group[0].kind]
+        batch = [group.pop(0)]
+        num_rows = batch[0].num_rows
+        while group and num_rows + group[0].num_rows <= widths.most:
+            num_rows += group[0].num_rows
+            batch.append(group.pop(0))
+        return batch
+
+    def _make(self, batch: Sequence[Evaluation]) -> None:
+        """Make the evaluations in one batch, padded to a width in use."""
+        first, widths = batch[0], self._widths[batch[0].kind]
+        num_rows = sum(item.num_rows for item in batch)
+        width = widths.fitting(num_rows) if num_rows <= widths.most else num_rows
+        missing = width - num_rows
+        first.model.current_patcher = first.patcher
+        first.patcher.begin_batch([width, *first.x.shape[1:]], is_split=False)
+        out = first.model.apply_model(
+            padded([item.x for item in batch], missing),
+            padded([item.sigmas for item in batch], missing),
+            **joined_arguments([item.arguments for item in batch], missing),
+        )
+        parts = out[:num_rows].split([item.num_rows for item in batch])
+        for item, part in zip(batch, parts, strict=True):
+            item.result = part.clone()
+        with self._lock:
+            self.figures.evaluations += len(batch)
+            self.figures.batches += 1
+            self.figures.rows += num_rows
+            self.figures.padded_rows += width
+
+    def _make_each(self, batch: Sequence[Evaluation], error: BaseException) -> None:
+        """Make each evaluation of a failed batch by itself, so that only the runs fail whose own evaluation fails."""
+        kind = batch[0].kind
+        if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)) and len(batch) > 1:
+            self._widths[kind] = self._widths[kind].without(sum(item.num_rows for item in batch))
+        log.warning("a batch of %d evaluations failed (%s): each is made by itself", len(batch), error)
+        for evaluation in batch:
+            if len(batch) == 1:
+                evaluation.error = error
+                continue
+            try:
+                self._make([evaluation])
+            except BaseException as own:  # noqa: BLE001 - it is raised in the run whose evaluation it is
+                evaluation.error = own

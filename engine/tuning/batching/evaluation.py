@@ -1,0 +1,35 @@
+"""One evaluation of a network that waits to be made, with others of its kind or by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+
+from engine.diffusion.options import Network, OptionDict
+from engine.runtime.turns import Parked
+
+
+class Evaluation(Parked):
+    """Evaluation of `model.apply_model(x, sigmas, **arguments)`, of one run.
+
+    `x` [B, C, h, w], `sigmas` [B]. Afterwards it has a `result` like `x`, or an `error`; neither if it was taken back.
+    """
+
+    def __init__(
+        self, kind: Hashable, patcher: Network, model: Network, x: torch.Tensor, sigmas: torch.Tensor,
+        arguments: OptionDict,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.kind = kind
+        self.patcher = patcher
+        self.model = model
+        self.x = x
+        self.sigmas = sigmas
+        self.arguments = arguments
+        self.result: torch.Tensor | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.x.shape[0]

@@ -1,0 +1,100 @@
+"""Sharing of evaluations as one run of a prompt takes part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from engine.cancel import CancelToken
+from engine.diffusion.options import Network, OptionDict, Options
+from engine.tuning.batching.batcher import StepBatcher
+from engine.tuning.batching.evaluation import Evaluation
+from engine.tuning.batching.kinds import kind_of
+from engine.tuning.quality import Quality
+
+
+class RunSharing:
+    """Implementation of `engine.diffusion.shared_steps.StepSharing` for one run.
+
+    Its evaluations join those of other runs that use the same network in the same way. A run keeps the turn while it
+    samples where it cannot share: with the quality `exact`, parts of the network replaced, hooks, or within sampling.
+    """
+
+    def __init__(self, batcher: StepBatcher, quality: Quality, cancel: CancelToken) -> None:
+        self._batcher = batcher
+        self._quality = quality
+        self._cancel = cancel
+        self._ways: list[Hashable | None] = []  # of the sampling in progress, the innermost last; None: by itself
+        self._parked: Evaluation | None = None
+        cancel.when_cancelled(self._on_cancel)
+
+    def _on_cancel(self) -> None:
+        """Let the run go on, which waits for a network or an evaluation. Called on the thread that cancels."""
+        parked, turns = self._parked, self._batcher.turns
+        if parked is not None:
+            turns.take_back(parked)
+        turns.nudge()
+
+    @contextmanager
+    def sampling(self, patcher: Network, options: Options) -> Iterator[None]:
+        """Sample while the context is open, once no other run uses the network in another way."""
+        if self._ways:
+            self._ways.append(None)  # the outer one keeps its network; here nothing gives the turn away
+            try:
+                yield
+            finally:
+                self._ways.pop()
+            return
+        network_id = network_id_of(patcher)
+        way = self._way(patcher, options)
+        with self._batcher.using(network_id, object() if way is None else way, self._cancel):
+            self._ways.append(None if way is None else (network_id, way))
+            try:
+                yield
+            finally:
+                self._ways.pop()
+
+    def _way(self, patcher: Network, options: Options) -> Hashable | None:
+        """Return how a MODEL uses its network, as far as runs may differ in it; None where it cannot share."""
+        is_plain = (
+            self._quality is not Quality.EXACT
+            and not patcher.object_patches
+            and not patcher.is_injected
+            and not patcher.injections
+            and not patcher.additional_models
+            and options.get("registered_hooks") is None
+        )
+        return (patcher.patches_uuid if patcher.patches else None, str(self._quality)) if is_plain else None
+
+    def evaluate(
+        self, model: Network, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, options: Options
+    ) -> torch.Tensor | None:
+        """Return the denoised latent, made with others' if some wait; None for one that the caller makes by itself."""
+        way = self._ways[-1] if self._ways else None
+        kind = None if way is None else kind_of(way, model, x, arguments, options)
+        if kind is None:
+            return None
+        patcher = model.current_patcher
+        evaluation = Evaluation(kind, patcher, model, x, sigmas, arguments)
+        widths = self._batcher.widths_for(evaluation)
+        if evaluation.num_rows > widths.most:
+            return None
+        self._parked = evaluation
+        try:
+            self._batcher.turns.park(evaluation, self._batcher.evaluate)
+        finally:
+            self._parked = None
+        model.current_patcher = patcher  # that of the run whose turn it was
+        if evaluation.error is not None:
+            raise evaluation.error
+        self._cancel.check()
+        assert evaluation.result is not None, "an evaluation that is over has a result or an error"
+        return evaluation.result
+
+
+def network_id_of(patcher: Network) -> Hashable:
+    """Return what tells a network from all others that are loaded."""
+    weights = patcher.weights
+    return getattr(weights, "entry_id", None) or id(weights)

@@ -1,0 +1,169 @@
+"""Runs that share their evaluations draw what they draw alone, to the bit."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine import Engine, EngineSettings, RunRequest, RunResult
+from engine.errors import OutOfMemory
+from engine.events import Event, NodeProgress, RunFailed
+from engine.tuning.batching.widths import WidthFigure, Widths
+from tests.engine.simulated_card import latent_of, workflow, write_small_models
+
+Prompt = dict[str, Any]
+
+
+def widest_set(figures: Sequence[WidthFigure], own_rows: int) -> Widths:
+    """Choose the set of widths with equal bits that holds the most rows, however long it takes."""
+    steady = [item for item in figures if item.bits is not None]
+    sizes = Counter(item.bits for item in steady)
+    bits = max((item.bits for item in steady if item.width >= 4), key=lambda number: sizes[number], default=None)
+    return Widths(tuple(item.width for item in figures if bits is not None and item.bits == bits))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("base")
+    write_small_models(base / "models")
+    return base
+
+
+@pytest.fixture(scope="module")
+def shared_engine(base: Path) -> Iterator[Engine]:
+    with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as made:
+        assert made.batcher is not None
+        made.batcher.choose = widest_set
+        yield made
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Iterator[Engine]:
+    yield shared_engine
+    shared_engine.memory.pool.check_integrity()
+    shared_engine.tuner.check_integrity()
+    assert shared_engine.batcher is not None
+    shared_engine.batcher.turns.check_integrity()
+
+
+def plain(seed: int, **changes: Any) -> Prompt:
+    """A latent of one checkpoint, without a picture."""
+    prompt = workflow(second=None, lora=None, control=False, size=96)
+    del prompt["21"], prompt["10"]
+    prompt["9"]["inputs"].update(seed=seed, **changes)
+    return prompt
+
+
+def submit(engine: Engine, prompt: Prompt, name: str = "p", events: list[Event] | None = None, **extra: Any) -> Any:
+    checked = engine.check(prompt)
+    request = RunRequest(name, checked.prompt, checked.outputs, extra)
+    return engine.submit(request, ([] if events is None else events).append)
+
+
+def latents(engine: Engine, futures: Sequence[Future[RunResult]]) -> list[torch.Tensor]:
+    results = [future.result() for future in futures]
+    assert [result.status for result in results] == ["success"] * len(results)
+    return [latent_of(engine, dict(result.outputs)) for result in results]
+
+
+def test_a_latent_has_the_same_bits_whichever_company_it_has(engine: Engine) -> None:
+    wide = plain(9)
+    wide["5"]["inputs"]["width"] = 128
+    prompts: list[tuple[Prompt, dict[str, Any]]] = [
+        (plain(1, steps=3), {}),
+        (plain(2, cfg=2.0), {}),
+        (plain(3, sampler_name="euler_ancestral", steps=3), {}),
+        (plain(4, sampler_name="dpmpp_2m_sde", scheduler="karras", steps=3), {}),
+        (plain(5, cfg=1.0), {}),
+        (wide, {}),
+        (workflow(second=None, size=64), {}),  # a LoRA and a ControlNet
+        (plain(6, steps=3), {"quality": "exact"}),
+    ]
+    alone = [latents(engine, [submit(engine, prompt, **extra)])[0] for prompt, extra in prompts]
+    before = (engine.batch_figures.evaluations, engine.batch_figures.batches)
+    together = latents(engine, [submit(engine, prompt, **extra) for prompt, extra in reversed(prompts)])[::-1]
+    for number, (first, second) in enumerate(zip(alone, together, strict=True)):
+        assert torch.equal(first, second), f"prompt {number} differs in company"
+    num_evaluations = engine.batch_figures.evaluations - before[0]
+    assert engine.batcher is not None
+    if any(widths.most >= 4 for widths in engine.batcher.widths_in_use):  # else this processor has none with equal bits
+        assert num_evaluations > engine.batch_figures.batches - before[1], "nothing was shared"
+
+
+def test_one_at_a_time_draws_the_same_within_the_tolerance(engine: Engine, base: Path) -> None:
+    (shared,) = latents(engine, [submit(engine, plain(11, steps=3))])
+    with Engine(EngineSettings(base_directory=base, cpu=True)) as other:
+        (by_itself,) = latents(other, [submit(other, plain(11, steps=3))])
+    assert torch.linalg.vector_norm(shared - by_itself) < 1e-4 * torch.linalg.vector_norm(by_itself)
+
+
+def test_a_cancelled_run_leaves_its_company_alone(engine: Engine) -> None:
+    begun = threading.Event()
+    checked = engine.check(plain(21, steps=500))
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, NodeProgress):
+            begun.set()
+
+    endless = engine.submit(RunRequest("endless", checked.prompt, checked.outputs), on_event)
+    others = [submit(engine, plain(seed, steps=4), f"p{seed}") for seed in (22, 23)]
+    assert begun.wait(60)
+    assert engine.interrupt("endless")
+    assert endless.result(60).status == "interrupted"
+    assert len(latents(engine, others)) == 2
+
+
+def test_an_evaluation_that_fails_fails_its_own_run_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (expected,) = latents(engine, [submit(engine, plain(32, steps=3))])
+    model = engine.models.checkpoint("a.safetensors")[0].model
+    real = model.apply_model
+
+    def apply_model(x: torch.Tensor, sigmas: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        if x.shape[0] > 4:
+            raise OutOfMemory("too many rows")
+        if bool((sigmas < 0.5).any()) and "doomed" in failing:
+            failing.discard("doomed")
+            raise ValueError("no such noise level")
+        out: torch.Tensor = real(x, sigmas, **arguments)
+        return out
+
+    failing: set[str] = set()
+    monkeypatch.setattr(model, "apply_model", apply_model)
+    events: list[Event] = []
+    good = [submit(engine, plain(32, steps=3), "good"), submit(engine, plain(33, steps=3), "other")]
+    assert torch.equal(latents(engine, good)[0], expected)
+    failing.add("doomed")
+    failed = submit(engine, plain(34, steps=3), "doomed", events)
+    assert failed.result(60).status == "error"
+    assert [event.exception_type for event in events if isinstance(event, RunFailed)] == ["ValueError"]
+
+
+def test_a_node_that_runs_out_of_memory_in_company_is_tried_again_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert engine.batcher is not None
+    turns = engine.batcher.turns
+    vae = engine.models.checkpoint("a.safetensors")[2]
+    assert vae is not None
+    real = type(vae).decode
+    seen: list[int] = []
+
+    def decode(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.append(turns.num_runs)
+        if turns.num_runs > 1 and not any(number == 1 for number in seen) and len(seen) < 4:
+            raise OutOfMemory("no room beside the others")
+        out: torch.Tensor = real(self, *args, **kwargs)
+        return out
+
+    monkeypatch.setattr(type(vae), "decode", decode)
+    prompt = workflow(second=None, lora=None, control=False)
+    prompt["9"]["inputs"]["seed"] = 41
+    futures = [submit(engine, prompt, "decodes"), *(submit(engine, plain(seed, steps=4)) for seed in (42, 43))]
+    assert [future.result(120).status for future in futures] == ["success"] * 3
