@@ -24,6 +24,8 @@ ENVIRONMENT = {
     "ADMIN_API_KEYS": "ops:planted-env-admin",
     "TRUST_LOOPBACK": "true",
     "MASTER_TOKEN": "planted-env-master",
+    "HF_TOKEN": "planted-env-hub",
+    "AWS_SECRET_ACCESS_KEY": "planted-env-aws",
 }
 QUERY = "X-Amz-Signature=planted-signature&token=planted-token"
 
