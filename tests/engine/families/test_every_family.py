@@ -6,6 +6,7 @@ those of the default family have a file of their own.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
-from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoders, load_unet, load_vae
+from engine.checkpoints.load import (
+    LoadedCheckpoint,
+    LoadTypes,
+    load_checkpoint,
+    load_text_encoders,
+    load_unet,
+    load_vae,
+)
 from engine.checkpoints.random_weights import random_networks, write_random_checkpoint
 from engine.checkpoints.saved_layout import bytes_tensor
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
@@ -39,10 +48,11 @@ FAMILIES = registry.families()
 SMALL_CARD_MIB = 12  # less than the networks of a small scale take
 VIDEO_CARD_MIB = 20  # the same where the VAE is one of videos, which works on more at a time
 
-every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-every_prompted_family = pytest.mark.parametrize(
-    "family", [family for family in FAMILIES if family.text], ids=lambda family: family.name
-)
+# In the scope of the module, so that all tests of a family follow one another and share what they only read.
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name, scope="module")
+PROMPTED = [family for family in FAMILIES if family.text]
+every_prompted_family = pytest.mark.parametrize("family", PROMPTED, ids=lambda family: family.name, scope="module")
+FIRST_OF_ITS_LATENTS = {family.latent_format.latent_dimensions: family.name for family in reversed(PROMPTED)}.values()
 # Marks that a checkpoint may have, and that a saved one has: of v-prediction, and of a network of any noise level.
 MARKS = {"v_pred", "ztsnr", "edm_vpred.sigma_max", "edm_vpred.sigma_min"}
 
@@ -70,6 +80,21 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def checkpoint(base: Path, family: ModelFamily) -> Path:
     return base / "models" / "checkpoints" / f"{family.name}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def whole(base: Path, family: ModelFamily) -> LoadedCheckpoint:
+    """The family's checkpoint, to be compared with."""
+    return load_checkpoint(checkpoint(base, family), LoadTypes())
+
+
+@functools.lru_cache(maxsize=2)
+def weightless_denoiser(name: str, scale: str) -> nn.Module:
+    """The denoising network of a family at a scale, on the device `meta`."""
+    family = registry.family_named(name)
+    with torch.device("meta"):
+        network: nn.Module = family.denoiser.build(family.scales[scale].denoiser)
+    return network
 
 
 def saved_index(family: ModelFamily, scale: str) -> TensorIndex:
@@ -103,19 +128,15 @@ def test_a_checkpoint_is_recognised_as_of_its_family_alone(family: ModelFamily, 
 @every_family
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_a_file_of_the_network_alone_is_recognised(family: ModelFamily, scale: str) -> None:
-    with torch.device("meta"):
-        unet = family.denoiser.build(family.scales[scale].denoiser)
+    unet = weightless_denoiser(family.name, scale)
     shapes = {name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
     assert registry.recognise(TensorIndex(shapes)).family is family
 
 
 @every_family
 def test_lora_keys_cover_every_layer(family: ModelFamily) -> None:
-    config = family.scales["full"]
-    with torch.device("meta"):
-        unet = family.denoiser.build(config.denoiser)
-    names = [f"diffusion_model.{name}" for name in unet.state_dict()]
-    keys = family.denoiser_lora_keys(names, config.denoiser)
+    names = [f"diffusion_model.{name}" for name in weightless_denoiser(family.name, "full").state_dict()]
+    keys = family.denoiser_lora_keys(names, family.scales["full"].denoiser)
     layers = {name for name in names if name.endswith(".weight")}
     assert layers <= set(keys.values()) <= set(names) | set(keys.values())
     for layer in layers:
@@ -143,7 +164,7 @@ def assert_same(first: Any, second: Any) -> None:
 
 @every_family
 def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
-    base: Path, family: ModelFamily, tmp_path: Path
+    base: Path, family: ModelFamily, whole: LoadedCheckpoint, tmp_path: Path
 ) -> None:
     store = small_store(base / "models")
     model, clip, vae = store.checkpoint(f"{family.name}.safetensors")
@@ -155,10 +176,10 @@ def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
     else:
         image_only_checkpoint_save(context, model=model, clip_vision=vision, vae=vae, filename_prefix="again")
     (again,) = tmp_path.glob("*.safetensors")
-    first, second = (load_checkpoint(path, LoadTypes()) for path in (checkpoint(base, family), again))
-    assert first.family is second.family is family
+    second = load_checkpoint(again, LoadTypes())
+    assert whole.family is second.family is family
     for part in ("unet", "text_encoder", "vae"):
-        assert_same(getattr(first, part), getattr(second, part))
+        assert_same(getattr(whole, part), getattr(second, part))
     # The names are the file's own: nothing is left out, and nothing is added but marks.
     added = SafetensorsFile(again).shapes.items() - SafetensorsFile(checkpoint(base, family)).shapes.items()
     assert {name for name, _ in added} <= MARKS
@@ -172,9 +193,8 @@ def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
 
 @every_family
 def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
-    base: Path, family: ModelFamily, tmp_path: Path
+    family: ModelFamily, whole: LoadedCheckpoint, tmp_path: Path
 ) -> None:
-    whole = load_checkpoint(checkpoint(base, family), LoadTypes())
     write_safetensors(tmp_path / "unet.safetensors", whole.unet.state_dict())
     write_safetensors(tmp_path / "vae.safetensors", whole.vae.state_dict())
     alone = load_unet(tmp_path / "unet.safetensors", LoadTypes())
@@ -276,7 +296,14 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
     assert torch.equal(*latents)
 
 
-@every_prompted_family
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family.name in FIRST_OF_ITS_LATENTS else pytest.mark.slow, id=family.name)
+        for family in PROMPTED
+    ],
+    scope="module",
+)
 def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily) -> None:
     with engine_of(base) as engine:
         source = node("DarkroomRandomCheckpoint", family=family.name, scale="small", seed=1)
