@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 from typing import Any
 
 MAX_NAME_LENGTH = 300  # to compare a megabyte with anything takes seconds, too
@@ -18,19 +17,34 @@ def nearest_name(given: str, known: Iterable[Any], *, cutoff: float = CLOSE, by_
     Another case, `-` for `_`, another folder or another ending of a model count as the same name. `cutoff` in 0..1 is
     how alike the others must be; with `by_start` one that begins like `given`, or the other way round, will do.
     """
-    if not given or len(given) > MAX_NAME_LENGTH:
-        return None
-    names = {_folded(str(name)): str(name) for name in known}
-    wanted = _folded(given)
-    if wanted in names:
-        return names[wanted]
-    alike = difflib.get_close_matches(wanted, names, n=1, cutoff=cutoff)
-    if not alike and by_start:
-        alike = [name for name in names if name.startswith(wanted) or wanted.startswith(name)]
-    return names[alike[0]] if alike else None
+    return KnownNames(known).nearest(given, cutoff=cutoff, by_start=by_start)
+
+
+class KnownNames:
+    """Names that may have been meant, for several wrong ones."""
+
+    def __init__(self, known: Iterable[Any]) -> None:
+        self._names = {_folded(str(name)): str(name) for name in known}
+
+    def nearest(self, given: str, *, cutoff: float = CLOSE, by_start: bool = False) -> str | None:
+        """Return what `nearest_name` does."""
+        if not given or len(given) > MAX_NAME_LENGTH:
+            return None
+        wanted = _folded(given)
+        if wanted in self._names:
+            return self._names[wanted]
+        # Of names that differ much in length no two are so alike; difflib looks at each much longer to say so.
+        fitting = [name for name in self._names if 2 * min(len(name), len(wanted)) >= cutoff * len(name + wanted)]
+        alike = difflib.get_close_matches(wanted, fitting, n=1, cutoff=cutoff)
+        if not alike and by_start:
+            alike = [name for name in self._names if name.startswith(wanted) or wanted.startswith(name)]
+        return self._names[alike[0]] if alike else None
 
 
 def _folded(name: str) -> str:
-    path = PurePosixPath(name.replace("\\", "/").lower())
-    stem = path.stem if path.suffix in MODEL_ENDINGS else path.name
-    return stem.replace("-", "_").replace(" ", "_")
+    """Return the name without folder and ending of a model, in lower case."""
+    base = name.replace("\\", "/").lower().rstrip("/").rpartition("/")[2]
+    stem, _, ending = base.rpartition(".")
+    if stem and f".{ending}" in MODEL_ENDINGS:
+        base = stem
+    return base.replace("-", "_").replace(" ", "_")

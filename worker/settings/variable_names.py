@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from names.nearest import nearest_name
+from names.nearest import KnownNames
 from worker.settings.section import variables_of
 from worker.settings.settings import Settings
 
@@ -84,10 +84,11 @@ def find_name_problems(names: Collection[str]) -> list[str]:
     ours = known_names() | IGNORED_NAMES
     known = ours | OTHERS_NAMES | CLIENT_NAMES
     warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
+    meant = KnownNames(sorted(ours))
     for name in sorted(names):
         if name in known or name.startswith((VAST_PORT_PREFIX, RUNPOD_PREFIX)):
             continue
-        close = nearest_name(name, sorted(ours), cutoff=0.87)
+        close = meant.nearest(name, cutoff=0.87)
         if close is not None:
             warnings.append(f"{name} is not a setting; did you mean {close}?")
         elif name.startswith(OUR_PREFIXES) and not SERVICE_NAME.search(name):
