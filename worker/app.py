@@ -11,7 +11,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from worker.api import benchmark, convert, documentation, generate, health, jobs, runpod, stream, vast, webhooks
+from worker.api import (
+    benchmark,
+    convert,
+    documentation,
+    generate,
+    health,
+    job_list,
+    jobs,
+    runpod,
+    stream,
+    vast,
+    webhooks,
+)
 from worker.api.access_log import AccessLog
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import PageHeaders
@@ -26,7 +38,7 @@ from worker.jobs.envelope import refusal
 from worker.services import Services
 
 MAX_PATH_LENGTH = 200
-PARTS = (documentation, generate, convert, stream, jobs, health, benchmark, webhooks, runpod)
+PARTS = (documentation, generate, convert, stream, jobs, job_list, health, benchmark, webhooks, runpod)
 
 log = structlog.get_logger("api")
 

@@ -6,6 +6,7 @@
         InputRejected             an input the request names cannot be fetched or used (URL, size, type, address)
         JobNotFound               no job has that id
         RequestIdConflict         the id is taken by a request with another body
+        JobNotEnded               the job is live and cannot be deleted
         WebhookNotFound           no webhook has that id
         WebhookNotReady           the webhook cannot be sent again as it is
         Unauthorized              no credential
@@ -23,6 +24,7 @@
         OutOfMemory               the device had too little memory, also on the retry
           EngineOutOfMemory       the machine had too little: the kernel killed the engine's process
         JobTimedOut, JobCancelled
+        JobExpired                no engine began within the time that the request allows
         NothingMade               the run ended well and left no output: the workflow saves nothing
         OutputsTooLarge           the outputs are over PROMPT_MAX_OUTPUT_BYTES together
         DeliveryFailed            no output could be delivered at all
@@ -179,6 +181,10 @@ class RequestIdTaken(RequestIdConflict):
     """Error for the id of another caller's job, which is not described."""
 
 
+class JobNotEnded(CallerError):
+    code = "job_not_ended"
+
+
 class WebhookNotFound(CallerError):
     code = "webhook_not_found"
 
@@ -300,6 +306,12 @@ class JobTimedOut(RunError):
     code = "job_timed_out"
 
 
+class JobExpired(RunError):
+    """Error for a job with `expires` that no engine began in time. `fields`: expires (seconds)."""
+
+    code = "job_expired"
+
+
 class JobCancelled(RunError):
     code = "job_cancelled"
 
@@ -357,6 +369,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     RouteNotFound: 404,
     MethodNotAllowed: 405,
     RequestIdConflict: 409,
+    JobNotEnded: 409,
     WebhookNotFound: 404,
     WebhookNotReady: 409,
     Unauthorized: 401,
@@ -376,6 +389,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     EngineHung: 500,
     OutOfMemory: 500,
     JobTimedOut: 504,
+    JobExpired: 504,
     JobCancelled: 499,
     NothingMade: 422,
     OutputsTooLarge: 422,

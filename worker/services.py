@@ -24,6 +24,7 @@ from worker.jobs.pipeline import Pipeline
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.protocols import JobInputs
 from worker.jobs.queue_info import QueueInfo
+from worker.jobs.removal import JobRemoval
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.listener.connections import ConnectionTable
@@ -75,6 +76,7 @@ class Services:
     caller_limits: CallerLimits
     caller_rates: RateLimits
     caller_quota: CallerQuota
+    removal: JobRemoval
     bodies: Bodies
     connections: ConnectionTable
     hsts_seconds: int

@@ -45,6 +45,7 @@ from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.queue_info import QueueInfo
+from worker.jobs.removal import JobRemoval
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow
@@ -146,6 +147,7 @@ class Front:
         await self.services.caller_quota.load(self.store)
         await self.services.platform.start()
         self._outbox.start()
+        self.services.pipeline.watch_deadlines()
         self._spawn(self._bring_up())
         self._spawn(self._external_io.outputs.check_store())
         expiry = self._build_expiry()
@@ -184,6 +186,7 @@ class Front:
         available_bytes = TtlCached(self._memory.available_bytes)
         admission = Admission(self.store, gate, limits, queue_info, free_bytes, available_bytes)
         pipeline = self._build_pipeline(limits)
+        quota = self._build_caller_quota(queue_info)
         http_metrics, (metrics, scrape) = HttpMetrics(), self._build_metrics(pipeline, queue_info)
         for collector in http_metrics.collectors:
             metrics.registry.register(collector)
@@ -216,7 +219,8 @@ class Front:
             prompt_rules=PromptRules(settings.prompts, settings.node_policy),
             caller_limits=settings.callers,
             caller_rates=RateLimits(settings.callers),
-            caller_quota=self._build_caller_quota(queue_info),
+            caller_quota=quota,
+            removal=JobRemoval(self.store, quota.files_removed),
             bodies=Bodies(settings.bodies, settings.json_structure),
             connections=ConnectionTable(fitting(settings.connections, num_open_files()), trusted_proxies()),
             hsts_seconds=settings.listener.hsts_seconds,
@@ -348,7 +352,7 @@ class Front:
             self._external_io.inputs,
             self._external_io.claimed_outputs,
             [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
-            self.services.caller_quota.files_removed,
+            self.services.removal,
         )
 
     def _link_key(self) -> bytes:

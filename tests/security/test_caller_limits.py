@@ -43,7 +43,7 @@ def check_refused(answer: httpx.Response, limit: str, value: int, allowed: int) 
 async def test_requests_a_second(tmp_path: Path) -> None:
     async with limited(tmp_path, caller_max_requests_per_second=0.02) as front:
         assert (await front.http.get("/result/none", headers=FROM_OUTSIDE)).status_code == 404
-        for path in ("/result/none", "/stream/none", "/queue-info"):
+        for path in ("/result/none", "/stream/none", "/queue-info", "/jobs"):
             check_refused(await front.http.get(path, headers=FROM_OUTSIDE), "requests_per_second", 2, 1)
         check_refused(await send(front, draw(), FROM_OUTSIDE), "requests_per_second", 2, 1)
         assert front.engine.runs == []

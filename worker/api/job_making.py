@@ -56,6 +56,7 @@ class CheckedPrompt:
 
 async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
     """Create a job whose prompt has passed the policy and the graph check, its random values drawn."""
+    _check_timeout(services, parsed.input)
     webhook = _webhook(services, parsed.input)
     credentials, notes = _credentials(services, parsed.input)
     made = await _checked_prompt(services, parsed, name, credentials)
@@ -69,6 +70,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         times=JobTimes(queued_at_ms=int(time.time() * 1000)),
         credentials=credentials,
         owner=name.owner,
+        metadata=parsed.input.metadata,
         asked_id=name.asked_id if name.asked_id != name.job_id else "",
     )
 
@@ -94,8 +96,18 @@ def _job_request(
         warnings=(*parsed.warnings, *warnings),
         output=OutputOptions.of(given.output.model_dump() if given.output else None),
         quality=quality_of(given),
+        timeout_seconds=given.timeout,
+        expires_seconds=given.expires,
         receipt=parsed.receipt,
     )
+
+
+def _check_timeout(services: Services, given: GenerateInput) -> None:
+    """Refuse a time limit above the worker's own. Raises RequestRejected."""
+    allowed = services.limits.job_timeout_seconds
+    if given.timeout is not None and given.timeout > allowed:
+        message = f"timeout: too long; got {given.timeout:g} s, expected at most {allowed:g} (JOB_TIMEOUT)"
+        raise RequestRejected([Problem(message, field="input.timeout", type="too_long", allowed={"maximum": allowed})])
 
 
 def quality_of(given: GenerateInput) -> QualityName:

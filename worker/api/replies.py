@@ -132,6 +132,7 @@ class Result(Reply):
     output: list[OutputFile] = Field(default_factory=list)
     timings: Timings = Field(default_factory=Timings)
     tuning: TuningUsed | None = Field(default=None, description="Only of an engine of ours.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="The caller's, as the request had it.")
     warnings: list[WarningEntry] = Field(default_factory=list)
     error: ErrorEntry | None = None
 
@@ -168,6 +169,40 @@ class Cancellation(Reply):
 
     message: str
     status: JobState
+
+
+class JobError(Reply):
+    """Reason why a job did not complete; its result has more."""
+
+    status: int
+    code: str
+    message: str
+
+
+class JobEntry(Reply):
+    """A job of the list. `owner` is the name of its key, shown to operators."""
+
+    id: str
+    owner: str | None = None
+    status: JobState
+    message: str
+    metadata: dict[str, Any]
+    timings: Timings
+    error: JobError | None = None
+
+
+class JobPage(Reply):
+    """Jobs, the newest first. `next_cursor` continues behind the last one; null: there are no more."""
+
+    jobs: list[JobEntry]
+    next_cursor: str | None
+
+
+class Deletion(Reply):
+    """A job that is gone, with its files and webhooks."""
+
+    id: str
+    message: str
 
 
 class ListedJob(QueuePosition):

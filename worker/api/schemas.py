@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -23,6 +24,8 @@ YES = frozenset({"1", "true", "yes", "on"})
 MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of its own
 FREE_FIELDS = frozenset({"workflow_json", "extra_data"})  # their content is not validated here
 MAX_FIELD_LENGTH = 200
+MAX_METADATA_BYTES = 8192
+MAX_EXPIRES_SECONDS = 30 * 86400.0
 
 
 class S3Input(BaseModel):
@@ -110,6 +113,19 @@ class GenerateInput(BaseModel):
         description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `draft`: faster and less "
         "alike. Left out: the modification `quality`, else `same`.",
     )
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="Returned with the job, in its result, its webhooks and the list of jobs."
+    )
+    timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds that the job may run, at most JOB_TIMEOUT."
+    )
+    expires: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_EXPIRES_SECONDS,
+        allow_inf_nan=False,
+        description="Seconds until the job ends as `timeout` unless an engine has begun with it.",
+    )
     priority: Annotated[
         int, Field(strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")
     ] = 0
@@ -118,6 +134,16 @@ class GenerateInput(BaseModel):
     @classmethod
     def _in_file(cls, value: Any) -> Any:
         return find_encoded_workflow(value) if isinstance(value, str) else value
+
+    @field_validator("metadata")
+    @classmethod
+    def _is_small(cls, value: dict[str, Any]) -> dict[str, Any]:
+        size_bytes = len(json.dumps(value, separators=(",", ":")).encode())
+        if size_bytes > MAX_METADATA_BYTES:
+            raise ValueError(
+                f"metadata: too large; got {size_bytes} bytes of JSON, expected at most {MAX_METADATA_BYTES}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _one_mode(self) -> GenerateInput:

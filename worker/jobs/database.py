@@ -21,7 +21,7 @@ from worker.errors import StateUnusable
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
 from worker.outputs.options import OutputOptions
 
-HEAD_REVISION = "0004"
+HEAD_REVISION = "0005"
 """The newest migration. A test compares it with the versions folder."""
 
 WAY_OUT = "restore a backup of the state directory, or move the directory away to begin without its jobs and results"
@@ -42,6 +42,8 @@ JOBS = sa.Table(
     sa.Column("owner", sa.Text),
     sa.Column("asked_id", sa.Text),
     sa.Column("tuning", sa.Text),
+    sa.Column("queued_ms", sa.BigInteger),
+    sa.Column("metadata", sa.Text),
 )
 WEBHOOKS = sa.Table(
     "webhooks",
@@ -142,6 +144,8 @@ def whole_row(job: Job) -> dict[str, object]:
         "asked_id": job.asked_id,
         "request": _dump(job.request),
         "prompt": _dump(job.prompt),
+        "queued_ms": job.times.queued_at_ms,
+        "metadata": _dump(job.metadata),
         **changing_row(job),
     }
 
@@ -198,6 +202,7 @@ def _job_of(row: Any) -> Job:
         failure=None if row.failure is None else JobFailure(**json.loads(row.failure)),
         tuning=json.loads(row.tuning),
         times=JobTimes(**json.loads(row.times)),
+        metadata=json.loads(row.metadata),
     )
 
 

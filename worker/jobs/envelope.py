@@ -18,6 +18,8 @@ def result_of(job: Job, outputs: list[dict[str, object]]) -> dict[str, object]:
         "output": outputs,
         "timings": job.times.as_json(),
     }
+    if job.metadata:
+        shown["metadata"] = dict(job.metadata)
     if job.request.warnings:
         shown["warnings"] = [dict(warning) for warning in job.request.warnings]
     if job.tuning:

@@ -62,6 +62,8 @@ def notice_body(job: Job, event: WebhookEvent, extra: JsonObject) -> dict[str, o
         "progress": job.progress.as_json(),
         "seq": job.seq,
     }
+    if job.metadata:
+        body["metadata"] = dict(job.metadata)
     return body | ({"extra": dict(extra)} if extra else {})
 
 

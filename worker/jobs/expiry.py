@@ -7,11 +7,8 @@ temporary files, and, if the operator enables it, the files of its output folder
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +18,7 @@ import structlog
 from worker.jobs.database import JOBS
 from worker.jobs.job import JobState
 from worker.jobs.outbox import Outbox
+from worker.jobs.removal import JobRemoval
 from worker.jobs.store import JobStore
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
@@ -28,7 +26,6 @@ from worker.settings.jobs import RetentionConfig
 
 EXPIRY_SECONDS = 60.0
 TEMPORARY_SECONDS = 3600.0
-ASIDE_PREFIX = ".gone-"
 
 log = structlog.get_logger("expiry")
 
@@ -40,8 +37,7 @@ class ForgetsInputs(Protocol):
 class Expiry:
     """Periodic removal of expired data; `run_forever()` is its task.
 
-    `temporary_folders` are those of engines of our own. `on_removed` is called with the id of each job whose files are
-    removed.
+    `temporary_folders` are those of engines of our own.
     """
 
     def __init__(
@@ -52,7 +48,7 @@ class Expiry:
         inputs: ForgetsInputs,
         claimed_outputs: ClaimedOutputs,
         temporary_folders: Sequence[Path],
-        on_removed: Callable[[str], None] = lambda job_id: None,
+        removal: JobRemoval,
     ) -> None:
         self._store = store
         self._outbox = outbox
@@ -60,7 +56,7 @@ class Expiry:
         self._inputs = inputs
         self._claimed_outputs = claimed_outputs
         self._temporary_folders = temporary_folders
-        self._on_removed = on_removed
+        self._removal = removal
         self._measured: dict[str, JobFolder] = {}  # folders of ended jobs, which do not change any more
 
     async def run_forever(self) -> None:
@@ -84,7 +80,7 @@ class Expiry:
         before = now - config.result_ttl_seconds
         for job_id in await self._store.forget_finished_before(int(before * 1000)):
             if not self._store.holds(job_id):  # else a new job has begun under the id, and owns the folder
-                await self._remove_folder(job_id)
+                await self._removal.remove_folder(job_id)
         await self._keep_sum_of_outputs()
         await self._inputs.forget_unused(before, config.input_max_bytes)
         for folder in self._temporary_folders:
@@ -101,12 +97,4 @@ class Expiry:
         for job_id in surplus_folders(folders, live, self._config.output_max_bytes):
             if job_id not in self._store.jobs:
                 log.info("output files removed", request_id=job_id)
-                await self._remove_folder(job_id)
-
-    async def _remove_folder(self, job_id: str) -> None:
-        """Rename a folder at once, then remove it: a new job may begin under the same id meanwhile."""
-        self._on_removed(job_id)
-        aside = self._store.jobs_directory / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"  # no id begins so
-        with contextlib.suppress(FileNotFoundError):
-            self._store.job_directory(job_id).rename(aside)
-            await asyncio.to_thread(shutil.rmtree, aside, True)
+                await self._removal.remove_folder(job_id)

@@ -119,6 +119,8 @@ class JobRequest:
     traceparent: str = ""  # the trace that the job belongs to; empty: none
     warnings: tuple[Mapping[str, Any], ...] = ()  # what of the request has no effect, or another one than it seems
     quality: QualityName = DEFAULT_QUALITY
+    timeout_seconds: float | None = None  # of its run on an engine; None: the worker's limit
+    expires_seconds: float | None = None  # from its arrival until an engine begins; None: no limit
     receipt: str = ""  # the broker's delivery that the job came with; empty: it came by HTTP
 
 
@@ -217,6 +219,7 @@ class Job:
     runs_alone: bool = False  # it, or a prompt running beside it, made an engine hang
     turn_ms: int = 0  # set by the store, see `turn_ms_of`
     owner: str | None = ""  # the name of the key that sent it, empty for none; None in jobs older than ownership
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # the caller's, returned as it came
     asked_id: str = ""  # the requested id, if another caller's job has it
     is_handed_back: bool = False  # another worker has it, or will: it ends here without a result or a webhook
 

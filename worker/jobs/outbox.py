@@ -101,7 +101,7 @@ def secret_of(kept: Credentials | None, config: WebhookConfig, url: str) -> tupl
     return None, SecretSource.ENVIRONMENT if is_operators else SecretSource.NONE
 
 
-WEBHOOK_FIELDS = frozenset({"id", "status", "message", "output", "timings", "error"})
+WEBHOOK_FIELDS = frozenset({"id", "status", "message", "output", "timings", "metadata", "error"})
 
 
 class Outbox:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from worker.errors import (
     Draining,
     EngineUnreachable,
     JobCancelled,
+    JobExpired,
     JobTimedOut,
     NothingMade,
     OutOfMemory,
@@ -42,6 +44,7 @@ from worker.jobs.job_log import JobLog
 from worker.jobs.job_spans import JobSpans
 from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
+from worker.jobs.queue_deadlines import QueueDeadlines, seconds_left
 from worker.jobs.store import ChangeUnwritable, JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.json_values import JsonObject, object_at
@@ -144,6 +147,8 @@ class Pipeline:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._begun: set[str] = set()
+        self._expired: set[str] = set()
+        self._deadlines = QueueDeadlines(self._expire)
         self._broken: list[str] = []
         self._has_recovered = False
         self._is_draining = False
@@ -161,6 +166,7 @@ class Pipeline:
         task = asyncio.create_task(self._run_job(job), name=f"job-{job.id}")
         self._tasks[job.id] = task
         task.add_done_callback(lambda _: self._leave(job, task))
+        self._deadlines.begin(job)
 
     def recover(self) -> int:
         """Start every job that the last front left unfinished; return their number.
@@ -189,6 +195,20 @@ class Pipeline:
         elif job.id in self._begun:  # one that has not begun sees the mark when it does
             task.cancel()
         return True
+
+    def watch_deadlines(self) -> None:
+        """Start the timers of stored jobs that may expire before an engine is up."""
+        for job in self._store.jobs.values():
+            self._deadlines.begin(job)
+
+    def _expire(self, job: Job) -> None:
+        """End a job that no engine has begun in time. While draining it expires at the next start."""
+        self._expired.add(job.id)
+        task = self._tasks.get(job.id)
+        if task is None:
+            self.start(job)
+        elif job.id in self._begun:  # one that has not begun sees the mark when it does
+            task.cancel()
 
     async def wait_for_end(self, job: Job) -> None:
         """Wait until the job's last state is on disk. Raises Draining when the job is deferred to the next start."""
@@ -278,6 +298,8 @@ class Pipeline:
         try:
             if job.id in self._cancelled:
                 raise JobCancelled("The job was cancelled")
+            if job.id in self._expired or seconds_left(job, int(time.time() * 1000)) == 0:
+                raise _expiry_of(job)
             if job.state in (JobState.PENDING, JobState.PROCESSING):
                 self._move(job, JobState.PROCESSING, "Preprocessing", Stage.FETCHING)
             if job.state is not JobState.GENERATED:
@@ -285,14 +307,21 @@ class Pipeline:
             await self._deliver(job)
             ending = (JobState.COMPLETED, f"Processing complete.{note_on(job.prompt)}", None)
         except asyncio.CancelledError:
-            if job.id not in self._cancelled:  # the front stops; the job stays on disk
+            if job.id not in self._cancelled | self._expired:  # the front stops; the job stays on disk
                 if job.stage is Stage.RUNNING:  # and its prompt has been taken back
                     job.note(None, job.waiting_stage)
                     self._changed(job)
                 raise
-            ending = (JobState.CANCELLED, "Request cancelled", JobFailure.of(JobCancelled("The job was cancelled")))
+            if job.id in self._cancelled:
+                cancellation = JobCancelled("The job was cancelled")
+                ending = (JobState.CANCELLED, "Request cancelled", JobFailure.of(cancellation))
+            else:
+                late = _expiry_of(job)
+                ending = (JobState.TIMEOUT, late.message, JobFailure.of(late))
         except JobCancelled as cancelled:
             ending = (JobState.CANCELLED, "Request cancelled", JobFailure.of(cancelled))
+        except JobExpired as expired:
+            ending = (JobState.TIMEOUT, expired.message, JobFailure.of(expired))
         except JobTimedOut as timed_out:
             ending = (JobState.TIMEOUT, f"Generation failed: {timed_out.message}", JobFailure.of(timed_out))
         except WorkerError as failed:
@@ -429,7 +458,7 @@ class Pipeline:
                 prompt,
                 job.prompt_id,
                 lambda kind, data: self._on_message(job, kind, data),
-                timeout_seconds=self._limits.job_timeout_seconds,
+                timeout_seconds=min(self._limits.job_timeout_seconds, job.request.timeout_seconds or math.inf),
                 extra_data={**job.request.extra, **self._inputs.scope(prompt, engine), **_quality_for(job, engine)},
                 is_there=holder is not None,
                 traceparent=self._spans.traceparent_of(job),
@@ -490,6 +519,8 @@ class Pipeline:
         self._inputs.release(job.id)
         self._cancelled.discard(job.id)
         self._begun.discard(job.id)
+        self._expired.discard(job.id)
+        self._deadlines.end(job.id)
         if not await self._store_end(job, kept):
             job.fail_unstored(
                 JobFailure(500, "internal_error", "The end of the job cannot be stored; the log has the reason")
@@ -519,6 +550,7 @@ class Pipeline:
     def _leave(self, job: Job, task: asyncio.Task[None]) -> None:
         """Remove a task that has ended, and notify those that wait for its job."""
         self._tasks.pop(job.id, None)
+        self._deadlines.end(job.id)
         if task.cancelled() and job.id in self._cancelled:  # by the drain, before it could see the mark
             self.start(job)
         elif not task.cancelled() and (error := task.exception()) is not None:
@@ -581,6 +613,11 @@ def _record_run(job: Job, queued_at: float, ended_at: float) -> None:
     job.times.add("wait", round((began_at - queued_at) * 1000))
     if has_begun:
         job.times.add("generation", round((ended_at - began_at) * 1000))
+
+
+def _expiry_of(job: Job) -> JobExpired:
+    allowed = job.request.expires_seconds
+    return JobExpired(f"No engine began with the job within {allowed:g} s (`expires`)", expires=allowed)
 
 
 def _since(began: float) -> int:

@@ -79,6 +79,8 @@ _UPDATE_JOB = (
 
 
 _DELETE_JOB = sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id"))
+_DELETE_ENDED = sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id"), JOBS.c.finished_ms.is_not(None))
+_DELETE_WEBHOOKS = sa.delete(WEBHOOKS).where(WEBHOOKS.c.job_id == sa.bindparam("gone_id"))
 _DELETE_DELIVERED = sa.delete(WEBHOOKS).where(
     WEBHOOKS.c.job_id == sa.bindparam("gone_id"), WEBHOOKS.c.state == WebhookState.DELIVERED.value
 )
@@ -364,6 +366,14 @@ class JobStore:
             await self.write(*((statement, row) for row in gone for statement in (_DELETE_JOB, _DELETE_DELIVERED)))
         await self._truncate()
         return ids
+
+    async def delete_ended(self, job: Job) -> None:
+        """Remove an ended job and all its webhooks. The caller deletes its folder. Raises StateUnusable."""
+        self._erasure.mark_log()
+        await self.write(*((statement, {"gone_id": job.id}) for statement in (_DELETE_ENDED, _DELETE_WEBHOOKS)))
+        held = self._finished.get(job.id)
+        if held is not None and held.number == job.number:  # else a new job has ended under the id
+            del self._finished[job.id]
 
     def check_integrity(self) -> list[str]:
         """Return the inconsistencies of the internal state, one line each; empty if there are none."""

@@ -15,6 +15,7 @@ from worker.guard.safe_address import AddressGuard
 from worker.jobs.expiry import Expiry
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.jobs.outbox import Outbox
+from worker.jobs.removal import JobRemoval
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.outputs.claimed_outputs import ClaimedOutputs
@@ -43,7 +44,7 @@ async def store(tmp_path: Path) -> AsyncIterator[JobStore]:
 def expiry_of(store: JobStore, config: RetentionConfig = CONFIG, *temporary: Path) -> Expiry:
     webhooks = WebhookConfig(timeout_seconds=3.0)
     outbox = Outbox(store, WebhookSender(AddressGuard()), webhooks)
-    return Expiry(store, outbox, config, NoInputs(), ClaimedOutputs(keeps=True), temporary)
+    return Expiry(store, outbox, config, NoInputs(), ClaimedOutputs(keeps=True), temporary, JobRemoval(store))
 
 
 async def ended_job(store: JobStore, job_id: str, *, seconds_ago: float = 0, num_bytes: int = 100) -> None:

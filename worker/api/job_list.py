@@ -1,0 +1,101 @@
+"""GET /jobs, DELETE /jobs/{id}: the jobs on disk, those that have ended among them, until they expire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from worker.api.declared import refusals
+from worker.api.replies import Deletion, JobPage, Result
+from worker.api.results import check_caller, not_found, services_of
+from worker.errors import Problem, RequestRejected, ScopeMissing
+from worker.identity.caller import Identity, Scope
+from worker.jobs.job import JobState
+from worker.jobs.job_list import Cursor, CursorInvalid, JobFilter, ListedJob, listed_job, page_query
+from worker.jobs.ownership import find_job
+
+MAX_PAGE = 1000
+
+router = APIRouter(tags=["jobs"])
+
+Moment = Annotated[int | None, Query(ge=0, lt=2**63)]
+
+
+@router.get(
+    "/jobs",
+    operation_id="list_jobs",
+    response_model=None,
+    responses={200: {"model": JobPage}, **refusals(401, 403, 422, 429)},
+)
+async def jobs(
+    request: Request,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    owner: str | None = None,
+    since_ms: Moment = None,
+    before_ms: Moment = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
+    cursor: str = "",
+) -> dict[str, Any]:
+    """Return a page of the caller's jobs, the newest first; an operator gets those of all callers, or of one `owner`.
+
+    `state` may be repeated. `since_ms` and `before_ms` bound the arrival. `cursor` is the last page's `next_cursor`.
+    """
+    caller = check_caller(request)
+    wanted = JobFilter(_owners(caller, owner), tuple(dict.fromkeys(state or ())), since_ms, before_ms)
+    rows = await services_of(request).store.read(page_query(wanted, _position(cursor), limit + 1))
+    page = [listed_job(row) for row in rows[:limit]]
+    return {
+        "jobs": [_shown(job, caller) for job in page],
+        "next_cursor": page[-1].cursor.text if len(rows) > limit else None,
+    }
+
+
+@router.delete(
+    "/jobs/{job_id}",
+    operation_id="delete_job",
+    response_model=Deletion,
+    responses=refusals(401, 403, 404, 429) | {409: {"model": Result, "description": "The job has not ended"}},
+)
+async def delete(job_id: str, request: Request) -> Response:
+    """Delete an ended job: its result, its files on this worker, and its webhooks, delivered or not."""
+    services = services_of(request)
+    job = await find_job(services.store, job_id, check_caller(request))
+    if job is None:
+        return not_found(job_id)
+    if job.state.is_terminal:
+        await services.pipeline.wait_for_end(job)
+    await services.removal.delete(job)
+    return JSONResponse({"id": job_id, "message": "Job deleted"})
+
+
+def _owners(caller: Identity, asked: str | None) -> tuple[str | None, ...]:
+    """Return the owners whose jobs to list; none stands for all. Raises ScopeMissing."""
+    if caller.is_admin:
+        return () if asked is None else (asked,)
+    if asked not in (None, caller.key_name):
+        raise ScopeMissing("owner: only an operator may list the jobs of another key", scope=Scope.ADMIN.value)
+    return caller.key_name, None
+
+
+def _position(cursor: str) -> Cursor | None:
+    try:
+        return Cursor.of(cursor) if cursor else None
+    except CursorInvalid:
+        message = f"cursor: not one of this list; got {cursor[:100]!r}, expected a page's next_cursor"
+        raise RequestRejected([Problem(message, field="query.cursor", type="cursor")]) from None
+
+
+def _shown(job: ListedJob, caller: Identity) -> dict[str, object]:
+    named = {"id": job.id, "owner": job.owner} if caller.is_admin else {"id": job.asked_id or job.id}
+    shown: dict[str, object] = {
+        **named,
+        "status": job.state.value,
+        "message": job.message,
+        "metadata": dict(job.metadata),
+        "timings": dict(job.timings),
+    }
+    if job.failure is not None:
+        shown["error"] = dict(job.failure)
+    return shown

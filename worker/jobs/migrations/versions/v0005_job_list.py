@@ -1,0 +1,29 @@
+"""Columns and indexes of the job list: arrival time, and the caller's metadata.
+
+Revision ID: 0005
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("jobs", sa.Column("queued_ms", sa.BigInteger, nullable=False, server_default="0"))
+    op.add_column("jobs", sa.Column("metadata", sa.Text, nullable=False, server_default="{}"))
+    op.execute("UPDATE jobs SET queued_ms = json_extract(times, '$.queued_at_ms')")
+    op.create_index("jobs_by_state", "jobs", ["state", "queued_ms", "number"])
+    op.create_index("jobs_by_owner", "jobs", ["owner", "state", "queued_ms", "number"])
+
+
+def downgrade() -> None:
+    op.drop_index("jobs_by_owner", "jobs")
+    op.drop_index("jobs_by_state", "jobs")
+    op.drop_column("jobs", "metadata")
+    op.drop_column("jobs", "queued_ms")
