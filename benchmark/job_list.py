@@ -115,7 +115,7 @@ async def run(num_jobs: int) -> dict[str, Any]:
         "when": time.strftime("%Y-%m-%d"),
         "database_bytes": size_bytes,
         "rows": rows,
-        "is_met": all(row["worst_ms"] < BAR_MS for row in rows),
+        "is_met": all(row["median_ms"] < BAR_MS for row in rows),
     }
 
 

@@ -16,7 +16,8 @@
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
-        QueueFull, DiskLow, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions, TooManyConnections
+        QueueFull, DiskLow, DatabaseUnreachable, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions,
+        TooManyConnections
         LimitReached              a limit of the caller's key or address is reached
       RunError                    this job failed, the worker is fine
         NodeFailed                a node raised
@@ -33,7 +34,8 @@
           EngineCrashed           its process ended during the job, twice
           DeviceLost              the accelerator failed under the job, twice
         EngineStartFailed         the engine's process ended before it answered
-        StateUnusable             the state directory cannot be used (locked by another front, not writable)
+        StateUnusable             the state directory or database cannot be used (locked by another front, not writable)
+          StateTakenOver          another worker has taken this one's jobs
         SubmissionFailed          an internal error before there was a job
         SettingsInvalid           a setting does not parse
 
@@ -237,6 +239,10 @@ class DiskLow(TryLater):
     code = "disk_low"
 
 
+class DatabaseUnreachable(TryLater):
+    code = "database_unreachable"
+
+
 class MemoryLow(TryLater):
     code = "memory_low"
 
@@ -354,6 +360,10 @@ class StateUnusable(PlatformError):
     code = "state_unusable"
 
 
+class StateTakenOver(StateUnusable):
+    """Error when another worker has taken the database."""
+
+
 class SubmissionFailed(PlatformError):
     code = "internal_error"
 
@@ -378,6 +388,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     SessionGone: 410,
     QueueFull: 503,
     DiskLow: 503,
+    DatabaseUnreachable: 503,
     MemoryLow: 503,
     NotReady: 503,
     Draining: 503,

@@ -43,6 +43,7 @@ from worker.jobs.job_log import JobLog
 from worker.jobs.job_spans import JobSpans
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
+from worker.jobs.postgres_database import PostgresDatabase
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.removal import JobRemoval
@@ -117,7 +118,12 @@ class Front:
             prepare=self._prepare,
             memory=self._memory,
         )
-        self.store = JobStore(settings.folders.state_path, settings.queue_limits().priority_step_seconds)
+        self.store = JobStore(
+            settings.folders.state_path,
+            settings.queue_limits().priority_step_seconds,
+            PostgresDatabase(settings.database) if settings.database.is_set else None,
+            self._taken_over,
+        )
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.folders.state_path)
         self._external_io = ExternalIo(settings, self._io_metrics, self._own_key.secret)
@@ -175,6 +181,11 @@ class Front:
             self._loop.call_soon_threadsafe(self._on_drain_signal)
 
     # construction
+
+    def _taken_over(self) -> None:
+        """Stop: another worker has this one's jobs."""
+        log.error("job database taken over by another worker")
+        self._stop_server(EXIT_UNRECOVERABLE)
 
     def _build_services(self) -> Services:
         settings = self._settings

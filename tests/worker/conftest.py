@@ -9,9 +9,12 @@ import pytest
 import structlog
 
 from tests.fakes import FakeEngine
+from tests.worker.databases import NewDatabase, file_of_directory
+from tests.worker.postgres_server import PostgresServer, running_postgres
 from tests.worker.receiver import Receiver, running_receiver
 from tests.worker.running_front import RunningFront, running_front
 from worker.engines import client, watch
+from worker.jobs.postgres_database import PostgresDatabase
 from worker.qualification import readiness
 
 
@@ -40,6 +43,23 @@ def _quick_looks() -> Iterator[None]:
         patch.setattr(client, "LOOK_SECONDS", 1.0)
         patch.setattr(readiness, "LATE_SECONDS", 0.5)
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the whole session; each test makes a database of its own."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_database(request: pytest.FixtureRequest) -> NewDatabase:
+    """Both kinds of job database, one after the other."""
+    if request.param == "sqlite":
+        return file_of_directory
+    server: PostgresServer = request.getfixturevalue("postgres")
+    config = server.config(server.new_database())
+    return lambda: PostgresDatabase(config)
 
 
 @pytest.fixture

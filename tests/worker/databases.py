@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from worker.jobs.job_database import JobDatabase
 from worker.jobs.migrations.__main__ import migrate
 from worker.jobs.store import JobStore
 
@@ -27,11 +28,19 @@ def _migrated_database() -> bytes:
         return path.read_bytes()
 
 
+NewDatabase = Callable[[], JobDatabase | None]
+"""Makes the connection of a store, each time to the same database; None stands for the file of its directory."""
+
+
+def file_of_directory() -> JobDatabase | None:
+    return None
+
+
 @contextlib.asynccontextmanager
-async def opened(directory: Path) -> AsyncIterator[JobStore]:
+async def opened(directory: Path, database: NewDatabase = file_of_directory) -> AsyncIterator[JobStore]:
     """The store of a directory, as the front that begins there has it; closed at the end."""
     give_database(directory)
-    store = JobStore(directory)
+    store = JobStore(directory, database=database())
     await store.open()
     try:
         yield store

@@ -57,10 +57,13 @@ def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONR
     more: dict[str, Any] = {} if checks is None else {"checks": checks}
     if services.intake is not None:
         more["broker"] = services.intake.report()
+    if (database := services.store.report()) is not None:
+        more["database"] = database
     low = [floor.name for floor in services.floors() if floor.is_reached]
-    if services.gate.is_open and services.pool.clients_serving and not low:
+    problem = services.store.problem and f"The job database cannot be reached: {services.store.problem}"
+    if services.gate.is_open and services.pool.clients_serving and not low and not problem:
         return JSONResponse({"status": "ready", **more})
-    reason = services.gate.reason or (f"Too little {low[0]} is left" if low else "No engine is up")
+    reason = services.gate.reason or problem or (f"Too little {low[0]} is left" if low else "No engine is up")
     body = {"status": "not ready", "reason": reason, **more}
     return JSONResponse(body, status_code=503, headers={"Retry-After": "5"})
 
@@ -118,6 +121,8 @@ async def health(request: Request) -> JSONResponse:
     }
     if services.intake is not None:
         body["broker"] = services.intake.report()
+    if (database := services.store.report()) is not None:
+        body["database"] = database
     if problems:
         body["problems"] = problems
     return JSONResponse(body, status_code=503 if problems else 200)

@@ -253,6 +253,14 @@ class BrokerState(Reply):
     held: int = Field(description="Jobs of the broker that this worker holds")
 
 
+class DatabaseState(Reply):
+    """Connection to a database server."""
+
+    database: str = Field(description="Address and database")
+    state: Literal["connected", "unreachable"]
+    reason: str | None = None
+
+
 class Readiness(Reply):
     """True state of the readiness probe; `reason` says why the worker takes no jobs."""
 
@@ -260,6 +268,7 @@ class Readiness(Reply):
     reason: str | None = None
     checks: list[CheckEntry] | None = None
     broker: BrokerState | None = None
+    database: DatabaseState | None = None
 
 
 class Loss(Reply):
@@ -317,6 +326,7 @@ class Health(Reply):
     memory: FloorState
     problems: list[str] | None = None
     broker: BrokerState | None = None
+    database: DatabaseState | None = None
 
 
 class ModifierEntry(Reply):

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from worker.errors import (
+    DatabaseUnreachable,
     DiskLow,
     Draining,
     MemoryLow,
@@ -156,6 +157,8 @@ class Admission:
             self.check_room(priority)
             await self._insert(job, begin)
         except StateUnusable as error:
+            if self._store.problem:
+                raise DatabaseUnreachable(error.message, retry_after_seconds=5) from None
             raise DiskLow(error.message, retry_after_seconds=30) from None
         finally:
             del self._arriving[job_id]
@@ -178,6 +181,8 @@ class Admission:
             raise problem
 
     def _room_problem(self, priority: int) -> TryLater | None:
+        if self._store.problem:
+            return DatabaseUnreachable(f"The job database cannot be reached: {self._store.problem}")
         in_flight = len(self._store.jobs)
         if in_flight >= self._limits.max_queued:
             retry = max(1.0, min(60.0, self._queue_info.seconds_per_job or 5.0))

@@ -33,12 +33,12 @@ JOBS = sa.Table(
     "jobs",
     METADATA,
     sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("number", sa.Integer),
+    sa.Column("number", sa.BigInteger),
     *(sa.Column(name, sa.Text) for name in ("body_hash", "request", "prompt", "credentials", "state", "stage")),
     sa.Column("attempt", sa.Integer),
     sa.Column("seq", sa.Integer),
     *(sa.Column(name, sa.Text) for name in ("message", "outputs", "engine_response", "failure", "times")),
-    sa.Column("finished_ms", sa.Integer),
+    sa.Column("finished_ms", sa.BigInteger),
     sa.Column("owner", sa.Text),
     sa.Column("asked_id", sa.Text),
     sa.Column("tuning", sa.Text),
@@ -57,13 +57,16 @@ WEBHOOKS = sa.Table(
     sa.Column("is_trusted", sa.Boolean),
     sa.Column("state", sa.Text),
     sa.Column("attempts", sa.Integer),
-    sa.Column("created_ms", sa.Integer),
-    sa.Column("next_at_ms", sa.Integer),
+    sa.Column("created_ms", sa.BigInteger),
+    sa.Column("next_at_ms", sa.BigInteger),
     sa.Column("last_error", sa.Text),
     sa.Column("secret_source", sa.Text),
-    sa.Column("tried_ms", sa.Integer),
+    sa.Column("tried_ms", sa.BigInteger),
 )
 FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Text))
+FACT_UPSERT = sa.text(
+    "INSERT INTO facts (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
 
 
 def check_database(path: Path) -> None:
@@ -113,25 +116,32 @@ def open_engine(path: Path) -> sa.Engine:
 
     if _revision(engine) != HEAD_REVISION:
         engine.dispose()
-        _migrate(path)
+        migrate_in_process(f"sqlite:///{path}", str(path))
     return engine
 
 
 def _revision(engine: sa.Engine) -> str | None:
     with engine.connect() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
-            return None
-        return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+        return revision_of(connection)
 
 
-def _migrate(path: Path) -> None:
-    """Run the migrations in a separate process, which frees Alembic's memory at its end."""
-    made = subprocess.run(
-        [sys.executable, "-m", "worker.jobs.migrations", str(path)], capture_output=True, cwd=PACKAGES
-    )
+def revision_of(connection: sa.Connection) -> str | None:
+    """Return the revision of the tables, None for a database without them."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def migrate_in_process(url: str, name: str) -> None:
+    """Run the migrations in a separate process, which frees Alembic's memory at its end. Raises StateUnusable.
+
+    The URL, which may contain a password, goes to its standard input; `name` is for the error.
+    """
+    program = [sys.executable, "-m", "worker.jobs.migrations", "-"]
+    made = subprocess.run(program, input=url.encode(), capture_output=True, cwd=PACKAGES)
     if made.returncode != 0:
         reason = made.stderr.decode(errors="replace")[-500:]
-        raise StateUnusable(f"{path}: cannot be brought to this version's tables; {WAY_OUT}: {reason}")
+        raise StateUnusable(f"{name}: cannot be brought to this version's tables; {WAY_OUT}: {reason}")
 
 
 def whole_row(job: Job) -> dict[str, object]:
@@ -159,7 +169,7 @@ def changing_row(job: Job) -> dict[str, object]:
         "stage": job.stage.value,
         "attempt": job.attempt,
         "seq": job.seq,
-        "message": job.message.encode(errors="replace").decode(),  # a foreign engine's message may be invalid Unicode
+        "message": storable(job.message),
         "outputs": _dump(job.outputs),
         "engine_response": _dump(job.engine_response),
         "failure": None if job.failure is None else _dump(job.failure),
@@ -167,6 +177,11 @@ def changing_row(job: Job) -> dict[str, object]:
         "times": _dump(job.times),
         "finished_ms": job.times.completed_at_ms if job.state.is_terminal else None,
     }
+
+
+def storable(text: str) -> str:
+    """Return a text that every database stores: one from elsewhere may be invalid Unicode or contain NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def job_of(row: Any) -> Job:

@@ -1,10 +1,10 @@
-"""JobStore: the only owner of jobs, in memory while they are live and always on disk.
+"""JobStore: the only owner of jobs, in memory while they are live and always on disk, or in PostgreSQL.
 
 One writer task commits in groups: changes saved during a commit are part of the next one. An inserted job is on disk
-when `insert` returns. `save` marks a job changed and returns a future of the commit, so that only callers that need to
-wait do. If the disk refuses a commit (because it is full, for example), new jobs are refused, and every change is kept
-and written as soon as possible. A change that fails for a reason of its own does not block the others. The state
-directory has mode 0700 and is held with an exclusive file lock.
+when `insert` returns. `save` marks a job changed and returns a future of the commit, so that only callers that need
+to wait do. If the disk refuses a commit (because it is full, for example), or the server is unreachable, new jobs are
+refused, and every change is kept and written as soon as possible. A change that fails for a reason of its own does
+not block the others. The state directory has mode 0700 and is held with an exclusive file lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,22 +25,12 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 from filelock import FileLock, Timeout
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from worker.errors import StateUnusable
-from worker.jobs.database import (
-    FACTS,
-    JOBS,
-    WEBHOOKS,
-    changing_row,
-    check_database,
-    job_of,
-    open_engine,
-    readable,
-    whole_row,
-)
+from worker.errors import DatabaseUnreachable, StateTakenOver, StateUnusable
+from worker.jobs.database import FACT_UPSERT, FACTS, JOBS, WEBHOOKS, changing_row, job_of, whole_row
 from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
 from worker.jobs.job import Job, Stage
+from worker.jobs.job_database import JobDatabase, SqliteDatabase
 from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, webhook_update
 from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS, turn_ms_of
 
@@ -145,10 +135,16 @@ def _joined(first: Mapping[str, list[Any]], second: Mapping[str, list[Any]]) -> 
 class JobStore:
     """Jobs on disk and in memory. Use as `await store.open()` ... `await store.close()`.
 
-    `jobs` contains every job that has not ended.
+    `jobs` contains every job that has not ended. `on_taken_over` is called when another worker has taken the database.
     """
 
-    def __init__(self, directory: Path, priority_step_seconds: float = DEFAULT_PRIORITY_STEP_SECONDS) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        priority_step_seconds: float = DEFAULT_PRIORITY_STEP_SECONDS,
+        database: JobDatabase | None = None,
+        on_taken_over: Callable[[], None] = lambda: None,
+    ) -> None:
         self.directory = directory
         self.jobs: dict[str, Job] = {}
         self._priority_step_ms = round(priority_step_seconds * 1000)
@@ -156,8 +152,11 @@ class JobStore:
         self._finished: OrderedDict[str, Job] = OrderedDict()
         self._lock = FileLock(directory / "lock", thread_local=False)  # acquired on one thread, released on another
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="job-database")
-        self._database: sa.Engine | None = None
-        self._connection: sa.Connection | None = None
+        self._database = database or SqliteDatabase(directory / DATABASE)
+        self._on_taken_over = on_taken_over
+        self._is_open = False
+        self._problem = ""
+        self._refused: set[str] = set()  # insertions reported as failed; used on the thread
         self._group = _Group()
         self._erasure = Erasure()
         self._truncation: asyncio.TimerHandle | None = None
@@ -191,7 +190,7 @@ class JobStore:
         (self.directory / "holder").write_text(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
         (self.directory / "jobs").mkdir(exist_ok=True)
         try:
-            check_database(self.directory / DATABASE)
+            self._database.check()
         except StateUnusable:
             self._lock.release()
             raise
@@ -215,6 +214,18 @@ class JobStore:
         await self._in_thread(self._disconnect)
         self._thread.shutdown()
         self._lock.release()
+
+    @property
+    def problem(self) -> str:
+        """The reason why the database cannot be reached; empty if there is none."""
+        return self._problem
+
+    def report(self) -> dict[str, object] | None:
+        """Return the state of the connection to a database server, for `/health`; None for a file."""
+        if not self._database.is_remote:
+            return None
+        state = {"state": "unreachable", "reason": self._problem} if self._problem else {"state": "connected"}
+        return {"database": self._database.name, **state}
 
     @property
     def jobs_directory(self) -> Path:
@@ -295,7 +306,7 @@ class JobStore:
         job = self.jobs.get(job_id) or self._finished.get(job_id)
         if job is not None:
             return job
-        stored: Job | None = await self._in_thread(lambda: self._read_job(job_id))
+        stored: Job | None = await self._read(lambda: self._read_job(job_id))
         live = self.jobs.get(job_id) or self._finished.get(job_id)  # it may have been added or have ended meanwhile
         if live is None and stored is not None:
             self._remember(stored)
@@ -313,7 +324,7 @@ class JobStore:
             .order_by(WEBHOOKS.c.next_at_ms)
             .limit(limit)
         )
-        rows = await self._in_thread(lambda: list(self._connected().execute(query)))
+        rows = await self._read(lambda: list(self._connected().execute(query)))
         return [WebhookRow(**row._mapping) for row in rows]
 
     async def next_webhook_at_ms(self, after_ms: int) -> int | None:
@@ -321,12 +332,12 @@ class JobStore:
         query = sa.select(sa.func.min(WEBHOOKS.c.next_at_ms)).where(
             WEBHOOKS.c.state == "pending", WEBHOOKS.c.next_at_ms > after_ms
         )
-        result: int | None = await self._in_thread(lambda: self._connected().execute(query).scalar())
+        result: int | None = await self._read(lambda: self._connected().execute(query).scalar())
         return result
 
     async def webhook(self, webhook_id: str) -> WebhookRow | None:
         query = sa.select(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id)
-        row = await self._in_thread(lambda: self._connected().execute(query).one_or_none())
+        row = await self._read(lambda: self._connected().execute(query).one_or_none())
         return None if row is None else WebhookRow(**row._mapping)
 
     async def update_webhook(self, row: WebhookRow) -> None:
@@ -336,20 +347,19 @@ class JobStore:
         await self.write(webhook_update(row))
 
     async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
-        """Return the rows that are on disk now."""
-        rows: list[sa.Row[Any]] = await self._in_thread(lambda: list(self._connected().execute(query)))
+        """Return the rows that are on disk now. Raises DatabaseUnreachable."""
+        rows: list[sa.Row[Any]] = await self._read(lambda: list(self._connected().execute(query)))
         return rows
 
     async def fact(self, name: str) -> object:
         """Return a small stored fact (parsed JSON), or None."""
         query = sa.select(FACTS.c.value).where(FACTS.c.name == name)
-        text = await self._in_thread(lambda: self._connected().execute(query).scalar())
+        text = await self._read(lambda: self._connected().execute(query).scalar())
         return None if text is None else json.loads(text)
 
     async def set_fact(self, name: str, value: object) -> None:
         text = json.dumps(value)
-        statement = sqlite_insert(FACTS).on_conflict_do_update(index_elements=["name"], set_={"value": text})
-        await self.write((statement, {"name": name, "value": text}))
+        await self.write((FACT_UPSERT, {"name": name, "value": text}))
 
     async def forget_finished_before(self, time_ms: int) -> list[str]:
         """Remove ended jobs without a pending webhook, and their delivered webhooks; return the ids of the jobs.
@@ -358,7 +368,7 @@ class JobStore:
         """
         pending = sa.select(WEBHOOKS.c.job_id).where(WEBHOOKS.c.state == "pending")
         old = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms, JOBS.c.id.not_in(pending))
-        ids: list[str] = await self._in_thread(lambda: list(self._connected().execute(old).scalars()))
+        ids: list[str] = await self._read(lambda: list(self._connected().execute(old).scalars()))
         for job_id in ids:
             self._finished.pop(job_id, None)
         if ids:
@@ -432,9 +442,10 @@ class JobStore:
             ]
             writes = [write for owned in group.writes.values() for write in owned]
             await self._in_thread(lambda: self._commit(new, changed, writes))
-        except sa.exc.OperationalError as error:
-            log.error("commit failed", reason=str(error.orig), retry_in_seconds=RETRY_SECONDS)
-            self._refuse(group, StateUnusable(f"The job database cannot be written: {error.orig}"))
+        except (sa.exc.OperationalError, StateUnusable) as error:
+            reason = self._note_failure(error)
+            log.error("commit failed", reason=reason, retry_in_seconds=RETRY_SECONDS)
+            self._refuse(group, StateUnusable(f"The job database cannot be written: {reason}"))
         except Exception as error:  # noqa: BLE001 - the commit: it is raised to all who wait for it
             parts = group.parts()
             if len(parts) > 1:  # an unwritable change must not fail the others
@@ -445,6 +456,9 @@ class JobStore:
         else:
             for owner in group.owners if self._failures else ():
                 self._failures.pop(owner, None)
+            if self._problem:
+                log.info("database connected")
+                self._problem = ""
             group.settle()
             self._truncate_soon()
 
@@ -470,8 +484,23 @@ class JobStore:
 
     def _commit(self, new: list[dict[str, object]], changed: list[dict[str, object]], writes: list[Write]) -> None:
         if not (new or changed or writes):
+            if self._problem:
+                self._connected().execute(sa.text("SELECT 1"))
             return
-        connection = self._connected()
+        try:
+            self._commit_all(self._connected(), new, changed, writes)
+        except sa.exc.DBAPIError:
+            if self._database.is_remote:
+                self._refused |= {str(row["id"]) for row in new}  # the server may have them all the same
+            raise
+
+    def _commit_all(
+        self,
+        connection: sa.Connection,
+        new: list[dict[str, object]],
+        changed: list[dict[str, object]],
+        writes: list[Write],
+    ) -> None:
         with connection.begin():
             if new:
                 connection.execute(_INSERT_JOB, new)
@@ -485,12 +514,35 @@ class JobStore:
     async def _in_thread(self, function: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
+    async def _read(self, function: Callable[[], Any]) -> Any:
+        """Call a function that reads, on the thread. Raises DatabaseUnreachable."""
+        try:
+            return await self._in_thread(function)
+        except (sa.exc.OperationalError, StateUnusable) as error:
+            if not (self._database.is_remote and self._is_open):
+                raise
+            reason = self._note_failure(error)
+            self._wake_within(RETRY_SECONDS)
+            raise DatabaseUnreachable(f"The job database cannot be read: {reason}", retry_after_seconds=5) from None
+
+    def _note_failure(self, error: sa.exc.OperationalError | StateUnusable) -> str:
+        """Return the reason of a failure, and record that a server is unreachable."""
+        reason = error.message if isinstance(error, StateUnusable) else str(error.orig).strip().partition("\n")[0]
+        if self._database.is_remote:
+            if not self._problem:
+                log.error("database unreachable", reason=reason)
+            self._problem = reason
+        if isinstance(error, StateTakenOver):
+            self._on_taken_over()
+        return reason
+
     def _connected(self) -> sa.Connection:
-        if self._connection is None:
+        if not self._is_open:
             raise StateUnusable("the job database is not open")
-        if self._connection.in_transaction():
-            self._connection.rollback()  # an earlier read left a transaction open, which would show old data
-        return self._connection
+        connection = self._database.connection(self._refused)
+        if connection.in_transaction():
+            connection.rollback()  # an earlier read left a transaction open, which would show old data
+        return connection
 
     def _truncate_soon(self) -> None:
         """Schedule a checkpoint of the write-ahead log, unless nothing in it was erased or one is already due."""
@@ -514,15 +566,14 @@ class JobStore:
             await self._truncating
 
     def _empty_log(self) -> None:
-        """Checkpoint and truncate the write-ahead log, which contains erased secrets until then."""
-        self._connected().exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._connected()
+        """Remove erased secrets from the database's write-ahead log."""
+        if not self._database.is_remote:
+            self._connected()
+        self._database.forget_erased()
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        if self._database is not None:
-            self._database.dispose()
+        self._is_open = False
+        self._database.close()
 
     def _holder(self) -> str:
         with contextlib.suppress(OSError):
@@ -530,23 +581,22 @@ class JobStore:
         return "another process"
 
     def _load(self) -> None:
-        with readable(self.directory / DATABASE):
-            self._load_jobs()
+        with self._database.readable():
+            self._load_jobs(self._database.connection(self._refused))
+        self._is_open = True
+        self._empty_log()  # the log of a killed worker may contain erased secrets
 
-    def _load_jobs(self) -> None:
-        self._database = open_engine(self.directory / DATABASE)
-        self._connection = self._database.connect()
-        self._next_number = (self._connection.execute(sa.select(sa.func.max(JOBS.c.number))).scalar() or 0) + 1
+    def _load_jobs(self, connection: sa.Connection) -> None:
+        self._next_number = (connection.execute(sa.select(sa.func.max(JOBS.c.number))).scalar() or 0) + 1
         unfinished = sa.select(JOBS).where(JOBS.c.finished_ms.is_(None)).order_by(JOBS.c.number)
-        for row in self._connection.execute(unfinished):
+        for row in connection.execute(unfinished):
             job = job_of(row)
             job.is_recovered = True
             job.needs_less_memory = job.stage is Stage.LOW_MEMORY_RETRY
             self._erasure.begin(job)
             self._give_turn(job)
             self.jobs[job.id] = job
-        self._connection.rollback()
-        self._empty_log()  # the log of a killed worker may contain erased secrets
+        connection.rollback()
 
     def _read_job(self, job_id: str) -> Job | None:
         row = self._connected().execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from worker.guard.url_secrets import is_erased, without_url_secrets
-from worker.jobs.database import WEBHOOKS
+from worker.jobs.database import WEBHOOKS, storable
 
 Write = tuple[sa.Executable, Mapping[str, Any]]
 
@@ -87,11 +87,15 @@ class WebhookRow:
 
 
 STORED = tuple(name for name in WebhookRow.__slots__ if name != "traceparent")
+_INSERT = sa.text(  # again after a commit whose reply was lost
+    f"INSERT INTO webhooks ({', '.join(STORED)}) VALUES ({', '.join(f':{name}' for name in STORED)}) "
+    "ON CONFLICT (id) DO NOTHING"
+)
 
 
 def webhook_insert(row: WebhookRow) -> Write:
     """Return the write that inserts an entry into the outbox, for `JobStore.save` with the job's last change."""
-    return sa.insert(WEBHOOKS), {name: getattr(row, name) for name in STORED}
+    return _INSERT, {name: getattr(row, name) for name in STORED}
 
 
 def webhook_update(row: WebhookRow) -> Write:
@@ -102,7 +106,7 @@ def webhook_update(row: WebhookRow) -> Write:
         "state": row.state,
         "attempts": row.attempts,
         "next_at_ms": row.next_at_ms,
-        "last_error": row.last_error,
+        "last_error": storable(row.last_error),
         "tried_ms": row.tried_ms,
         "secret": None if is_delivered else row.secret,
         "secret_source": row.secret_source,

@@ -23,6 +23,7 @@ from worker.identity.loopback import is_loopback
 from worker.identity.own_key import own_key_path
 from worker.settings.access import AccessSettings, AuthConfig
 from worker.settings.broker import BrokerConfig
+from worker.settings.database import DatabaseConfig
 from worker.settings.engines import EngineLaunch, EngineSettings, SandboxConfig, SupervisionConfig
 from worker.settings.jobs import (
     CallerLimits,
@@ -134,6 +135,8 @@ class Settings(BaseSettings):
     """Vast"""
     runpod: RunPodSettings = RunPodSettings()
     """RunPod"""
+    database: DatabaseConfig = DatabaseConfig()
+    """Database"""
     broker: BrokerConfig = BrokerConfig()
     """Broker"""
     log: LogSettings = LogSettings()

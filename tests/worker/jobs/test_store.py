@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from tests.worker.databases import give_database, opened
+from tests.worker.databases import NewDatabase, give_database, opened
 from worker.errors import StateUnusable
 from worker.jobs import database
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
@@ -49,13 +49,13 @@ def a_job(store: JobStore, job_id: str = "one") -> Job:
     return Job(job_id, store.take_number(), "hash", request, {"1": {"class_type": "A"}}, JobTimes(5), kept)
 
 
-async def test_a_job_survives_a_restart_as_it_was(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_a_job_survives_a_restart_as_it_was(tmp_path: Path, new_database: NewDatabase) -> None:
+    async with opened(tmp_path, new_database) as store:
         job = a_job(store)
         await store.insert(job)
         job.move_to(JobState.PROCESSING, "now")
         await store.save(job)
-    async with opened(tmp_path) as again:
+    async with opened(tmp_path, new_database) as again:
         found = again.jobs["one"]
         assert found.is_recovered
         found.is_recovered = False
@@ -117,10 +117,10 @@ async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_the
 
 
 async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, new_database) as store:
         good, bad, unwritable = a_job(store), a_job(store, "two"), a_job(store, "three")
         unwritable.prompt = {"1": object()}
         inserted = await asyncio.gather(*map(store.insert, (good, unwritable, bad)), return_exceptions=True)
@@ -133,15 +133,15 @@ async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
         ends = await asyncio.gather(store.save(bad), store.save(good, webhook_insert(row)), return_exceptions=True)
         assert [type(entry) for entry in ends] == [ChangeUnwritable, type(None)]
         assert await store.due_webhooks(now_ms=2) == [row]
-    async with opened(tmp_path) as again:
+    async with opened(tmp_path, new_database) as again:
         assert list(again.jobs) == ["two"]
 
 
 async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, new_database) as store:
         job = a_job(store)
         await store.insert(job)
         commit, num_tries = store._commit, 0
@@ -160,8 +160,10 @@ async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
         assert await store.due_webhooks(now_ms=2) == [row]
 
 
-async def test_an_id_that_has_expired_can_be_used_again_webhook_and_all(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_an_id_that_has_expired_can_be_used_again_webhook_and_all(
+    tmp_path: Path, new_database: NewDatabase
+) -> None:
+    async with opened(tmp_path, new_database) as store:
         row = WebhookRow("msg_1", "one", "http://x", b"{}", None, 3.0, False, "delivered", 0, 1, 1)
         for _ in range(2):
             job = a_job(store)
@@ -192,8 +194,8 @@ async def test_what_changes_during_a_commit_is_on_disk_after_the_close(tmp_path:
     await again.close()
 
 
-async def test_an_ended_job_keeps_its_prompt_on_disk_only(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_an_ended_job_keeps_its_prompt_on_disk_only(tmp_path: Path, new_database: NewDatabase) -> None:
+    async with opened(tmp_path, new_database) as store:
         job = a_job(store)
         await store.insert(job)
         job.end(JobState.FAILED, "no", 10)
@@ -229,8 +231,8 @@ async def test_the_state_directory_is_for_its_owner_alone(tmp_path: Path) -> Non
         assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
-async def test_ended_jobs_are_found_until_they_expire(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_ended_jobs_are_found_until_they_expire(tmp_path: Path, new_database: NewDatabase) -> None:
+    async with opened(tmp_path, new_database) as store:
         job = a_job(store)
         await store.insert(job)
         job.end(JobState.FAILED, "no", 10)
@@ -241,8 +243,8 @@ async def test_ended_jobs_are_found_until_they_expire(tmp_path: Path) -> None:
         assert await store.find("one") is None
 
 
-async def test_many_saves_at_once_are_few_commits(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+async def test_many_saves_at_once_are_few_commits(tmp_path: Path, new_database: NewDatabase) -> None:
+    async with opened(tmp_path, new_database) as store:
         await asyncio.gather(*(store.insert(a_job(store, f"job-{number}")) for number in range(200)))
         assert len(store.jobs) == 200
         await store.set_fact("answer", {"n": 42})
@@ -286,12 +288,12 @@ async def test_turns_hold_over_a_restart_and_over_a_clock_that_is_set_back(tmp_p
     assert [job.order for job in after] == [job.order for job in before]
 
 
-async def test_a_clock_that_was_set_back_holds_up_no_webhook(tmp_path: Path) -> None:
+async def test_a_clock_that_was_set_back_holds_up_no_webhook(tmp_path: Path, new_database: NewDatabase) -> None:
     hour_ms = 3600 * 1000
     rows = [
         WebhookRow(f"msg_{hours}", "one", "http://x", b"{}", None, 3.0, False, "pending", 1, 1, hours * hour_ms)
         for hours in (0, 5, 30)
     ]
-    async with opened(tmp_path) as store:
+    async with opened(tmp_path, new_database) as store:
         await store.write(*map(webhook_insert, rows))
         assert [row.id for row in await store.due_webhooks(now_ms=1)] == ["msg_0", "msg_30"]

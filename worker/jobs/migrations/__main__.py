@@ -1,5 +1,7 @@
 """Migration of a job database: python -m worker.jobs.migrations DATABASE [REVISION].
 
+DATABASE is an SQLite file; `-` reads SQLAlchemy's URL from standard input, since it may contain a password.
+
 Without a revision the tables become the newest ones; with an earlier one what they have no place for is dropped.
 """
 
@@ -15,9 +17,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 
-def migrate(path: Path, revision: str = "head") -> None:
-    """Bring the tables to a revision, newer or older. Raises alembic's CommandError for an unknown one."""
-    with sa.create_engine(f"sqlite:///{path}").connect() as connection:
+def migrate(database: Path | str, revision: str = "head") -> None:
+    """Bring the tables of a file or a URL to a revision, newer or older. Raises CommandError for an unknown one."""
+    url = f"sqlite:///{database}" if isinstance(database, Path) else database
+    with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent))
         config.attributes["connection"] = connection
@@ -30,4 +33,5 @@ def migrate(path: Path, revision: str = "head") -> None:
 
 
 if __name__ == "__main__":
-    migrate(Path(sys.argv[1]), *sys.argv[2:])
+    place = sys.argv[1]
+    migrate(sys.stdin.read().strip() if place == "-" else Path(place), *sys.argv[2:])

@@ -13,12 +13,15 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+MILLISECONDS = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+LIVE = sa.text("finished_ms IS NULL")
+
 
 def upgrade() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", sa.Text, primary_key=True),
-        sa.Column("number", sa.Integer, nullable=False, unique=True),
+        sa.Column("number", MILLISECONDS, nullable=False, unique=True),
         sa.Column("body_hash", sa.Text, nullable=False),
         sa.Column("request", sa.Text, nullable=False),
         sa.Column("prompt", sa.Text, nullable=False),
@@ -32,9 +35,9 @@ def upgrade() -> None:
         sa.Column("engine_response", sa.Text, nullable=False),
         sa.Column("failure", sa.Text),
         sa.Column("times", sa.Text, nullable=False),
-        sa.Column("finished_ms", sa.Integer),
+        sa.Column("finished_ms", MILLISECONDS),
     )
-    op.create_index("jobs_unfinished", "jobs", ["number"], sqlite_where=sa.text("finished_ms IS NULL"))
+    op.create_index("jobs_unfinished", "jobs", ["number"], sqlite_where=LIVE, postgresql_where=LIVE)
     op.create_index("jobs_finished", "jobs", ["finished_ms"])
     op.create_table(
         "webhooks",
@@ -47,8 +50,8 @@ def upgrade() -> None:
         sa.Column("is_trusted", sa.Boolean, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("created_ms", sa.Integer, nullable=False),
-        sa.Column("next_at_ms", sa.Integer, nullable=False),
+        sa.Column("created_ms", MILLISECONDS, nullable=False),
+        sa.Column("next_at_ms", MILLISECONDS, nullable=False),
         sa.Column("last_error", sa.Text, nullable=False),
     )
     op.create_index("webhooks_due", "webhooks", ["state", "next_at_ms"])

@@ -16,7 +16,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("webhooks", sa.Column("secret_source", sa.Text, nullable=False, server_default="request"))
-    op.add_column("webhooks", sa.Column("tried_ms", sa.Integer))
+    op.add_column("webhooks", sa.Column("tried_ms", sa.BigInteger().with_variant(sa.Integer, "sqlite")))
     op.execute("UPDATE webhooks SET secret_source = 'none' WHERE secret IS NULL AND state = 'pending'")
     op.execute("UPDATE webhooks SET tried_ms = next_at_ms WHERE attempts > 0")
     op.create_index("webhooks_created", "webhooks", ["created_ms", "id"])

@@ -17,7 +17,8 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("queued_ms", sa.BigInteger, nullable=False, server_default="0"))
     op.add_column("jobs", sa.Column("metadata", sa.Text, nullable=False, server_default="{}"))
-    op.execute("UPDATE jobs SET queued_ms = json_extract(times, '$.queued_at_ms')")
+    if op.get_bind().dialect.name == "sqlite":  # PostgreSQL has no jobs from before
+        op.execute("UPDATE jobs SET queued_ms = json_extract(times, '$.queued_at_ms')")
     op.create_index("jobs_by_state", "jobs", ["state", "queued_ms", "number"])
     op.create_index("jobs_by_owner", "jobs", ["owner", "state", "queued_ms", "number"])
 

@@ -1,0 +1,157 @@
+"""PostgresDatabase: the job database as a schema of a PostgreSQL server, held by one worker.
+
+The holder has a session's advisory lock of the schema and has stored its name. A connection that was lost is opened
+again; if another worker has held the schema meanwhile, this one may not go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from hashlib import sha256
+
+import sqlalchemy as sa
+
+from worker.errors import SettingsInvalid, StateTakenOver, StateUnusable
+from worker.jobs.database import FACT_UPSERT, FACTS, HEAD_REVISION, JOBS, migrate_in_process, revision_of
+from worker.settings.database import DatabaseConfig
+
+CONNECT_SECONDS = 5
+STATEMENT_SECONDS = 60
+LOST_MILLISECONDS = 15_000
+OPEN_SECONDS = 30.0
+LOOK_SECONDS = 0.5
+HOLDER = "holder"
+
+
+class PostgresDatabase:
+    """A `JobDatabase` on PostgreSQL. `open_seconds` bounds the wait for the server and the schema at the start."""
+
+    is_remote = True
+
+    def __init__(self, config: DatabaseConfig, open_seconds: float = OPEN_SECONDS) -> None:
+        if importlib.util.find_spec("psycopg") is None:
+            raise SettingsInvalid(
+                "DATABASE_URL: the package psycopg is not installed; pip install 'darkroom[postgres]'"
+            )
+        self._schema = config.schema_name
+        self._url = sa.make_url(config.url.get_secret_value()).set(drivername="postgresql+psycopg")
+        self.name = f"postgresql://{self._url.host or 'localhost'}:{self._url.port or 5432}/{self._url.database or ''}"
+        self._engine = open_postgres(config)
+        self._open_seconds = open_seconds
+        self._holder = uuid.uuid4().hex
+        self._is_open = False
+        self._connection: sa.Connection | None = None
+
+    def check(self) -> None:
+        """Nothing: the server may come later than this process."""
+
+    def connection(self, refused: set[str]) -> sa.Connection:
+        if self._connection is not None and not self._connection.invalidated:
+            return self._connection
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._connection = self._reopened(refused) if self._is_open else self._opened()
+        self._is_open = True
+        return self._connection
+
+    @contextlib.contextmanager
+    def readable(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            raise StateUnusable(f"DATABASE_URL: {self.name} cannot be used: {_reason(error)}") from None
+
+    def forget_erased(self) -> None:
+        """Nothing: PostgreSQL overwrites deleted rows when it vacuums."""
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._engine.dispose()
+
+    def _opened(self) -> sa.Connection:
+        """Return the first connection, once the server is reachable and no other worker holds the schema."""
+        until = time.monotonic() + self._open_seconds
+        while True:
+            try:
+                connection = self._engine.connect()
+                if self._is_locked(connection):
+                    break
+                connection.close()
+                problem = f"DATABASE_SCHEMA: {self._schema} of {self.name} is in use by another worker"
+            except sa.exc.OperationalError as error:
+                problem = f"DATABASE_URL: {self.name} cannot be reached: {_reason(error)}"
+            if time.monotonic() >= until:
+                raise StateUnusable(problem)
+            time.sleep(LOOK_SECONDS)
+        connection.execute(sa.schema.CreateSchema(self._schema, if_not_exists=True))
+        connection.commit()
+        self._migrate(connection)
+        connection.execute(FACT_UPSERT, {"name": HOLDER, "value": json.dumps(self._holder)})
+        connection.commit()
+        return connection
+
+    def _migrate(self, connection: sa.Connection) -> None:
+        revision = revision_of(connection)
+        connection.rollback()
+        if revision == HEAD_REVISION:
+            return
+        if revision is not None and not (revision.isdigit() and int(revision) < int(HEAD_REVISION)):
+            raise StateUnusable(
+                f"{self.name}, schema {self._schema}: written by a newer version of the worker; got revision "
+                f"{revision} of its tables, expected at most {HEAD_REVISION}"
+            )
+        url = self._url.update_query_dict({"options": _options(self._url, self._schema)})
+        migrate_in_process(url.render_as_string(hide_password=False), f"{self.name}, schema {self._schema}")
+
+    def _reopened(self, refused: set[str]) -> sa.Connection:
+        connection = self._engine.connect()
+        try:
+            if not self._is_locked(connection):
+                raise StateUnusable("the lock of the schema is held by another session")
+            holder = connection.execute(sa.select(FACTS.c.value).where(FACTS.c.name == HOLDER)).scalar()
+            if holder != json.dumps(self._holder):
+                raise StateTakenOver(f"{self.name}, schema {self._schema}: taken over by another worker")
+            connection.execute(sa.delete(JOBS).where(JOBS.c.id.in_(list(refused))))
+            connection.commit()
+            refused.clear()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _is_locked(self, connection: sa.Connection) -> bool:
+        key = int.from_bytes(sha256(f"darkroom {self._schema}".encode()).digest()[:8], signed=True)
+        is_locked = connection.execute(sa.select(sa.func.pg_try_advisory_lock(sa.literal(key, sa.BigInteger)))).scalar()
+        connection.commit()
+        return bool(is_locked)
+
+
+def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Engine:
+    """Return an SQLAlchemy engine whose connections see the schema, and notice a server that is gone."""
+    url = sa.make_url(config.url.get_secret_value()).set(drivername="postgresql+psycopg")
+    arguments = {
+        "connect_timeout": CONNECT_SECONDS,
+        "tcp_user_timeout": LOST_MILLISECONDS,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "application_name": "darkroom",
+        "options": f"{_options(url, config.schema_name)} -c statement_timeout={STATEMENT_SECONDS * 1000}",
+    }
+    return sa.create_engine(url, connect_args=arguments, hide_parameters=True, pool_size=num_connections)
+
+
+def _options(url: sa.URL, schema: str) -> str:
+    given = url.query.get("options", "")
+    return f"{given if isinstance(given, str) else ' '.join(given)} -c search_path={schema}".strip()
+
+
+def _reason(error: sa.exc.DBAPIError) -> str:
+    return str(error.orig).strip().splitlines()[0]
