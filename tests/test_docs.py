@@ -36,8 +36,9 @@ INPUT_ERRORS = (DownloadFailed.__module__, AddressRefused.__module__)
 NOT_FOR_CALLERS = {
     "engine_start_failed",
     "state_unusable",
+    "state_taken_over",
     "settings_invalid",
-}  # they end the start: nobody is answered
+}  # they end the worker: nobody is answered
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

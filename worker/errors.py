@@ -363,6 +363,8 @@ class StateUnusable(PlatformError):
 class StateTakenOver(StateUnusable):
     """Error when another worker has taken the database."""
 
+    code = "state_taken_over"
+
 
 class SubmissionFailed(PlatformError):
     code = "internal_error"
