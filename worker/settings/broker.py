@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import PositiveInt, PositiveSeconds, Section, env
+from worker.settings.section import Address, PositiveInt, PositiveSeconds, Section, env
 
-SCHEMES = ("redis", "rediss", "unix")
+SCHEMES = ("redis", "rediss", "unix", "nats", "tls", "sqs", "https", "http")
+
+
+class BrokerKind(StrEnum):
+    """Kinds of brokers, by the extra that has their library."""
+
+    REDIS = "redis"
+    NATS = "nats"
+    SQS = "sqs"
 
 
 def _check_broker(value: SecretStr) -> SecretStr:
     url = value.get_secret_value()
     if url and urlsplit(url).scheme not in SCHEMES:
-        raise ValueError("expected redis://, rediss:// or unix://")
+        raise ValueError("expected redis://, rediss://, unix://, nats://, tls:// or the https:// URL of an SQS queue")
     return value
 
 
@@ -23,8 +32,8 @@ class BrokerConfig(Section):
     """Connection to the broker, leases and retention. Without `url` no jobs come from a broker."""
 
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
-    """Redis to take jobs from besides HTTP: `redis://`, `rediss://` (TLS) or `unix://` ([queues](queues.md)). Empty:
-    none."""
+    """Broker to take jobs from besides HTTP ([queues](queues.md)): Redis (`redis://`, `rediss://` with TLS, `unix://`),
+    NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none."""
 
     prefix: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_{}.-]{1,64}$")], env("BROKER_PREFIX")] = "darkroom"
     """Prefix of its keys; with braces, `{darkroom}`, for Redis Cluster."""
@@ -41,6 +50,19 @@ class BrokerConfig(Section):
     result_seconds: Annotated[PositiveSeconds, env("BROKER_RESULT_TTL")] = 86400.0
     """Seconds for which results, and the ids of jobs, are kept at the broker."""
 
+    result_queue: Annotated[Address, env("BROKER_RESULT_QUEUE")] = ""
+    """URL of the SQS queue for results, where jobs come from SQS. Empty: results go to webhooks alone."""
+
     @property
     def is_set(self) -> bool:
         return bool(self.url.get_secret_value())
+
+    @property
+    def kind(self) -> BrokerKind | None:
+        """Kind of the broker, None without one."""
+        scheme = urlsplit(self.url.get_secret_value()).scheme
+        if not scheme:
+            return None
+        if scheme in ("nats", "tls"):
+            return BrokerKind.NATS
+        return BrokerKind.SQS if scheme in ("sqs", "https", "http") else BrokerKind.REDIS

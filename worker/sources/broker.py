@@ -15,6 +15,14 @@ class BrokerUnreachable(Exception):
     """The broker does not answer. The message names the broker without its credentials."""
 
 
+class JobTooLarge(Exception):
+    """A job that is larger than a message of the broker may be."""
+
+    def __init__(self, size_bytes: int, max_bytes: int) -> None:
+        super().__init__(f"got {size_bytes} bytes, expected at most {max_bytes}")
+        self.size_bytes, self.max_bytes = size_bytes, max_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One job from a broker, leased to this worker.
@@ -78,6 +86,37 @@ class Broker(Protocol):
 
     async def publish(self, job_id: str, event: bytes) -> None:
         """Publish progress of a job to those that follow it. Losing one does no harm."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Producer(Protocol):
+    """The producer's side. Every method raises BrokerUnreachable."""
+
+    @property
+    def name(self) -> str:
+        """Kind and address, without credentials."""
+        ...
+
+    async def put(self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "") -> bool:
+        """Queue a job. Returns False for an id that is known already: nothing is queued then. Raises JobTooLarge."""
+        ...
+
+    async def cancel(self, job_id: str) -> None:
+        """Request the cancellation of a job, wherever it is."""
+        ...
+
+    async def result(self, job_id: str) -> bytes | None:
+        """Return the result of a job that has ended."""
+        ...
+
+    async def events(self, job_id: str, after: str, wait_seconds: float) -> list[tuple[str, bytes]]:
+        """Return the events of a job after the one with the id `after` ("0": all), waiting for the first."""
+        ...
+
+    async def depth(self) -> int:
+        """Return the number of jobs that are queued or leased."""
         ...
 
     async def close(self) -> None: ...

@@ -5,16 +5,50 @@ from __future__ import annotations
 import importlib.util
 
 from worker.errors import SettingsInvalid
-from worker.settings.broker import BrokerConfig
-from worker.sources.broker import Broker
+from worker.settings.broker import BrokerConfig, BrokerKind
+from worker.sources.broker import Broker, Producer
+
+PACKAGES = {BrokerKind.REDIS: "redis", BrokerKind.NATS: "nats"}
 
 
 def build_broker(config: BrokerConfig) -> Broker | None:
     """Return the broker of `BROKER_URL`, None without one. Raises SettingsInvalid if its library is not installed."""
-    if not config.is_set:
+    kind = config.kind
+    if kind is None:
         return None
-    if importlib.util.find_spec("redis") is None:
-        raise SettingsInvalid("BROKER_URL: the package redis is not installed; pip install 'darkroom[redis]'")
+    _check_library(kind)
+    if kind is BrokerKind.NATS:
+        from worker.sources.nats_jetstream import NatsBroker
+
+        return NatsBroker(config)
+    if kind is BrokerKind.SQS:
+        from worker.sources.sqs_queue import SqsBroker
+
+        return SqsBroker(config)
     from worker.sources.redis_streams import RedisBroker
 
     return RedisBroker(config)
+
+
+def build_producer(config: BrokerConfig) -> Producer:
+    """Return the producer's side of `BROKER_URL`. Raises SettingsInvalid without one that has results and events."""
+    kind = config.kind
+    if kind is BrokerKind.REDIS:
+        _check_library(kind)
+        from worker.sources.redis_streams import RedisBroker
+
+        return RedisBroker(config)
+    if kind is BrokerKind.NATS:
+        _check_library(kind)
+        from worker.sources.nats_jetstream import NatsBroker
+
+        return NatsBroker(config)
+    raise SettingsInvalid("BROKER_URL: a gateway needs a broker with results; expected redis:// or nats://")
+
+
+def _check_library(kind: BrokerKind) -> None:
+    package = PACKAGES.get(kind)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise SettingsInvalid(
+            f"BROKER_URL: the package {package} is not installed; pip install 'darkroom[{kind.value}]'"
+        )

@@ -59,3 +59,52 @@ async def redis_server(folder: Path) -> AsyncIterator[RedisServer]:
         yield server
     finally:
         server.kill()
+
+
+class NatsServer:
+    """A NATS server with JetStream in its folder, which can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        program = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
+        if program is None:
+            pytest.skip("nats-server is not installed (Debian: apt-get install nats-server)")
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            [program, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self._folder)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(OSError):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    greeting = await reader.readline()
+                    writer.close()
+                    if greeting.startswith(b"INFO"):
+                        return
+                await asyncio.sleep(0.02)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def lose_data(self) -> None:
+        shutil.rmtree(self._folder)
+        self._folder.mkdir()
+
+
+@contextlib.asynccontextmanager
+async def nats_server(folder: Path) -> AsyncIterator[NatsServer]:
+    folder.mkdir(exist_ok=True)  # noqa: ASYNC240
+    server = NatsServer(folder)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.kill()

@@ -1,0 +1,151 @@
+"""Jobs from SQS, with moto's server, a real front and a fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.session import get_session
+from moto.server import ThreadedMotoServer
+from pydantic import SecretStr
+
+from tests.fakes import FakeEngine, draw, wait
+from tests.worker.running_front import running_front, until
+from worker.settings.broker import BrokerConfig
+from worker.sources.broker import BrokerUnreachable
+from worker.sources.sqs_queue import SqsBroker
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+class Queues:
+    """The queues of a test: jobs, results, and the redrive queue of jobs."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.client: Any = get_session().create_client("sqs", region_name="eu-west-1", endpoint_url=endpoint)
+        self.dead = self._new("dead", {})
+        arn = self.client.get_queue_attributes(QueueUrl=self.dead, AttributeNames=["QueueArn"])["Attributes"][
+            "QueueArn"
+        ]
+        policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "10"})
+        self.jobs, self.results = self._new("jobs", {"RedrivePolicy": policy}), self._new("results", {})
+
+    def _new(self, name: str, attributes: dict[str, str]) -> str:
+        return str(self.client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"])
+
+    def put(self, job_id: str, workflow: dict[str, Any], **fields: Any) -> None:
+        body = json.dumps({"input": {"workflow_json": workflow, **fields}})
+        named = {"id": {"DataType": "String", "StringValue": job_id}}
+        self.client.send_message(QueueUrl=self.jobs, MessageBody=body, MessageAttributes=named)
+
+    async def taken(self, queue: str) -> list[Any]:
+        """Take what is in a queue."""
+        found = await asyncio.to_thread(
+            self.client.receive_message, QueueUrl=queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+        )
+        for message in found.get("Messages", ()):
+            self.client.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+        return list(found.get("Messages", ()))
+
+    async def result(self) -> dict[str, Any]:
+        found: list[Any] = []
+
+        async def has_come() -> bool:
+            found.extend(await self.taken(self.results))
+            return bool(found)
+
+        await until(has_come)
+        ended: dict[str, Any] = json.loads(found[0]["Body"])
+        return ended
+
+
+@pytest.fixture
+async def queues(endpoint: str) -> AsyncIterator[Queues]:
+    yield await asyncio.to_thread(Queues, endpoint)
+
+
+def broker_of(url: str, lease_seconds: float = 30.0) -> SqsBroker:
+    return SqsBroker(BrokerConfig(url=SecretStr(url), lease_seconds=lease_seconds))
+
+
+async def test_jobs_end_in_the_queue_of_results_and_wrong_ones_among_the_dead_letters(
+    tmp_path: Path, engine: FakeEngine, queues: Queues
+) -> None:
+    settings: dict[str, Any] = {
+        "broker_url": queues.jobs,
+        "broker_result_queue": queues.results,
+        "broker_lease_seconds": 2.0,
+    }
+    async with running_front(tmp_path, engine, **settings) as front:
+        queues.put("first", wait(2.5))  # longer than its lease
+        ended = await queues.result()
+        assert (ended["id"], ended["status"]) == ("first", "completed") and ended["output"]
+        queues.put("wrong", {"1": {"class_type": "NoSuchNode", "inputs": {}}})
+        assert (await queues.result())["error"]["problems"][0]["class_type"] == "NoSuchNode"
+        (letter,) = await queues.taken(queues.dead)
+        assert letter["MessageAttributes"]["reason"]["StringValue"] == "request_rejected"
+        assert await queues.taken(queues.jobs) == []
+        assert (await front.http.get("/health")).json()["broker"]["state"] == "connected"
+    assert len(engine.runs) == 1
+
+
+async def test_a_lease_that_runs_out_goes_to_another_and_one_given_back_at_once(queues: Queues) -> None:
+    first, second = broker_of(queues.jobs, 1), broker_of(queues.jobs)
+    for broker in (first, second):
+        await broker.connect("any")
+    queues.put("one", draw())
+    lost = (await first.receive(1, []))[0]
+    taken: list[Any] = []
+
+    async def is_taken() -> bool:
+        taken.extend(await second.receive(1, []))
+        return bool(taken)
+
+    await until(is_taken)
+    assert (lost.job_id, lost.num_deliveries, taken[0].num_deliveries) == ("one", 1, 2)
+    assert await second.renew([taken[0].receipt]) == {taken[0].receipt}
+    assert await second.give_back(taken[0].receipt)
+    (again,) = await first.receive(1, [])
+    await first.finish("one", again.receipt, b"{}")
+    assert await first.renew([again.receipt]) == set()
+    await first.finish("one", again.receipt, b"{}")  # of no effect
+    for broker in (first, second):
+        await broker.close()
+
+
+async def test_a_queue_that_is_not_there_is_named(endpoint: str) -> None:
+    broker = broker_of(f"{endpoint}/123456789012/nothing")
+    with pytest.raises(BrokerUnreachable, match="nothing"):
+        await broker.connect("any")
+    gone = broker_of("http://127.0.0.1:1/123456789012/jobs")
+    with pytest.raises(BrokerUnreachable, match="EndpointConnectionError"):
+        await gone.connect("any")
+
+
+@pytest.mark.parametrize(
+    ("url", "region"),
+    [
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/jobs", "eu-west-1"),
+        ("sqs://sqs.us-gov-west-1.amazonaws.com/123456789012/jobs", "us-gov-west-1"),
+    ],
+)
+def test_the_region_is_that_of_the_queue(url: str, region: str) -> None:
+    assert broker_of(url)._sqs().meta.region_name == region
