@@ -95,6 +95,10 @@ WORKER_RULES = (
     Rule("worker.doctor", (*WORKER_FILES, "worker.models")),
     Rule("worker.services", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "modifiers")),
     Rule("worker.api", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "worker.services", "modifiers", *SHARED)),
+    Rule(
+        "worker.gateway",
+        (*WORKER_OWNERS, "worker.sources", "worker.services", "worker.api", "modifiers", *SHARED),
+    ),
     Rule("worker.app", (*WORKER_EDGE, "worker.services", "worker.api", "worker.jobs")),
     Rule("worker.external_io", (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.jobs")),
     Rule(
@@ -131,6 +135,7 @@ WORKER_RULES = (
             "worker.benchmark_command",
             "worker.doctor_command",
             "worker.workflows",
+            "worker.gateway",
             "worker.serve",
         ),
     ),

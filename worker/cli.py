@@ -93,6 +93,18 @@ def serve(
 
 
 @app.command()
+def gateway(
+    host: Annotated[str | None, typer.Option(help="WORKER_HOST")] = None,
+    port: Annotated[int | None, typer.Option(help="WORKER_PORT")] = None,
+) -> None:
+    """Run the API without an engine: jobs go to PostgreSQL and BROKER_URL, workers take them from there."""
+    from worker.gateway.serve import serve_gateway
+
+    given: dict[str, Any] = {"worker_host": host, "worker_port": port}
+    raise typer.Exit(serve_gateway(**{name: value for name, value in given.items() if value is not None}))
+
+
+@app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help="the prompt, or a workflow's file: JSON or a picture that has it")],
     url: Annotated[str, typer.Option(help="where the front listens")] = "",

@@ -311,6 +311,7 @@ class Front:
             result_of=lambda job: message_result(services, job),
             has_room=self._has_room,
             models_of=lambda job: [file.name for file in model_files_in(job.prompt)],
+            node_list=lambda: services.pool.any_client.known_object_info(),
         )
 
     def _has_room(self) -> bool:

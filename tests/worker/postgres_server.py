@@ -18,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from worker.engines.supervisor import free_port
+from worker.gateway.job_records import SUFFIX
 from worker.jobs.migrations.__main__ import migrate
 from worker.settings.database import DatabaseConfig
 
@@ -42,10 +43,11 @@ class PostgresServer:
         self.start()
         with self._admin() as admin:
             admin.execute("CREATE DATABASE template_tables")
-        with psycopg.connect(self.url("template_tables"), autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA {SCHEMA}")
         url = self.url("template_tables").replace("postgresql://", "postgresql+psycopg://")
-        migrate(f"{url}?options=-csearch_path%3D{SCHEMA}")
+        for schema in (SCHEMA, f"{SCHEMA}{SUFFIX}"):  # of a worker, and of gateways
+            with psycopg.connect(self.url("template_tables"), autocommit=True) as connection:
+                connection.execute(f"CREATE SCHEMA {schema}")
+            migrate(f"{url}?options=-csearch_path%3D{schema}")
 
     def start(self) -> None:
         options = [word for setting in FAST for word in ("-c", setting)]

@@ -57,4 +57,5 @@ def _parse(body: dict[str, object], delivery: Delivery) -> ParsedRequest:
         base_url="",
         warnings=tuple(find_form_warnings(body)),
         receipt=delivery.receipt,
+        queued_at_ms=delivery.queued_ms,
     )

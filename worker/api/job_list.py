@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
@@ -19,6 +20,13 @@ from worker.jobs.ownership import find_job
 MAX_PAGE = 1000
 
 router = APIRouter(tags=["jobs"])
+
+
+class ReadsRows(Protocol):
+    async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
+        """Return the rows of a query."""
+        ...
+
 
 Moment = Annotated[int | None, Query(ge=0, lt=2**63)]
 
@@ -43,8 +51,13 @@ async def jobs(
     `state` may be repeated. `since_ms` and `before_ms` bound the arrival. `cursor` is the last page's `next_cursor`.
     """
     caller = check_caller(request)
-    wanted = JobFilter(_owners(caller, owner), tuple(dict.fromkeys(state or ())), since_ms, before_ms)
-    rows = await services_of(request).store.read(page_query(wanted, _position(cursor), limit + 1))
+    wanted = JobFilter(owners_of(caller, owner), tuple(dict.fromkeys(state or ())), since_ms, before_ms)
+    return await page_of(services_of(request).store, wanted, limit, cursor, caller)
+
+
+async def page_of(store: ReadsRows, wanted: JobFilter, limit: int, cursor: str, caller: Identity) -> dict[str, Any]:
+    """Return a page of the jobs of a store as its caller sees them. Raises RequestRejected."""
+    rows = await store.read(page_query(wanted, _position(cursor), limit + 1))
     page = [listed_job(row) for row in rows[:limit]]
     return {
         "jobs": [_shown(job, caller) for job in page],
@@ -70,7 +83,7 @@ async def delete(job_id: str, request: Request) -> Response:
     return JSONResponse({"id": job_id, "message": "Job deleted"})
 
 
-def _owners(caller: Identity, asked: str | None) -> tuple[str | None, ...]:
+def owners_of(caller: Identity, asked: str | None) -> tuple[str | None, ...]:
     """Return the owners whose jobs to list; none stands for all. Raises ScopeMissing."""
     if caller.is_admin:
         return () if asked is None else (asked,)

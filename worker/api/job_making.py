@@ -60,6 +60,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     webhook = _webhook(services, parsed.input)
     credentials, notes = _credentials(services, parsed.input)
     made = await _checked_prompt(services, parsed, name, credentials)
+    now_ms = int(time.time() * 1000)
     return Job(
         id=name.job_id,
         number=services.store.take_number(),
@@ -67,7 +68,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         cost=made.cost,
         request=_job_request(services, parsed, webhook, name.counted_as, (*notes, *made.warnings)),
         prompt=made.prompt,
-        times=JobTimes(queued_at_ms=int(time.time() * 1000)),
+        times=JobTimes(queued_at_ms=min(parsed.queued_at_ms or now_ms, now_ms)),
         credentials=credentials,
         owner=name.owner,
         metadata=parsed.input.metadata,

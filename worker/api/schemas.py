@@ -172,6 +172,7 @@ class ParsedRequest:
     traceparent: str = ""
     warnings: tuple[Mapping[str, Any], ...] = ()
     receipt: str = ""  # of a broker's delivery
+    queued_at_ms: int = 0  # at a broker; 0: it comes now
 
 
 def parse_generate(payload: JsonObject) -> GenerateInput:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import Final
+from typing import Final, Protocol
 
 from worker.identity.caller import Identity
 from worker.jobs.admission import clean_id
 from worker.jobs.job import Job
-from worker.jobs.store import JobStore
 
 MAX_SHOWN_LENGTH: Final = 80
 DIGEST_LENGTH: Final = 20
 OWN_ID: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_SHOWN_LENGTH - 1}}}~[0-9a-f]{{{DIGEST_LENGTH}}}")
 """The form of derived ids. No request can ask for an id with a tilde, so none can be taken in advance."""
+
+
+class FindsJobs(Protocol):
+    async def find(self, job_id: str) -> Job | None:
+        """Return a job by id, or None."""
+        ...
 
 
 def own_id(job_id: str, owner: str) -> str:
@@ -32,7 +37,7 @@ def id_in_path(raw: str) -> str:
     return raw if OWN_ID.fullmatch(raw) and ".." not in raw else clean_id(raw)
 
 
-async def id_to_use(store: JobStore, job_id: str, owner: str) -> str:
+async def id_to_use(store: FindsJobs, job_id: str, owner: str) -> str:
     """Return the id under which this caller's job with the requested id is stored, or will be."""
     held = await store.find(job_id)
     if held is not None and held.owner in (None, owner):
@@ -41,7 +46,7 @@ async def id_to_use(store: JobStore, job_id: str, owner: str) -> str:
     return own if held is not None or await store.find(own) is not None else job_id
 
 
-async def find_job(store: JobStore, raw_id: str, caller: Identity) -> Job | None:
+async def find_job(store: FindsJobs, raw_id: str, caller: Identity) -> Job | None:
     """Return the job that the id in a path means for this caller; None if the caller has none and may see no other."""
     job_id = id_in_path(raw_id)
     held = await store.find(job_id)

@@ -34,13 +34,9 @@ class PostgresDatabase:
     is_remote = True
 
     def __init__(self, config: DatabaseConfig, open_seconds: float = OPEN_SECONDS) -> None:
-        if importlib.util.find_spec("psycopg") is None:
-            raise SettingsInvalid(
-                "DATABASE_URL: the package psycopg is not installed; pip install 'darkroom[postgres]'"
-            )
+        self._config = config
         self._schema = config.schema_name
-        self._url = sa.make_url(config.url.get_secret_value()).set(drivername="postgresql+psycopg")
-        self.name = f"postgresql://{self._url.host or 'localhost'}:{self._url.port or 5432}/{self._url.database or ''}"
+        self.name = place_of(config)
         self._engine = open_postgres(config)
         self._open_seconds = open_seconds
         self._holder = uuid.uuid4().hex
@@ -90,25 +86,10 @@ class PostgresDatabase:
             if time.monotonic() >= until:
                 raise StateUnusable(problem)
             time.sleep(LOOK_SECONDS)
-        connection.execute(sa.schema.CreateSchema(self._schema, if_not_exists=True))
-        connection.commit()
-        self._migrate(connection)
+        migrate_schema(connection, self._config)
         connection.execute(FACT_UPSERT, {"name": HOLDER, "value": json.dumps(self._holder)})
         connection.commit()
         return connection
-
-    def _migrate(self, connection: sa.Connection) -> None:
-        revision = revision_of(connection)
-        connection.rollback()
-        if revision == HEAD_REVISION:
-            return
-        if revision is not None and not (revision.isdigit() and int(revision) < int(HEAD_REVISION)):
-            raise StateUnusable(
-                f"{self.name}, schema {self._schema}: written by a newer version of the worker; got revision "
-                f"{revision} of its tables, expected at most {HEAD_REVISION}"
-            )
-        url = self._url.update_query_dict({"options": _options(self._url, self._schema)})
-        migrate_in_process(url.render_as_string(hide_password=False), f"{self.name}, schema {self._schema}")
 
     def _reopened(self, refused: set[str]) -> sa.Connection:
         connection = self._engine.connect()
@@ -127,15 +108,68 @@ class PostgresDatabase:
         return connection
 
     def _is_locked(self, connection: sa.Connection) -> bool:
-        key = int.from_bytes(sha256(f"darkroom {self._schema}".encode()).digest()[:8], signed=True)
-        is_locked = connection.execute(sa.select(sa.func.pg_try_advisory_lock(sa.literal(key, sa.BigInteger)))).scalar()
+        is_locked = connection.execute(sa.select(sa.func.pg_try_advisory_lock(_lock_key(self._config)))).scalar()
         connection.commit()
         return bool(is_locked)
 
 
+def place_of(config: DatabaseConfig) -> str:
+    """Return a server's address and its database, without credentials."""
+    url = _url(config)
+    return f"postgresql://{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
+
+
+def migrate_schema(connection: sa.Connection, config: DatabaseConfig) -> None:
+    """Create a schema and bring its tables to this version. Raises StateUnusable."""
+    connection.execute(sa.schema.CreateSchema(config.schema_name, if_not_exists=True))
+    connection.commit()
+    revision = revision_of(connection)
+    connection.rollback()
+    if revision == HEAD_REVISION:
+        return
+    name = f"{place_of(config)}, schema {config.schema_name}"
+    if revision is not None and not (revision.isdigit() and int(revision) < int(HEAD_REVISION)):
+        raise StateUnusable(
+            f"{name}: written by a newer version of the worker; got revision {revision} of its tables, expected at "
+            f"most {HEAD_REVISION}"
+        )
+    url = _url(config)
+    url = url.update_query_dict({"options": _options(url, config.schema_name)})
+    migrate_in_process(url.render_as_string(hide_password=False), name)
+
+
+def prepare_schema(engine: sa.Engine, config: DatabaseConfig, open_seconds: float = OPEN_SECONDS) -> None:
+    """Create and migrate a schema that several processes share, one at a time. Waits for the server.
+
+    Raises StateUnusable.
+    """
+    until = time.monotonic() + open_seconds
+    while True:
+        try:
+            with engine.connect() as connection:
+                connection.execute(sa.select(sa.func.pg_advisory_lock(_lock_key(config))))
+                connection.commit()
+                try:
+                    migrate_schema(connection, config)
+                finally:
+                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_lock_key(config))))
+                    connection.commit()
+                return
+        except sa.exc.OperationalError as error:
+            if time.monotonic() >= until:
+                problem = f"DATABASE_URL: {place_of(config)} cannot be reached: {_reason(error)}"
+                raise StateUnusable(problem) from None
+        time.sleep(LOOK_SECONDS)
+
+
 def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Engine:
-    """Return an SQLAlchemy engine whose connections see the schema, and notice a server that is gone."""
-    url = sa.make_url(config.url.get_secret_value()).set(drivername="postgresql+psycopg")
+    """Return an SQLAlchemy engine whose connections see the schema, and notice a server that is gone.
+
+    Raises SettingsInvalid without the library.
+    """
+    if importlib.util.find_spec("psycopg") is None:
+        raise SettingsInvalid("DATABASE_URL: the package psycopg is not installed; pip install 'darkroom[postgres]'")
+    url = _url(config)
     arguments = {
         "connect_timeout": CONNECT_SECONDS,
         "tcp_user_timeout": LOST_MILLISECONDS,
@@ -146,6 +180,15 @@ def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Eng
         "options": f"{_options(url, config.schema_name)} -c statement_timeout={STATEMENT_SECONDS * 1000}",
     }
     return sa.create_engine(url, connect_args=arguments, hide_parameters=True, pool_size=num_connections)
+
+
+def _url(config: DatabaseConfig) -> sa.URL:
+    return sa.make_url(config.url.get_secret_value()).set(drivername="postgresql+psycopg")
+
+
+def _lock_key(config: DatabaseConfig) -> sa.ColumnElement[int]:
+    key = int.from_bytes(sha256(f"darkroom {config.schema_name}".encode()).digest()[:8], signed=True)
+    return sa.literal(key, sa.BigInteger)
 
 
 def _options(url: sa.URL, schema: str) -> str:

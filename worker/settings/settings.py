@@ -25,6 +25,7 @@ from worker.settings.access import AccessSettings, AuthConfig
 from worker.settings.broker import BrokerConfig
 from worker.settings.database import DatabaseConfig
 from worker.settings.engines import EngineLaunch, EngineSettings, SandboxConfig, SupervisionConfig
+from worker.settings.gateway import GatewayConfig
 from worker.settings.jobs import (
     CallerLimits,
     NodePolicyConfig,
@@ -139,6 +140,8 @@ class Settings(BaseSettings):
     """Database"""
     broker: BrokerConfig = BrokerConfig()
     """Broker"""
+    gateway: GatewayConfig = GatewayConfig()
+    """Gateway"""
     log: LogSettings = LogSettings()
     """Log"""
     tracing: TracingConfig = TracingConfig()

@@ -10,6 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+FLEET_SECONDS = 60
+"""Seconds after which a worker that has not announced itself again is gone."""
+
 
 class BrokerUnreachable(Exception):
     """The broker does not answer. The message names the broker without its credentials."""
@@ -29,7 +32,7 @@ class Delivery:
 
     `job_id` is the producer's id of the job, by which duplicates are recognized; `body` the JSON of a generate request;
     `receipt` names the delivery to its broker, also after a restart; `num_deliveries` counts this one; `owner` is the
-    name of the key that the gateway's caller used.
+    name of the key that the gateway's caller used; `queued_ms` the time at which the job was queued, 0 for unknown.
     """
 
     job_id: str
@@ -37,6 +40,7 @@ class Delivery:
     receipt: str
     num_deliveries: int = 1
     owner: str = ""
+    queued_ms: int = 0
 
 
 class Broker(Protocol):
@@ -88,6 +92,10 @@ class Broker(Protocol):
         """Publish progress of a job to those that follow it. Losing one does no harm."""
         ...
 
+    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
+        """Publish that this worker is there, and the packed node list of its engine; repeated within FLEET_SECONDS."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -109,6 +117,22 @@ class Producer(Protocol):
 
     async def result(self, job_id: str) -> bytes | None:
         """Return the result of a job that has ended."""
+        ...
+
+    async def results(self, job_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the results of those of the jobs that have ended."""
+        ...
+
+    async def settle(self, job_id: str, result: bytes) -> None:
+        """Store a result for a job that no worker has, unless there is one."""
+        ...
+
+    async def fleet(self) -> list[bytes]:
+        """Return the entries of the workers that are there; without any, that of the last one, marked `is_last`."""
+        ...
+
+    async def nodes(self, nodes_id: str) -> bytes | None:
+        """Return a packed node list."""
         ...
 
     async def events(self, job_id: str, after: str, wait_seconds: float) -> list[tuple[str, bytes]]:

@@ -20,14 +20,16 @@ from typing import Any
 import structlog
 
 from worker.backoff import Backoff
-from worker.errors import CallerError, WorkerError
+from worker.errors import CallerError, EngineUnreachable, WorkerError
 from worker.jobs.envelope import refusal
 from worker.jobs.job import Job
 from worker.jobs.pipeline import Pipeline
 from worker.jobs.source_jobs import ended_jobs_of_broker
 from worker.jobs.store import JobStore
+from worker.json_values import JsonObject
 from worker.settings.broker import BrokerConfig
-from worker.sources.broker import Broker, BrokerUnreachable, Delivery
+from worker.sources.broker import FLEET_SECONDS, Broker, BrokerUnreachable, Delivery
+from worker.sources.fleet_entries import Announcement
 
 CONSUMER_FACT = "broker_consumer"
 RECONNECT = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.3)
@@ -36,6 +38,7 @@ ROOM_PAUSE_SECONDS = 0.1
 CANCEL_CHECK_SECONDS = 1.0
 EVENT_SECONDS = 0.5
 NUM_MODELS = 4
+ENGINE_PAUSE_SECONDS = 1.0
 
 log = structlog.get_logger("sources")
 
@@ -68,6 +71,7 @@ class Intake:
         result_of: ResultOf,
         has_room: Callable[[], bool],
         models_of: Callable[[Job], Sequence[str]],
+        node_list: Callable[[], Awaitable[JsonObject]],
     ) -> None:
         self._broker = broker
         self._config = config
@@ -77,6 +81,8 @@ class Intake:
         self._result_of = result_of
         self._has_room = has_room
         self._models_of = models_of
+        self._node_list = node_list
+        self._consumer = ""
         self._held: dict[str, _Held] = {}  # by receipt
         self._tasks: set[asyncio.Task[None]] = set()
         self._models: OrderedDict[str, None] = OrderedDict()  # the last used at the end
@@ -100,6 +106,7 @@ class Intake:
         await self._adopt()
         self._spawn(self._keep_leases())
         self._spawn(self._watch_cancellations())
+        self._spawn(self._announce())
         while not self._is_stopping:
             room = self._config.num_held - len(self._held)
             if room <= 0 or not self._has_room():
@@ -142,6 +149,7 @@ class Intake:
         if not isinstance(consumer, str):
             consumer = uuid.uuid4().hex
             await self._store.set_fact(CONSUMER_FACT, consumer)
+        self._consumer = consumer
         while True:
             try:
                 await self._broker.connect(consumer)
@@ -172,9 +180,10 @@ class Intake:
         try:
             if delivery is not None:
                 held.job = await self._accepted(delivery)
-            if held.job is not None and await self._followed(held.job):
+            if held.job is not None and await self._followed(held.job_id, held.job):
                 result = await self._result_json(held.job)
                 await self._until_reached(lambda: self._broker.finish(held.job_id, held.receipt, result))
+                await self._publish(held.job_id, held.job)  # for those that follow it: the result is there
         finally:
             self._held.pop(held.receipt, None)
 
@@ -220,7 +229,7 @@ class Intake:
         body = _json(refusal(delivery.job_id, message, {"status": 500, "code": code, "message": message}))
         await self._until_reached(lambda: self._broker.bury(delivery, code, body))
 
-    async def _followed(self, job: Job) -> bool:
+    async def _followed(self, job_id: str, job: Job) -> bool:
         """Publish a job's progress until its end is on disk. Returns False if the job is no longer this worker's."""
         sent_at = 0.0
         with self._pipeline.feed.watch(job.id) as changed:
@@ -229,19 +238,19 @@ class Intake:
                     return False  # given back, or kept for the next start
                 if time.monotonic() - sent_at >= EVENT_SECONDS:
                     sent_at = time.monotonic()
-                    await self._publish(job)
+                    await self._publish(job_id, job)
                 changed.clear()
                 if not self._pipeline.has_ended(job):
                     await _within(changed.wait(), EVENT_SECONDS if sent_at else None)
         return not job.is_handed_back
 
-    async def _publish(self, job: Job) -> None:
+    async def _publish(self, job_id: str, job: Job) -> None:
         event = {
             "id": job.public_id, "status": job.state.value, "message": job.message,
             "percent": round(job.progress.percent, 1), "seq": job.seq,
         }  # fmt: skip
         try:
-            await self._broker.publish(job.id, _json(event))
+            await self._broker.publish(job_id, _json(event))
         except BrokerUnreachable as error:
             self._lost(error)
 
@@ -307,7 +316,7 @@ class Intake:
     async def _watch_cancellations(self) -> None:
         while True:
             await asyncio.sleep(CANCEL_CHECK_SECONDS)
-            jobs = {held.job.id: held.job for held in self._held.values() if held.job is not None}
+            jobs = {held.job_id: held.job for held in self._held.values() if held.job is not None}
             if not jobs:
                 continue
             try:
@@ -315,6 +324,22 @@ class Intake:
                     self._pipeline.cancel(jobs[job_id])
             except BrokerUnreachable as error:
                 self._lost(error)
+
+    async def _announce(self) -> None:
+        announced: tuple[JsonObject, Announcement] | None = None
+        while not self._is_stopping:
+            try:
+                object_info = await self._node_list()
+                if announced is None or announced[0] is not object_info:
+                    announced = object_info, await asyncio.to_thread(Announcement.of, object_info)
+                what = announced[1]
+                await self._broker.announce(what.entry(self._consumer), what.nodes_id, what.nodes)
+            except EngineUnreachable:
+                await asyncio.sleep(ENGINE_PAUSE_SECONDS)
+                continue
+            except BrokerUnreachable as error:
+                self._lost(error)
+            await asyncio.sleep(FLEET_SECONDS / 3)
 
     async def _pause(self, error: BrokerUnreachable) -> None:
         self._lost(error)

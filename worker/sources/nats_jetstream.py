@@ -1,9 +1,10 @@
 """Jobs from NATS JetStream: a work queue with a consumer for each priority, and key-value buckets beside it.
 
-Below the prefix: the stream `PREFIX-jobs` with the subjects `PREFIX.jobs.high|normal|low` (header `Nats-Msg-Id`: the id
-of the job, header `Owner`), and the buckets `PREFIX-results`, `-events`, `-cancels`, `-leases` and `-dead`. JetStream
-does not distinguish receivers of a message when one acknowledges it: the last one is the holder of its lease. A server
-that is killed after acknowledgements may deliver jobs again; those with a result are acknowledged at once.
+Below the prefix: the stream `PREFIX-jobs` with the subjects `PREFIX.jobs.high|normal|low` (header `Nats-Msg-Id`: the
+id of the job, header `Owner`), and the buckets `PREFIX-results`, `-events`, `-cancels`, `-leases`, `-dead`,
+`-workers` and `-nodes`. JetStream does not distinguish receivers of a message when one acknowledges it: the last one
+is the holder of its lease. A server that is killed after acknowledgements may deliver jobs again; those with a result
+are acknowledged at once.
 NATS server 2.9 or later.
 """
 
@@ -28,13 +29,15 @@ from nats.js.errors import (
     BucketNotFoundError,
     KeyNotFoundError,
     KeyWrongLastSequenceError,
+    NoKeysError,
     NoStreamResponseError,
 )
 from nats.js.errors import NotFoundError as NotThere
 from nats.js.kv import KeyValue
 
 from worker.settings.broker import BrokerConfig
-from worker.sources.broker import BrokerUnreachable, Delivery, JobTooLarge
+from worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge
+from worker.sources.fleet_entries import marked_last
 from worker.sources.message_size import fitted_result
 from worker.sources.nats_leases import Lease, key_of
 from worker.sources.stream_order import PRIORITIES, priority_name
@@ -49,7 +52,9 @@ DUPLICATE_SECONDS = 86400.0
 OVERHEAD_BYTES = 4096  # headers and subject of a message
 OWNER = "Owner"
 MESSAGE_ID = "Nats-Msg-Id"
-BUCKETS = ("results", "events", "cancels", "leases", "dead")
+BUCKETS = ("results", "events", "cancels", "leases", "dead", "nodes")
+WORKERS = "workers"
+LAST_WORKER = "last"
 
 
 @dataclass(slots=True)
@@ -112,7 +117,8 @@ class NatsBroker:
         await opened.buckets["leases"].put(key_of(job_id), Lease(self._consumer, held.num_uncounted).as_bytes())
         receipt = json.dumps([job_id, message.reply])
         count = max(1, message.metadata.num_delivered - held.num_uncounted)
-        return Delivery(job_id, message.data, receipt, count, headers.get(OWNER, ""))
+        queued_ms = round(message.metadata.timestamp.timestamp() * 1000)
+        return Delivery(job_id, message.data, receipt, count, headers.get(OWNER, ""), queued_ms)
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         ours = set()
@@ -167,6 +173,12 @@ class NatsBroker:
         async with self._reached() as opened:
             await opened.buckets["events"].put(key_of(job_id), event)
 
+    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
+        async with self._reached() as opened:
+            await opened.buckets["nodes"].put(nodes_id, nodes)
+            await opened.buckets["nodes"].put(LAST_WORKER, entry)
+            await opened.buckets["workers"].put(key_of(self._consumer), entry)
+
     async def close(self) -> None:
         if self._client is not None:
             with contextlib.suppress(Error, OSError):
@@ -192,6 +204,31 @@ class NatsBroker:
     async def result(self, job_id: str) -> bytes | None:
         async with self._reached() as opened:
             return await _value(opened.buckets["results"], job_id)
+
+    async def results(self, job_ids: Sequence[str]) -> dict[str, bytes]:
+        async with self._reached() as opened:
+            found = await asyncio.gather(*(_value(opened.buckets["results"], job_id) for job_id in job_ids))
+        return {job_id: result for job_id, result in zip(job_ids, found, strict=True) if result is not None}
+
+    async def settle(self, job_id: str, result: bytes) -> None:
+        async with self._reached() as opened:
+            with contextlib.suppress(KeyWrongLastSequenceError):
+                await opened.buckets["results"].create(key_of(job_id), result)
+
+    async def fleet(self) -> list[bytes]:
+        async with self._reached() as opened:
+            keys: list[str] = []
+            with contextlib.suppress(NoKeysError):
+                keys = await opened.buckets["workers"].keys()
+            found = [await _value(opened.buckets["workers"], key) for key in keys]
+            there = [entry for entry in found if entry is not None]
+            if not there and (last := await _value(opened.buckets["nodes"], LAST_WORKER)) is not None:
+                there = [marked_last(last)]
+            return there
+
+    async def nodes(self, nodes_id: str) -> bytes | None:
+        async with self._reached() as opened:
+            return await _value(opened.buckets["nodes"], nodes_id)
 
     async def events(self, job_id: str, after: str, wait_seconds: float) -> list[tuple[str, bytes]]:
         """Return the newest event of a job, if it is newer than `after`, waiting for it."""
@@ -249,6 +286,7 @@ class NatsBroker:
                 )
             )  # fmt: skip
         buckets = {kind: await _bucket(stream, f"{self._prefix}-{kind}", seconds) for kind in BUCKETS}
+        buckets[WORKERS] = await _bucket(stream, f"{self._prefix}-{WORKERS}", FLEET_SECONDS)
         consumers = {}
         for priority in PRIORITIES:
             config = ConsumerConfig(

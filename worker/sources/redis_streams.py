@@ -1,7 +1,8 @@
 """Jobs from Redis Streams: a consumer group per stream, idle time as the lease, results and events in keys beside.
 
 Keys, below the prefix: `jobs:high|normal|low` and `jobs:normal:model:NAME` are streams with the fields `id`, `body` and
-`owner`; `streams` is the set of the latter's names; `result:ID`, `events:ID`, `cancel:ID`, `dead`.
+`owner`; `streams` is the set of the latter's names; `result:ID`, `events:ID`, `cancel:ID`, `dead`; of the fleet
+`workers`, `worker:NAME`, `last-worker` and `nodes:DIGEST`.
 Redis 6.2 or later (XAUTOCLAIM).
 """
 
@@ -20,7 +21,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from worker.settings.broker import BrokerConfig
 from worker.sources import redis_scripts
-from worker.sources.broker import BrokerUnreachable, Delivery
+from worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery
+from worker.sources.fleet_entries import marked_last
 from worker.sources.stream_order import PRIORITIES, JobStream, in_order, priority_name
 
 GROUP = "workers"
@@ -120,6 +122,15 @@ class RedisBroker:
                 pipe.expire(key, self._result_seconds)
                 await pipe.execute()
 
+    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
+        with self._translated():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.set(self._key(f"nodes:{nodes_id}"), nodes, ex=self._result_seconds)
+                pipe.set(self._key(f"worker:{self._consumer}"), entry, ex=FLEET_SECONDS)
+                pipe.hset(self._key("workers"), self._consumer, entry)
+                pipe.set(self._key("last-worker"), entry)
+                await pipe.execute()
+
     async def close(self) -> None:
         with contextlib.suppress(RedisError, OSError):
             await self._redis.aclose()
@@ -146,11 +157,42 @@ class RedisBroker:
             found: Any = await self._redis.get(self._key(f"result:{job_id}"))
         return None if found is None else bytes(found)
 
+    async def results(self, job_ids: Sequence[str]) -> dict[str, bytes]:
+        if not job_ids:
+            return {}
+        with self._translated():
+            found: Any = await self._redis.mget([self._key(f"result:{job_id}") for job_id in job_ids])
+        return {job_id: result for job_id, result in zip(job_ids, found, strict=True) if result is not None}
+
+    async def settle(self, job_id: str, result: bytes) -> None:
+        with self._translated():
+            await self._redis.set(self._key(f"result:{job_id}"), result, nx=True, ex=self._result_seconds)
+
+    async def fleet(self) -> list[bytes]:
+        with self._translated():
+            names: Any = await self._redis.hkeys(self._key("workers"))
+            keys = [self._key(f"worker:{name.decode()}") for name in names]
+            entries: Any = await self._redis.mget(keys) if keys else []
+            gone = [name for name, entry in zip(names, entries, strict=True) if entry is None]
+            if gone:
+                await self._redis.hdel(self._key("workers"), *gone)
+            there = [entry for entry in entries if entry is not None]
+            last: Any = None if there else await self._redis.get(self._key("last-worker"))
+            if last is not None:
+                there = [marked_last(last)]
+        return there
+
+    async def nodes(self, nodes_id: str) -> bytes | None:
+        with self._translated():
+            found: Any = await self._redis.get(self._key(f"nodes:{nodes_id}"))
+        return None if found is None else bytes(found)
+
     async def events(self, job_id: str, after: str, wait_seconds: float) -> list[tuple[str, bytes]]:
         """Return the events of a job after the one with the id `after` ("0": all), waiting for the first."""
         with self._translated():
             key = self._key(f"events:{job_id}")
-            found: Any = await self._redis.xread({key: after}, block=max(1, round(wait_seconds * 1000)))
+            block = round(wait_seconds * 1000) or None  # 0 would wait for ever
+            found: Any = await self._redis.xread({key: after}, block=block)
         return [(entry.decode(), fields[b"event"]) for _, entries in _listed(found) for entry, fields in entries]
 
     async def depth(self) -> int:
@@ -240,7 +282,8 @@ class RedisBroker:
                 job_id = _text(fields, b"id") or entry.decode()
                 receipt = _Receipt(stream.suffix, entry.decode(), self._consumer, job_id)
                 body, owner = fields.get(b"body", b""), _text(fields, b"owner")
-                found.append(Delivery(job_id, body, receipt.text, num_deliveries, owner))
+                queued_ms = int(entry.partition(b"-")[0])
+                found.append(Delivery(job_id, body, receipt.text, num_deliveries, owner, queued_ms))
         return found
 
     async def _wait(self, streams: Sequence[JobStream]) -> None:

@@ -74,7 +74,7 @@ class SqsBroker:
                 MaxNumberOfMessages=min(most, MAX_BATCH),
                 WaitTimeSeconds=WAIT_SECONDS,
                 VisibilityTimeout=self._lease_seconds,
-                AttributeNames=["ApproximateReceiveCount"],
+                AttributeNames=["ApproximateReceiveCount", "SentTimestamp"],
                 MessageAttributeNames=["id", "owner"],
             )
         )
@@ -109,6 +109,9 @@ class SqsBroker:
 
     async def publish(self, job_id: str, event: bytes) -> None:
         """Drop the event: SQS has no place for it."""
+
+    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
+        """Do nothing: SQS has no place for it."""
 
     async def close(self) -> None:
         if self._client is not None:
@@ -184,6 +187,7 @@ def _delivery(message: Mapping[str, Any]) -> Delivery:
         receipt=json.dumps([message["MessageId"], message["ReceiptHandle"]]),
         num_deliveries=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
         owner=str(attributes.get("owner", {}).get("StringValue") or ""),
+        queued_ms=int(message.get("Attributes", {}).get("SentTimestamp", 0)),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from botocore.session import get_session
@@ -40,7 +40,7 @@ class Queues:
     """The queues of a test: jobs, results, and the redrive queue of jobs."""
 
     def __init__(self, endpoint: str) -> None:
-        self.client: Any = get_session().create_client("sqs", region_name="eu-west-1", endpoint_url=endpoint)
+        self.client = cast(Any, get_session().create_client("sqs", region_name="eu-west-1", endpoint_url=endpoint))
         self.dead = self._new("dead", {})
         arn = self.client.get_queue_attributes(QueueUrl=self.dead, AttributeNames=["QueueArn"])["Attributes"][
             "QueueArn"

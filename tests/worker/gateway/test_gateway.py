@@ -1,0 +1,220 @@
+"""Gateways: jobs through a real broker and a real database to a worker, from any replica, over faults of both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes import FakeEngine, draw, wait
+from tests.worker.gateway.running_gateway import running_gateway
+from tests.worker.postgres_server import PostgresServer
+from tests.worker.running_front import running_front, until
+from tests.worker.sources.servers import RedisServer, nats_server, redis_server
+
+LEASE_SECONDS = 1.0
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[RedisServer]:
+    async with redis_server(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> str:
+    return postgres.url(postgres.new_database())
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.gateway.fleet.FRESH_SECONDS", 0.1)
+    monkeypatch.setattr("worker.gateway.gateway.COLLECT_SECONDS", 0.1)
+
+
+@pytest.fixture
+async def gateway(broker: RedisServer, database: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with running_gateway(broker.url, database) as http:
+        yield http
+
+
+def worker(folder: Path, engine: FakeEngine, broker: RedisServer, **changes: Any) -> Any:
+    folder.mkdir(exist_ok=True)
+    return running_front(folder, engine, broker_url=broker.url, broker_lease_seconds=LEASE_SECONDS, **changes)
+
+
+def body(job_id: str, workflow: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    return {"input": {"workflow_json": workflow or draw(), "request_id": job_id, **fields}}
+
+
+async def until_status(http: httpx.AsyncClient, job_id: str, *states: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    async def has_come() -> bool:
+        shown = (await http.get(f"/result/{job_id}")).json()
+        if shown["status"] in states:
+            found.append(shown)
+        return bool(found)
+
+    await until(has_come)
+    return found[0]
+
+
+async def test_a_job_goes_through_and_is_the_same_from_every_replica(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, database: str, gateway: httpx.AsyncClient
+) -> None:
+    async with worker(tmp_path / "worker", engine, broker), running_gateway(broker.url, database) as other:
+        reply = await gateway.post("/generate/sync", json=body("one", metadata={"order": 7}))
+        ended = reply.json()
+        assert (reply.status_code, ended["id"], ended["status"]) == (200, "one", "completed")
+        assert ended["output"][0]["data"] and ended["metadata"] == {"order": 7}
+        assert ended["timings"]["total_ms"] is not None
+        again = await other.post("/generate/sync", json=body("one", metadata={"order": 7}))
+        assert again.json() == ended
+        assert (await other.post("/generate", json=body("one", draw("other")))).status_code == 409
+        assert (await other.get("/result/one")).json() == ended
+        listed = (await other.get("/jobs")).json()["jobs"]
+        assert [(job["id"], job["status"], job["metadata"]) for job in listed] == [("one", "completed", {"order": 7})]
+        accepted = await gateway.post("/generate", json=body("two"))
+        assert accepted.status_code == 202 and accepted.json()["status"] == "pending"
+        await until_status(other, "two", "completed")
+        assert (await other.delete("/jobs/two")).status_code == 200
+        assert (await gateway.get("/result/two")).status_code == 404
+        info = (await gateway.get("/queue-info")).json()
+        assert info == {"queued": 0, "live": 0, "workers": 1}
+    assert len(engine.runs) == 2
+
+
+async def test_a_stream_from_another_replica_ends_with_the_result(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, database: str, gateway: httpx.AsyncClient
+) -> None:
+    async with worker(tmp_path / "worker", engine, broker), running_gateway(broker.url, database) as other:
+        await gateway.post("/generate", json=body("one", wait(1.5)))
+        events = []
+        async with other.stream("GET", "/stream/one") as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: "):
+                    events.append(json.loads(line[6:]))
+        assert events[0]["status"] == "queued" and "generating" in [event["status"] for event in events]
+        assert events[-1]["status"] == "final_result" and events[-1]["result"]["status"] == "completed"
+
+
+async def test_bad_requests_are_refused_by_the_node_lists_of_the_fleet(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient
+) -> None:
+    async with worker(tmp_path / "worker", engine, broker):
+
+        async def is_announced() -> bool:
+            return bool((await gateway.get("/queue-info")).json()["workers"])
+
+        await until(is_announced)
+        wrong = await gateway.post("/generate", json=body("wrong", {"1": {"class_type": "NoSuchNode", "inputs": {}}}))
+        assert wrong.status_code == 422
+        assert wrong.json()["error"]["problems"][0]["class_type"] == "NoSuchNode"
+        assert (await gateway.post("/generate", json=body("big", draw(size=1000)))).status_code == 422
+        unknown = await gateway.post("/generate", json={"input": {"modifier": "None"}})
+        assert unknown.status_code == 422 and "Text2Image" in unknown.json()["error"]["problems"][0]["allowed"]
+        many = {"modifier": "Text2Image", "modifications": {"prompt": "a", "steps": 10**6}}
+        field = (await gateway.post("/generate", json={"input": many})).json()["error"]["problems"][0]["field"]
+        assert field == "input.modifications.steps"
+        assert (await gateway.get("/result/wrong")).status_code == 404
+    assert not engine.runs
+
+
+async def test_jobs_wait_where_no_worker_is_and_can_be_cancelled(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient
+) -> None:
+    for name in ("kept", "cancelled"):
+        assert (await gateway.post("/generate", json=body(name))).status_code == 202
+    reply = await gateway.post("/cancel/cancelled")
+    assert reply.json() == {"message": "Request cancelled", "status": "cancelled"}
+    assert (await gateway.get("/result/cancelled")).status_code == 499
+    async with worker(tmp_path / "worker", engine, broker):
+        await until_status(gateway, "kept", "completed")
+        await gateway.post("/generate", json=body("running", wait()))
+        await until_status(gateway, "running", "generating")
+        assert (await gateway.post("/cancel/running")).json()["status"] == "cancelled"
+        assert (await gateway.post("/cancel/running")).json()["message"].startswith("Request has already ended")
+    assert [run.removesuffix("-1") for run in engine.runs] == ["kept", "running"]
+
+
+async def test_keys_have_their_own_jobs_and_quotas(broker: RedisServer, database: str) -> None:
+    keys: dict[str, Any] = {"api_keys": ("shop:shop-secret", "studio:studio-secret"), "caller_max_jobs_waiting": 2}
+    shop, studio = ({"Authorization": f"Bearer {name}-secret"} for name in ("shop", "studio"))
+    async with running_gateway(broker.url, database, **keys) as gateway:
+        assert (await gateway.post("/generate", json=body("one"))).status_code == 401
+        for headers in (shop, studio):
+            assert (await gateway.post("/generate", json=body("one"), headers=headers)).status_code == 202
+        assert (await gateway.post("/cancel/one", headers=studio)).json()["status"] == "cancelled"
+        assert (await gateway.get("/result/one", headers=shop)).json()["status"] == "pending"
+        assert [job["id"] for job in (await gateway.get("/jobs", headers=shop)).json()["jobs"]] == ["one"]
+        await gateway.post("/generate", json=body("two"), headers=shop)
+        refused = await gateway.post("/generate", json=body("three"), headers=shop)
+        assert refused.status_code == 429 and refused.json()["error"]["limit"] == "jobs_waiting"
+
+
+async def test_a_job_that_no_replica_has_sent_is_sent_when_the_broker_is_back(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient
+) -> None:
+    async with worker(tmp_path / "worker", engine, broker):
+        broker.kill()
+        assert (await gateway.post("/generate", json=body("one"))).status_code == 202
+        shown = await gateway.get("/ready")
+        assert shown.status_code == 503 and "broker" in shown.json()["reason"]
+        await broker.start()
+        await until_status(gateway, "one", "completed")
+    assert len(engine.runs) == 1
+
+
+async def test_without_its_database_a_gateway_accepts_nothing_and_goes_on_with_it(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient, postgres: PostgresServer
+) -> None:
+    async with worker(tmp_path / "worker", engine, broker):
+        await gateway.post("/generate", json=body("one", wait(2.0)))
+        await until_status(gateway, "one", "generating", "completed")
+        postgres.kill()
+        try:
+            refused = await gateway.post("/generate", json=body("two"))
+            assert refused.status_code == 503 and refused.json()["error"]["code"] == "database_unreachable"
+            assert (await gateway.get("/ready")).status_code == 503
+        finally:
+            postgres.start()
+        await until_status(gateway, "one", "completed")
+        assert (await gateway.post("/generate/sync", json=body("two"))).status_code == 200
+
+
+async def test_what_a_gateway_stored_before_it_was_killed_another_sends_and_collects(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.gateway.gateway.SEND_AGAIN_SECONDS", 0.1)
+    async with running_gateway(broker.url, database) as gateway:
+        broker.kill()  # so that it stores the job and gets no further
+        assert (await gateway.post("/generate", json=body("one"))).status_code == 202
+    await broker.start()
+    async with running_gateway(broker.url, database) as other, worker(tmp_path / "worker", engine, broker):
+
+        async def is_collected() -> bool:  # the list shows what is in the database
+            return [job["status"] for job in (await other.get("/jobs")).json()["jobs"]] == ["completed"]
+
+        await until(is_collected)
+    assert len(engine.runs) == 1
+
+
+async def test_jobs_go_through_nats_too(tmp_path: Path, engine: FakeEngine, database: str) -> None:
+    async with nats_server(tmp_path / "nats") as broker, running_gateway(broker.url, database) as gateway:
+        (tmp_path / "worker").mkdir()
+        async with running_front(tmp_path / "worker", engine, broker_url=broker.url):
+            assert (await gateway.post("/generate/sync", json=body("one"))).json()["status"] == "completed"
+
+            async def is_announced() -> bool:
+                await asyncio.sleep(0.1)
+                return bool((await gateway.get("/queue-info")).json()["workers"])
+
+            await until(is_announced)
+            wrong = await gateway.post("/generate", json=body("wrong", {"1": {"class_type": "None", "inputs": {}}}))
+            assert wrong.status_code == 422

@@ -1,0 +1,56 @@
+"""Application of a gateway: its routes and the error handlers of the front."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+
+from worker.api.results import refuse
+from worker.api.schemas import problem_of
+from worker.api.small_bodies import SmallBodies
+from worker.errors import RequestRejected, RouteNotFound, WorkerError
+from worker.gateway.routes import GatewayServices, router
+from worker.jobs.envelope import refusal
+from worker.version import version
+
+MAX_PATH_LENGTH = 200
+
+log = structlog.get_logger("gateway")
+
+
+def create_gateway_app(services: GatewayServices) -> FastAPI:
+    """Build the application, which opens the gateway's connections when the server starts."""
+
+    def enter(_app: FastAPI) -> AbstractAsyncContextManager[None]:
+        return services.gateway.lifespan()
+
+    app = FastAPI(title="Darkroom gateway", version=version(), lifespan=enter, redoc_url=None)
+    app.state.services = services
+    app.add_middleware(SmallBodies, limits=services.bodies.structure)
+    app.include_router(router)
+
+    @app.exception_handler(WorkerError)
+    async def _known(_request: Request, error: WorkerError) -> Response:
+        return refuse(error, str(error.fields.get("request_id", "")))
+
+    @app.exception_handler(RequestValidationError)
+    async def _malformed(_request: Request, error: RequestValidationError) -> Response:
+        return refuse(RequestRejected([problem_of(entry) for entry in error.errors()]))
+
+    @app.exception_handler(404)
+    async def _no_such_route(request: Request, _error: Exception) -> Response:
+        return refuse(RouteNotFound(f"No route {request.url.path[:MAX_PATH_LENGTH]}; /docs lists all"))
+
+    @app.exception_handler(Exception)
+    async def _unknown(request: Request, error: Exception) -> JSONResponse:
+        log.error("request failed", path=request.url.path, exc_info=error)
+        message = "The gateway failed; its log has the reason"
+        body: dict[str, Any] = refusal("", message, {"code": "internal_error", "message": message})
+        return JSONResponse(body, status_code=500)
+
+    return app

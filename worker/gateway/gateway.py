@@ -1,0 +1,265 @@
+"""Gateway: takes requests, stores them, sends them to the broker and collects their results. Any number may run.
+
+A job is in the database before it is acknowledged, and sent to the broker then. What one replica leaves undone (killed
+between the two, or the broker away) any other does: each looks for jobs that were not sent and for results that nobody
+has waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from worker.api.schemas import ParsedRequest
+from worker.errors import (
+    DatabaseUnreachable,
+    LimitReached,
+    QueueFull,
+    RequestIdConflict,
+    RequestIdTaken,
+    RequestTooLarge,
+)
+from worker.gateway.fleet import Fleet
+from worker.gateway.job_records import JobRecords
+from worker.identity.caller import Identity
+from worker.jobs.envelope import refusal
+from worker.jobs.job import Job, JobRequest, JobState, JobTimes
+from worker.settings.gateway import GatewayConfig
+from worker.settings.jobs import CallerLimits, RetentionConfig
+from worker.sources.broker import BrokerUnreachable, JobTooLarge, Producer
+
+SEND_AGAIN_SECONDS = 2.0
+COLLECT_SECONDS = 1.0
+BATCH = 500
+EVENT_SECONDS = 1.0
+EXPIRY_SECONDS = 60.0
+SECRET_FREE_WORDS = "Request accepted"
+
+log = structlog.get_logger("gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Progress of a job as a worker published it, or its end."""
+
+    job: Job
+    progress: Mapping[str, Any]
+
+
+class Gateway:
+    """Owner of a gateway's connections. `lifespan` opens and closes them; the jobs are `records`."""
+
+    def __init__(
+        self,
+        records: JobRecords,
+        producer: Producer,
+        config: GatewayConfig,
+        limits: CallerLimits,
+        retention: RetentionConfig,
+    ) -> None:
+        self.records = records
+        self.producer = producer
+        self.fleet = Fleet(producer)
+        self._config = config
+        self._limits = limits
+        self._retention = retention
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        await self.records.open()
+        for loop in (self._send_left(), self._collect(), self._expire()):
+            task = asyncio.create_task(loop, name="gateway")
+            self._tasks.add(task)
+        try:
+            yield
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.producer.close()
+            await self.records.close()
+
+    async def problems(self) -> list[str]:
+        """Return the reasons why no job would be accepted and sent now."""
+        found = []
+        try:
+            await self.records.check()
+        except DatabaseUnreachable as error:
+            found.append(error.message)
+        try:
+            await self.producer.depth()
+        except BrokerUnreachable as error:
+            found.append(f"The broker cannot be reached: {error}")
+        return found
+
+    async def submit(self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity) -> Job:
+        """Return the job of a checked request, new or the earlier one of this id.
+
+        Raises RequestIdTaken, RequestIdConflict, LimitReached, QueueFull, RequestTooLarge, DatabaseUnreachable.
+        """
+        earlier = await self.records.find(job_id)
+        if earlier is None:
+            await self._check_quota(caller)
+            job = self._new_job(parsed, digest, job_id, asked_id, caller)
+            if await self.records.insert(job):
+                await self._send_new(job)
+                return job
+            earlier = await self.records.find(job_id)  # of the same request, at another replica
+        if earlier is None:
+            raise DatabaseUnreachable("The job was removed at this moment", retry_after_seconds=1)
+        if not caller.owns(earlier.owner):
+            raise RequestIdTaken("request_id: taken; expected another id", request_id=job_id)
+        if earlier.body_hash != digest:
+            named = earlier.public_id
+            raise RequestIdConflict(f"request_id {named} belongs to a request with another body", request_id=named)
+        return earlier
+
+    def _new_job(self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity) -> Job:
+        given = {name: value for name, value in parsed.raw.items() if name != "request_id"}
+        given["return_outputs_as_base64"] = parsed.wants_base64
+        return Job(
+            id=job_id,
+            number=0,
+            body_hash=digest,
+            request=JobRequest(
+                modifier=parsed.input.modifier, priority=parsed.input.priority, warnings=parsed.warnings
+            ),
+            prompt={"input": given},
+            times=JobTimes(queued_at_ms=int(time.time() * 1000)),
+            owner=caller.key_name,
+            metadata=parsed.input.metadata,
+            asked_id=asked_id if asked_id != job_id else "",
+            message=SECRET_FREE_WORDS,
+        )
+
+    async def _check_quota(self, caller: Identity) -> None:
+        allowed = self._limits.jobs_waiting
+        if allowed is not None and caller.key_name and (self._limits.are_for_admins or not caller.is_admin):
+            waiting = await self.records.num_live(caller.key_name)
+            if waiting >= allowed:
+                raise LimitReached("jobs_waiting", waiting + 1, allowed, retry_after_seconds=5)
+        live = await self.records.num_live()
+        if live >= self._config.max_live:
+            raise QueueFull(f"{live} jobs have not ended (GATEWAY_MAX_JOBS)", retry_after_seconds=5)
+
+    async def _send_new(self, job: Job) -> None:
+        try:
+            await self._send(job)
+        except JobTooLarge as error:
+            await self.records.delete(job.id)
+            raise RequestTooLarge(f"body: too large for the broker; {error}", value=error.size_bytes) from None
+        except (BrokerUnreachable, DatabaseUnreachable) as error:
+            log.warning("job waits for broker", request_id=job.id, reason=str(error))
+
+    async def _send(self, job: Job) -> None:
+        body = json.dumps(job.prompt, separators=(",", ":")).encode()
+        await self.producer.put(job.id, body, priority=job.request.priority, owner=job.owner or "")
+        await self.records.sent(job.id)
+
+    # what a caller waits for
+
+    async def ended(self, job: Job) -> Job | None:
+        """Return a job with its result, stored if that is new; None if it has not ended."""
+        if job.state.is_terminal:
+            return job
+        try:
+            found = await self.producer.result(job.id)
+        except BrokerUnreachable:
+            found = None
+        if found is not None:
+            return await self.records.end(job, json.loads(found))
+        stored = await self.records.find(job.id)
+        return stored if stored is not None and stored.state.is_terminal else None
+
+    async def follow(self, job: Job) -> AsyncIterator[JobEvent]:
+        """Yield the progress of a job until its end, which comes last."""
+        after = "0"
+        while (end := await self.ended(job)) is None:
+            try:
+                events = await self.producer.events(job.id, after, EVENT_SECONDS)
+            except BrokerUnreachable:
+                events = []
+                await asyncio.sleep(EVENT_SECONDS)
+            for after, event in events:  # noqa: B007 - the last one continues
+                progress = json.loads(event)
+                if not JobState(progress["status"]).is_terminal:
+                    yield JobEvent(job, progress)
+        yield JobEvent(end, {})
+
+    async def cancel(self, job: Job) -> Job:
+        """Cancel a job: a worker that has it ends it, one that gets it later does not begin. Returns the job.
+
+        Raises BrokerUnreachable.
+        """
+        ended = await self.ended(job)
+        if ended is not None:
+            return ended
+        await self.producer.cancel(job.id)
+        events = await self.producer.events(job.id, "0", 0)
+        if not events:  # no worker has it
+            error = {"status": 499, "code": "job_cancelled", "message": "The job was cancelled"}
+            body = refusal(job.id, "Request cancelled", error) | {"status": JobState.CANCELLED.value}
+            await self.producer.settle(job.id, json.dumps(body).encode())
+        async with _within(self._config.cancel_seconds):
+            async for event in self.follow(job):
+                job = event.job
+        return job
+
+    # what nobody waits for
+
+    async def _send_left(self) -> None:
+        """Send jobs that a replica has stored and not sent."""
+        await self._forever(SEND_AGAIN_SECONDS, self._send_batch)
+
+    async def _send_batch(self) -> None:
+        before_ms = int((time.time() - SEND_AGAIN_SECONDS) * 1000)
+        for job in await self.records.unsent(before_ms, BATCH):
+            log.info("job sent again", request_id=job.id)
+            await self._send_new(job)
+
+    async def _collect(self) -> None:
+        """Store the results of jobs that nobody has waited for."""
+        await self._forever(COLLECT_SECONDS, self._collect_all)
+
+    async def _collect_all(self) -> None:
+        number = -1
+        while ids := await self.records.live_ids(number, BATCH):
+            number = ids[-1][0]
+            for job_id, result in (await self.producer.results([job_id for _, job_id in ids])).items():
+                job = await self.records.find(job_id)
+                if job is not None:
+                    await self.records.end(job, json.loads(result))
+
+    async def _expire(self) -> None:
+        """Remove results that are over their time."""
+
+        async def forget() -> None:
+            await self.records.forget_finished_before(int((time.time() - self._retention.result_ttl_seconds) * 1000))
+
+        await self._forever(EXPIRY_SECONDS, forget)
+
+    async def _forever(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await act()
+            except (BrokerUnreachable, DatabaseUnreachable) as error:
+                log.warning("gateway loop waits", reason=str(error))
+            except Exception:  # noqa: BLE001 - the loop: one bad row must not end it
+                log.exception("gateway loop failed")
+            await asyncio.sleep(seconds)
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            yield

@@ -1,0 +1,189 @@
+"""JobRecords: the gateway's jobs in PostgreSQL, shared by all its replicas. The only state of a gateway.
+
+A job is stored before it is sent to the broker, its body with it until it has ended. Stage `queued` means stored, not
+yet sent. Calls run on threads, each with a connection of the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from worker.errors import DatabaseUnreachable
+from worker.jobs.database import JOBS, changing_row, job_of, storable, whole_row
+from worker.jobs.job import Job, JobFailure, JobState, JobTimes, Stage
+from worker.jobs.postgres_database import open_postgres, prepare_schema
+from worker.settings.database import DatabaseConfig
+
+POOL_SIZE = 16
+SUFFIX = "_gateway"
+LIVE = JOBS.c.finished_ms.is_(None)
+REFUSED_STATUS = 422  # of a refusal without a status: the request was wrong
+
+Answer = TypeVar("Answer")
+
+
+class JobRecords:
+    """Jobs of all callers, as rows. Every method raises DatabaseUnreachable."""
+
+    def __init__(self, config: DatabaseConfig) -> None:
+        self._config = config.model_copy(update={"schema_name": f"{config.schema_name}{SUFFIX}"})
+        self._engine = open_postgres(self._config, num_connections=POOL_SIZE)
+
+    async def open(self) -> None:
+        """Create or migrate the tables. Raises StateUnusable."""
+        await asyncio.to_thread(prepare_schema, self._engine, self._config)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._engine.dispose)
+
+    async def check(self) -> None:
+        """Make a round trip to the database."""
+        await self._run(lambda connection: connection.execute(sa.text("SELECT 1")))
+
+    async def insert(self, job: Job) -> bool:
+        """Store a new job with its body in `prompt`. Returns False if its id is taken."""
+        row = {**whole_row(job), "number": _number()}
+        statement = sa.insert(JOBS).from_select(
+            list(row),
+            sa.select(*(sa.literal(value, JOBS.c[name].type) for name, value in row.items())).where(
+                ~sa.exists().where(JOBS.c.id == job.id)
+            ),
+        )
+        try:
+            return await self._run(lambda connection: bool(connection.execute(statement).rowcount == 1))
+        except sa.exc.IntegrityError:  # inserted by another replica at the same moment
+            return False
+
+    async def find(self, job_id: str) -> Job | None:
+        """Return a job by its id."""
+        query = sa.select(JOBS).where(JOBS.c.id == job_id)
+        row = await self._run(lambda connection: connection.execute(query).one_or_none())
+        return None if row is None else job_of(row)
+
+    async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
+        """Return the rows of a query."""
+        return await self._run(lambda connection: list(connection.execute(query)))
+
+    async def num_live(self, owner: str | None = None) -> int:
+        """Return the number of jobs that have not ended, of one owner if given."""
+        query = sa.select(sa.func.count()).where(LIVE)
+        if owner is not None:
+            query = query.where(JOBS.c.owner == owner)
+        return await self._run(lambda connection: connection.execute(query).scalar() or 0)
+
+    async def unsent(self, before_ms: int, limit: int) -> list[Job]:
+        """Return the oldest jobs stored before a time and not yet sent to the broker."""
+        query = sa.select(JOBS).where(LIVE, JOBS.c.stage == Stage.QUEUED.value, JOBS.c.queued_ms < before_ms)
+        rows = await self.read(query.order_by(JOBS.c.number).limit(limit))
+        return [job_of(row) for row in rows]
+
+    async def live_ids(self, after_number: int, limit: int) -> list[tuple[int, str]]:
+        """Return number and id of jobs that were sent and have not ended, in their order after a number."""
+        query = sa.select(JOBS.c.number, JOBS.c.id).where(LIVE, JOBS.c.number > after_number)
+        rows = await self.read(query.order_by(JOBS.c.number).limit(limit))
+        return [(row.number, row.id) for row in rows]
+
+    async def sent(self, job_id: str) -> None:
+        """Record that the broker has a job."""
+        change = sa.update(JOBS).where(JOBS.c.id == job_id, LIVE).values(stage=Stage.WAITING.value)
+        await self._run(lambda connection: connection.execute(change))
+
+    async def end(self, job: Job, result: Mapping[str, Any]) -> Job:
+        """Store the result of a job, unless it has one, and erase its body. Returns the job as it is stored."""
+        ended = ended_job(job, result)
+        values = {
+            **changing_row(ended),
+            "request": json.dumps(asdict(ended.request)),
+            "prompt": "{}",
+            "finished_ms": ended.times.completed_at_ms,
+        }
+        change = sa.update(JOBS).where(JOBS.c.id == job.id, LIVE).values(values)
+        await self._run(lambda connection: connection.execute(change))
+        return await self.find(job.id) or ended
+
+    async def delete(self, job_id: str) -> None:
+        """Remove a job."""
+        await self._run(lambda connection: connection.execute(sa.delete(JOBS).where(JOBS.c.id == job_id)))
+
+    async def forget_finished_before(self, time_ms: int) -> int:
+        """Remove jobs that ended before a time; return their number."""
+        gone = sa.delete(JOBS).where(JOBS.c.finished_ms < time_ms)
+        return await self._run(lambda connection: connection.execute(gone).rowcount)
+
+    async def _run(self, function: Callable[[sa.Connection], Answer]) -> Answer:
+        """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone."""
+        try:
+            return await asyncio.to_thread(self._in_transaction, function)
+        except sa.exc.OperationalError as error:
+            if not error.connection_invalidated:
+                raise _unreachable(error) from None
+        try:
+            return await asyncio.to_thread(self._in_transaction, function)
+        except sa.exc.OperationalError as error:
+            raise _unreachable(error) from None
+
+    def _in_transaction(self, function: Callable[[sa.Connection], Answer]) -> Answer:
+        with self._engine.begin() as connection:
+            return function(connection)
+
+
+def _unreachable(error: sa.exc.OperationalError) -> DatabaseUnreachable:
+    reason = str(error.orig).strip().partition("\n")[0]
+    return DatabaseUnreachable(f"The job database cannot be reached: {reason}", retry_after_seconds=5)
+
+
+def _number() -> int:
+    """Return a number that no replica has given: the time in microseconds, and chance."""
+    return time.time_ns() // 1000 * 1000 + secrets.randbelow(1000)
+
+
+def ended_job(job: Job, result: Mapping[str, Any]) -> Job:
+    """Return a job with the result that a worker sent. Pure but for the clock."""
+    timings = result.get("timings") or {}
+    known = {name: timings.get(name) for name in JobTimes.__slots__ if name != "queued_at_ms"}
+    times = JobTimes(job.times.queued_at_ms, **{name: _whole(value) for name, value in known.items()})
+    times.completed_at_ms = times.completed_at_ms or int(time.time() * 1000)
+    warnings = tuple(result.get("warnings") or ())
+    return replace(
+        job,
+        state=_state(result),
+        stage=Stage.DONE,
+        seq=job.seq + 1,
+        message=storable(str(result.get("message") or "")),
+        outputs=tuple(result.get("output") or ()),
+        engine_response=result.get("comfyui_response") or {},
+        tuning=result.get("tuning") or {},
+        failure=_failure(result),
+        times=times,
+        request=replace(job.request, warnings=warnings) if warnings else job.request,
+        prompt={},
+    )
+
+
+def _state(result: Mapping[str, Any]) -> JobState:
+    try:
+        state = JobState(str(result.get("status")))
+    except ValueError:
+        return JobState.FAILED
+    return state if state.is_terminal else JobState.FAILED
+
+
+def _failure(result: Mapping[str, Any]) -> JobFailure | None:
+    error = dict(result.get("error") or {})
+    if not error:
+        return None
+    status = error.pop("status", None)
+    code, message = str(error.pop("code", "internal_error")), str(error.pop("message", ""))
+    return JobFailure(status if isinstance(status, int) else REFUSED_STATUS, code, message, error)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

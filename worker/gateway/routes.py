@@ -1,0 +1,295 @@
+"""Routes of the gateway: the front's, for jobs that run elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from modifiers.registry import ModifierRegistry
+from worker import finite_json
+from worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
+from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
+from worker.api.replies import Cancellation, Deletion, JobPage, ModifierEntry, Readiness, Result
+from worker.api.request_warnings import find_form_warnings, id_warning
+from worker.api.results import check_caller, not_found
+from worker.api.schemas import ParsedRequest, is_true, parse_generate
+from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected
+from worker.finite_json import FiniteJSONResponse
+from worker.gateway.checks import check_request
+from worker.gateway.gateway import Gateway
+from worker.guard.bodies import Bodies, Sender
+from worker.guard.rate_limits import RateLimits
+from worker.jobs.admission import clean_id, fresh_id
+from worker.jobs.envelope import result_of
+from worker.jobs.job import Job, JobState, body_hash
+from worker.jobs.job_list import JobFilter
+from worker.jobs.ownership import find_job, id_to_use, own_id
+from worker.jobs.prompt_rules import PromptRules
+from worker.services import RequestGuard
+from worker.settings.jobs import CallerLimits
+from worker.sources.broker import BrokerUnreachable
+
+router = APIRouter(tags=["generate"])
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayServices:
+    """What routes use. Names are those of `Services`, whose guard and list of jobs serve here too."""
+
+    gateway: Gateway
+    guard: RequestGuard
+    caller_limits: CallerLimits
+    caller_rates: RateLimits
+    bodies: Bodies
+    modifiers: ModifierRegistry
+    prompt_rules: PromptRules
+
+
+def services_of(request: Request) -> GatewayServices:
+    services: GatewayServices = request.app.state.services
+    return services
+
+
+@router.post(
+    "/generate", operation_id="generate", status_code=202, response_model=Result,
+    responses=SUBMISSION | refusals(499, 504), openapi_extra=SUBMISSION_HEADERS,
+)  # fmt: skip
+async def generate(request: Request) -> Response:
+    """Submit a job and reply at once; poll `/result/{id}` for its state."""
+    job = await _submitted(request)
+    return _reply(job, None if job.state.is_terminal else 202)
+
+
+@router.post(
+    "/generate/sync", operation_id="generate_sync", response_model=Result,
+    responses=SUBMISSION | refusals(499, 504), openapi_extra=SUBMISSION_HEADERS,
+)  # fmt: skip
+async def generate_sync(request: Request) -> Response:
+    """Submit a job and reply when it has ended. It goes on when the client leaves."""
+    job = await _submitted(request)
+    async for event in services_of(request).gateway.follow(job):
+        job = event.job
+        if not job.state.is_terminal and await request.is_disconnected():
+            return Response(status_code=499)
+    return _reply(job)
+
+
+@router.post(
+    "/generate/stream", operation_id="generate_stream", response_class=StreamingResponse,
+    responses=EVENT_STREAM | SUBMISSION, openapi_extra=SUBMISSION_HEADERS,
+)  # fmt: skip
+async def generate_stream(request: Request) -> Response:
+    """Submit a job and stream its progress as server-sent events, the result last."""
+    return _stream(await _submitted(request), request)
+
+
+@router.get(
+    "/stream/{job_id}", operation_id="stream", response_class=StreamingResponse,
+    responses=EVENT_STREAM | refusals(401, 403, 404, 429), tags=["jobs"],
+)  # fmt: skip
+async def stream(job_id: str, request: Request) -> Response:
+    """Attach to a job as server-sent events."""
+    job = await find_job(services_of(request).gateway.records, job_id, check_caller(request))
+    return not_found(job_id) if job is None else _stream(job, request)
+
+
+@router.get(
+    "/result/{job_id}", operation_id="get_result", response_model=Result,
+    responses=refusals(401, 403, 404, 429, 503, *ENDINGS), tags=["jobs"],
+)  # fmt: skip
+async def result(job_id: str, request: Request) -> Response:
+    """Return the result of a job, or its state so far."""
+    gateway = services_of(request).gateway
+    job = await find_job(gateway.records, job_id, check_caller(request))
+    if job is None:
+        return not_found(job_id)
+    ended = await gateway.ended(job)
+    if ended is not None:
+        return _reply(ended)
+    shown = result_of(job, [])
+    try:
+        events = await gateway.producer.events(job.id, "0", 0)
+    except BrokerUnreachable:
+        events = []
+    if events:
+        newest = json.loads(events[-1][1])
+        if not JobState(newest["status"]).is_terminal:
+            shown |= {"status": newest["status"], "message": newest["message"]}
+    return FiniteJSONResponse(shown)
+
+
+@router.post(
+    "/cancel/{job_id}", operation_id="cancel", response_model=Cancellation,
+    responses=refusals(401, 403, 404, 429, 503), tags=["jobs"],
+)  # fmt: skip
+async def cancel(job_id: str, request: Request) -> Response:
+    """Cancel a job at any stage. Cancelling twice, or too late, is no error."""
+    gateway = services_of(request).gateway
+    job = await find_job(gateway.records, job_id, check_caller(request))
+    if job is None:
+        return not_found(job_id)
+    has_ended = job.state.is_terminal
+    try:
+        job = await gateway.cancel(job)
+    except BrokerUnreachable as error:
+        raise NotReady(f"The broker cannot be reached: {error}", retry_after_seconds=5) from None
+    message = "Request has already ended" if has_ended else "Request has ended"
+    if job.state is JobState.CANCELLED and not has_ended:
+        return JSONResponse({"message": "Request cancelled", "status": job.state.value})
+    if not job.state.is_terminal:
+        return JSONResponse({"message": "Cancellation requested", "status": job.state.value})
+    return JSONResponse({"message": f"{message} ({job.state.value})", "status": job.state.value})
+
+
+@router.get(
+    "/jobs",
+    operation_id="list_jobs",
+    responses={200: {"model": JobPage}, **refusals(401, 403, 422, 429)},
+    tags=["jobs"],
+)
+async def jobs(
+    request: Request,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    owner: str | None = None,
+    since_ms: Moment = None,
+    before_ms: Moment = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
+    cursor: str = "",
+) -> dict[str, Any]:
+    """Return a page of the caller's jobs, the newest first. A job that has not ended is `pending` here."""
+    caller = check_caller(request)
+    wanted = JobFilter(owners_of(caller, owner), tuple(dict.fromkeys(state or ())), since_ms, before_ms)
+    return await page_of(services_of(request).gateway.records, wanted, limit, cursor, caller)
+
+
+@router.delete(
+    "/jobs/{job_id}", operation_id="delete_job", response_model=Deletion,
+    responses=refusals(401, 403, 404, 429) | {409: {"model": Result, "description": "The job has not ended"}},
+    tags=["jobs"],
+)  # fmt: skip
+async def delete(job_id: str, request: Request) -> Response:
+    """Delete an ended job and its result."""
+    gateway = services_of(request).gateway
+    job = await find_job(gateway.records, job_id, check_caller(request))
+    if job is None:
+        return not_found(job_id)
+    if await gateway.ended(job) is None:
+        raise JobNotEnded("The job has not ended; expected an ended one, cancel it first", request_id=job.public_id)
+    await gateway.records.delete(job.id)
+    return JSONResponse({"id": job_id, "message": "Job deleted"})
+
+
+@router.get("/queue-info", operation_id="get_queue_info", tags=["jobs"])
+async def queue_info(request: Request) -> dict[str, int]:
+    """Return the number of jobs at the broker and not ended, and of workers that have announced themselves."""
+    check_caller(request)
+    gateway = services_of(request).gateway
+    try:
+        depth = await gateway.producer.depth()
+    except BrokerUnreachable as error:
+        raise NotReady(f"The broker cannot be reached: {error}", retry_after_seconds=5) from None
+    return {
+        "queued": depth,
+        "live": await gateway.records.num_live(),
+        "workers": await gateway.fleet.num_workers(),
+    }
+
+
+@router.get(
+    "/modifiers", operation_id="list_modifiers", responses={200: {"model": list[ModifierEntry]}}, tags=["worker"]
+)
+async def modifiers(request: Request) -> list[dict[str, Any]]:
+    """Return every modifier with the JSON schema of its modifications."""
+    return services_of(request).modifiers.describe()
+
+
+@router.get("/live", operation_id="get_live", tags=["worker"])
+async def live() -> dict[str, str]:
+    """Liveness probe: reply 200 while the process responds."""
+    return {"status": "alive"}
+
+
+@router.get(
+    "/ready", operation_id="get_ready", response_model=Readiness, tags=["worker"],
+    responses={503: {"model": Readiness, "description": "Not ready, with the reason"}},
+)  # fmt: skip
+async def ready(request: Request) -> JSONResponse:
+    """Readiness probe: reply 200 when jobs are stored and sent."""
+    problems = await services_of(request).gateway.problems()
+    if not problems:
+        return JSONResponse({"status": "ready"})
+    body = {"status": "not ready", "reason": "; ".join(problems)}
+    return JSONResponse(body, status_code=503, headers={"Retry-After": "5"})
+
+
+async def _submitted(request: Request) -> Job:
+    """Return the job of a request, new or earlier. Raises WorkerError."""
+    services, gateway = services_of(request), services_of(request).gateway
+    caller = check_caller(request)
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        message = "Content-Type: not taken by a gateway; got multipart/form-data, expected application/json"
+        raise RequestRejected([Problem(message, field="Content-Type")])
+    with services.bodies.memory.lease(Sender(is_known=True)) as lease:
+        content = await services.bodies.read(request, lease)
+        body = await services.bodies.parse(content)
+        parsed = await asyncio.to_thread(_parsed, body, request)
+    await check_request(parsed.input, services.modifiers, await gateway.fleet.node_lists(), services.prompt_rules)
+    digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
+    named = parsed.input.request_id or request.headers.get("idempotency-key", "")
+    asked_id = clean_id(named) if named else fresh_id()
+    job_id = await id_to_use(gateway.records, asked_id, caller.key_name) if named else asked_id
+    try:
+        return await gateway.submit(parsed, digest, job_id, asked_id, caller)
+    except RequestIdTaken:  # just now, by another caller
+        return await gateway.submit(parsed, digest, own_id(asked_id, caller.key_name), asked_id, caller)
+
+
+def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:
+    given, raw = parse_generate(body), body["input"]
+    named = given.request_id
+    warnings = [*find_form_warnings(body), *(id_warning(named, clean_id(named), "input.request_id") if named else [])]
+    return ParsedRequest(
+        input=given,
+        raw=raw,
+        is_vast=False,
+        wants_base64=given.return_outputs_as_base64 or is_true(request.headers.get("x-return-outputs-as-base64")),
+        wants_engine_response=False,
+        base_url="",
+        warnings=tuple(warnings),
+    )
+
+
+def _reply(job: Job, status: int | None = None) -> Response:
+    return FiniteJSONResponse(result_of(job, [dict(one) for one in job.outputs]), status_code=status or job.http_status)
+
+
+def _stream(job: Job, request: Request) -> StreamingResponse:
+    return StreamingResponse(_events(job, request), media_type="text/event-stream", headers=HEADERS)
+
+
+async def _events(job: Job, request: Request) -> AsyncIterator[str]:
+    began, seq = time.monotonic(), 0
+    first = {"request_id": job.public_id, "status": "queued", "message": job.message}
+    yield _event(0, first, began)
+    async for event in services_of(request).gateway.follow(job):
+        job = event.job
+        if event.progress:
+            seq = max(seq, int(event.progress.get("seq", 0)))
+            percent = event.progress.get("percent", 0.0)
+            shown = {name: event.progress[name] for name in ("status", "message")}
+            yield _event(seq, {"request_id": job.public_id, **shown, "progress": {"percent": percent}}, began)
+    result = result_of(job, [dict(one) for one in job.outputs])
+    yield _event(seq + 1, {"request_id": job.public_id, "status": "final_result", "result": result}, began)
+
+
+def _event(event_id: int, data: Mapping[str, object], began: float) -> str:
+    timed = {**data, "timestamp": time.time(), "elapsed_time": round(time.monotonic() - began, 3)}
+    return f"id: {event_id}\ndata: {finite_json.dumps(timed)}\n\n"

@@ -1,0 +1,90 @@
+"""Process of a gateway: reads the settings and runs the HTTP server until it is stopped."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import structlog
+import uvicorn
+
+from modifiers.registry import build_registry
+from worker.api.busy import busy
+from worker.errors import SettingsInvalid, WorkerError
+from worker.gateway.app import create_gateway_app
+from worker.gateway.gateway import Gateway
+from worker.gateway.job_records import JobRecords
+from worker.gateway.routes import GatewayServices
+from worker.guard.auth import Gatekeeper
+from worker.guard.bodies import Bodies
+from worker.guard.rate_limits import RateLimits
+from worker.jobs.prompt_rules import PromptRules
+from worker.listener.certificate import Certificate
+from worker.listener.connections import ConnectionTable
+from worker.listener.open_files import fitting, num_open_files, raise_open_files
+from worker.listener.server import GuardedServer
+from worker.observe.logs import LogForm, Redaction, set_up_logs
+from worker.observe.prompt_texts import PromptTexts
+from worker.settings.environment import load_settings, trusted_proxies
+from worker.settings.settings import Settings
+from worker.settings.start_checks import check_may_listen
+from worker.sources.build import build_producer
+
+EXIT_UNUSABLE = 1
+EXIT_BAD_SETTING = 2
+GOODBYE_SECONDS = 30
+
+
+def build_services(settings: Settings) -> GatewayServices:
+    """Return what the gateway's routes use. Raises SettingsInvalid without a database and a broker."""
+    if not settings.database.is_set:
+        raise SettingsInvalid("DATABASE_URL: not set; a gateway keeps its jobs in PostgreSQL")
+    return GatewayServices(
+        gateway=Gateway(
+            JobRecords(settings.database),
+            build_producer(settings.broker),
+            settings.gateway,
+            settings.callers,
+            settings.retention,
+        ),
+        guard=Gatekeeper(settings.auth_config()),
+        caller_limits=settings.callers,
+        caller_rates=RateLimits(settings.callers),
+        bodies=Bodies(settings.bodies, settings.json_structure),
+        modifiers=build_registry(settings.folders.modifiers_path),
+        prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+    )
+
+
+def serve_gateway(**overrides: Any) -> int:
+    """Run a gateway until it is stopped; return the exit code."""
+    try:
+        settings = load_settings(**overrides).settings
+        check_may_listen(settings)
+        form = LogForm(settings.log.format, settings.log.effective_level, has_colours=not settings.log.no_color)
+        set_up_logs(form, Redaction(settings.secret_values(), PromptTexts()))
+        raise_open_files()
+        services = build_services(settings)
+    except SettingsInvalid as error:
+        sys.stderr.write(f"Settings: {error.message}\n")
+        return EXIT_BAD_SETTING
+    config = uvicorn.Config(
+        create_gateway_app(services),
+        host=settings.listen_host,
+        port=settings.listener.port,
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
+    )
+    connections = ConnectionTable(fitting(settings.connections, num_open_files()), trusted_proxies())
+    tls = settings.tls_files()
+    structlog.get_logger("gateway").info("gateway starting", host=settings.listen_host, port=settings.listener.port)
+    try:
+        server = GuardedServer(config, connections, busy, None if tls is None else Certificate(tls))
+        server.run()
+    except (WorkerError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_UNUSABLE
+    return 0 if server.started else EXIT_UNUSABLE

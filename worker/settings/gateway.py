@@ -1,0 +1,17 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from worker.settings.section import PositiveInt, Seconds, Section, env
+
+
+class GatewayConfig(Section):
+    """Limits of a gateway, which has no engine: its jobs are in PostgreSQL and at the broker."""
+
+    max_live: Annotated[PositiveInt, env("GATEWAY_MAX_JOBS")] = 100_000
+    """Jobs of all gateways that have not ended; more get 503."""
+
+    cancel_seconds: Annotated[Seconds, env("GATEWAY_CANCEL_SECONDS")] = 5.0
+    """Seconds for which `/cancel` waits until a worker has ended the job."""
