@@ -118,7 +118,7 @@ WORKER_RULES = (
     # The command line: none of its commands but `serve` loads the server.
     Rule("worker.worker_client", WORKER_EDGE),
     Rule("worker.client_stream", (*WORKER_EDGE, "worker.worker_client")),
-    Rule("worker.models", (*WORKER_EDGE, *SHARED)),
+    Rule("worker.models", (*WORKER_FILES, *SHARED)),
     Rule("worker.models_command", (*WORKER_EDGE, "worker.models")),
     Rule("worker.doctor_command", (*WORKER_EDGE, "worker.doctor")),
     Rule("worker.benchmark_command", (*WORKER_EDGE, "worker.engines", "worker.worker_client")),
@@ -560,8 +560,8 @@ def test_nothing_but_its_folder_names_a_family() -> None:
 def test_the_front_names_no_known_model() -> None:
     """Neither a file nor a tensor of one, in code or texts; the table of known models is data."""
     table = tomllib.loads((ROOT / "worker" / "models" / "known.toml").read_text("utf-8"))
-    files = [entry["file_name"] for entry in table.values() if "file_name" in entry]
-    names = [*files, *(name.rpartition("/")[2] for name in files), "diffusion_model.", "cond_stage_model."]
+    addresses = [source for entry in table.values() for source in entry.get("sources", ())]
+    names = [*(address.rpartition("/")[2] for address in addresses), "diffusion_model.", "cond_stage_model."]
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sources(*FRONT)

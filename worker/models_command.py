@@ -1,79 +1,233 @@
-"""Commands `darkroom models`: fetch known models, list the files, verify them."""
+"""Commands `darkroom models`: fetch, list, verify, lock and prune model files."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from worker.models.errors import ModelBroken, ModelsError
-from worker.models.fetch import fetch_model
-from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models
-from worker.models.known import known_files, known_models, known_sets
+from worker.errors import SettingsInvalid
+from worker.models.download.downloader import DownloadProgress, part_progress
+from worker.models.entry import ModelEntry
+from worker.models.errors import ManifestInvalid, ModelBroken, ModelsError
+from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models, sha256_of
+from worker.models.library import ModelLibrary, build_library
+from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
+from worker.models.prune import find_surplus
 from worker.settings.environment import load_settings
 
-commands = typer.Typer(no_args_is_help=True, help="Fetch, list and verify model files.")
+commands = typer.Typer(no_args_is_help=True, help="Fetch, list, verify, lock and prune model files.")
 BaseDirectory = Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")]
+ManifestPath = Annotated[Path | None, typer.Option("--manifest", help="MODELS_MANIFEST")]
+SHOWN_SECONDS = 5.0  # between two lines of a download's progress
 
 
 @commands.command("fetch")
 def fetch_command(
-    name: Annotated[str, typer.Argument(help="a name that `known` lists")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="names that `known` lists; none: all of the manifest")
+    ] = None,
     base_directory: BaseDirectory = None,
+    manifest: ManifestPath = None,
 ) -> None:
-    """Download a known model, each of its files that is not there.
+    """Download models, each of their files that is not there.
 
-    Exit code 3: the hub is out of reach; 4: a file is broken; 5: it broke off.
+    Exit code 2: unknown name or broken manifest; 3: a source is out of reach; 4: a file is broken; 5: it broke off;
+    6: access refused; 7: not at its source; 8: the disk is full.
     """
+    library = _library(base_directory, manifest)
     try:
-        for known in known_files(name):
-            fetch_model(known, _models_directory(base_directory), typer.echo)
+        entries = [entry for name in names for entry in library.manifest.named(name)] if names else _required(library)
+        asyncio.run(_fetch(library, entries))
     except ModelsError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(error.exit_code) from None
+        _fail(error)
 
 
 @commands.command("known")
-def known_command() -> None:
+def known_command(base_directory: BaseDirectory = None, manifest: ManifestPath = None) -> None:
     """List the models that `fetch` knows, with their sizes."""
-    for name, model in known_models().items():
-        size = f"{model.size_bytes / 1e6:10.1f} MB" if model.size_bytes else f"{'unknown':>13}"
-        typer.echo(f"{size}  {name:22}{model.label} ({model.repository})")
-    for name, item in known_sets().items():
+    known = _library(base_directory, manifest).manifest
+    for name, entry in known.entries.items():
+        size = f"{entry.size_bytes / 1e6:10.1f} MB" if entry.size_bytes else f"{'unknown':>13}"
+        typer.echo(f"{size}  {name:22}{entry.label} ({entry.sources[0]})")
+    for name, item in known.sets.items():
         typer.echo(f"{len(item.files):7} files  {name:22}{item.label} ({', '.join(item.files)})")
 
 
 @commands.command("list")
-def list_command(base_directory: BaseDirectory = None) -> None:
-    """List every model file below models/ with its size, and those that come with the engine."""
-    folder = _models_directory(base_directory)
-    models = list_models(folder)
+def list_command(base_directory: BaseDirectory = None, manifest: ManifestPath = None) -> None:
+    """List every model file below models/ with its size, those that the manifest lacks, and the built-in ones."""
+    library = _library(base_directory, manifest)
+    models = list_models(library.directory)
     for model in models:
         typer.echo(f"{model.size_bytes / 1e6:10.1f} MB  {model.name}")
+    for entry in library.manifest.required():
+        if not entry.path_below(library.directory).is_file():
+            typer.echo(f"{_state(library, entry):>13}  {entry.place}")
     for model in list_models(BUILT_IN_FOLDER):
         typer.echo(f"{model.size_bytes / 1e6:10.1f} MB  {model.name}  (built in)")
     if not models:
-        typer.echo(f"No model files below {folder}", err=True)
+        typer.echo(f"No model files below {library.directory}", err=True)
+
+
+@commands.command("plan")
+def plan_command(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="names that `known` lists; none: all of the manifest")
+    ] = None,
+    base_directory: BaseDirectory = None,
+    manifest: ManifestPath = None,
+) -> None:
+    """Show what `fetch` would download, from where, and how many bytes. Nothing is asked for."""
+    library = _library(base_directory, manifest)
+    try:
+        entries = [entry for name in names for entry in library.manifest.named(name)] if names else _required(library)
+        locked = read_lock(library.lock_path)
+    except ModelsError as error:
+        _fail(error)
+        return
+    missing = [with_locked(entry, locked) for entry in entries if not entry.path_below(library.directory).is_file()]
+    for entry in missing:
+        size = f"{entry.size_bytes / 1e6:10.1f} MB" if entry.size_bytes else f"{'unknown':>13}"
+        typer.echo(f"{size}  {entry.place} from {', '.join(map(str, entry.sources))}")
+    unknown = sum(entry.size_bytes is None for entry in missing)
+    more = f", and {unknown} of unknown size" if unknown else ""
+    total = sum(entry.size_bytes or 0 for entry in missing)
+    typer.echo(f"{len(missing)} of {len(entries)} to fetch: {total / 1e6:.1f} MB{more}", err=True)
 
 
 @commands.command("verify")
-def verify_command(base_directory: BaseDirectory = None) -> None:
-    """Check every model file: its structure, and its checksum where one was recorded. Exit code 4: one is broken."""
-    num_broken, folder = 0, _models_directory(base_directory)
-    models = list_models(folder)
+def verify_command(base_directory: BaseDirectory = None, manifest: ManifestPath = None) -> None:
+    """Check every model file: its structure, and its checksum where one is known. Exit code 4: one is broken."""
+    library = _library(base_directory, manifest)
+    num_broken = 0
+    models = list_models(library.directory)
+    expected = _expected_digests(library)
     for model in models:
-        problem = find_problem(model.path)
+        problem = find_problem(model.path, expected.get(model.name))
         num_broken += problem is not None
         typer.echo(f"{'BROKEN' if problem else 'good':8}{model.name}{f': it {problem}' if problem else ''}")
     if models:
         typer.echo(f"{len(models)} checked, {num_broken} broken", err=True)
     else:
-        typer.echo(f"No model files below {folder}", err=True)
+        typer.echo(f"No model files below {library.directory}", err=True)
     if num_broken:
         raise typer.Exit(ModelBroken.exit_code)
 
 
-def _models_directory(base_directory: Path | None) -> Path:
+@commands.command("lock")
+def lock_command(base_directory: BaseDirectory = None, manifest: ManifestPath = None) -> None:
+    """Write size and SHA-256 of the manifest's files that are here to the lock file beside the manifest."""
+    library = _library(base_directory, manifest)
+    try:
+        locked = read_lock(library.lock_path)
+        new = {
+            entry.place: LockedFile(sha256_of(path), path.stat().st_size)
+            for entry in library.manifest.entries.values()
+            if entry.place not in locked and (path := entry.path_below(library.directory)).is_file()
+        }
+        add_to_lock(library.lock_path, new)
+    except ModelsError as error:
+        _fail(error)
+        return
+    typer.echo(f"{library.lock_path}: {len(new)} added, {len(locked) + len(new)} files")
+
+
+@commands.command("prune")
+def prune_command(
+    base_directory: BaseDirectory = None,
+    manifest: ManifestPath = None,
+    yes: Annotated[bool, typer.Option("--yes", help="remove them")] = False,
+) -> None:
+    """List downloaded files that the manifest does not ask for and parts of broken downloads; `--yes` removes them.
+
+    Files that were put there by other means are kept.
+    """
+    library = _library(base_directory, manifest)
+    surplus = find_surplus(library.directory, {entry.place for entry in library.manifest.required()}, time.time())
+    for item in surplus:
+        typer.echo(f"{item.size_bytes / 1e6:10.1f} MB  {item.name}")
+        if yes:
+            item.remove()
+    total = sum(item.size_bytes for item in surplus)
+    typer.echo(f"{len(surplus)} files, {total / 1e6:.1f} MB{' removed' if yes else '; --yes removes them'}", err=True)
+
+
+async def _fetch(library: ModelLibrary, entries: Sequence[ModelEntry]) -> None:
+    """Fetch all entries, as many at once as the settings allow; the others go on where one fails."""
+    downloader = library.downloader()
+    try:
+        tasks = [_fetch_one(library, downloader.fetch, entry, number) for number, entry in enumerate(entries)]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        await downloader.close()
+    errors = [error for error in results if isinstance(error, BaseException)]
+    for error in errors[1:]:
+        typer.echo(str(error), err=True)
+    if errors:
+        raise errors[0]
+
+
+async def _fetch_one(library: ModelLibrary, fetch: Callable[..., Any], entry: ModelEntry, number: int) -> None:
+    path = entry.path_below(library.directory)
+    if path.is_file():
+        typer.echo(f"{path} is here already")
+        return
+    shown_at = [0.0]
+
+    def show(progress: DownloadProgress) -> None:
+        now = time.monotonic()
+        if now - shown_at[0] >= SHOWN_SECONDS and progress.total_bytes:
+            size = f"{progress.total_bytes / 1e9:.2f} GB"
+            typer.echo(f"fetching {entry.name} {progress.percent:.0f} % of {size} from {progress.source}")
+            shown_at[0] = now
+
+    await fetch(entry, priority=(number,), on_progress=show)
+    typer.echo(f"{path} is complete and verified")
+
+
+def _required(library: ModelLibrary) -> tuple[ModelEntry, ...]:
+    required = library.manifest.required()
+    if not required:
+        raise ManifestInvalid(
+            "models fetch: no name and no manifest that asks for a file; expected a name, or models.toml"
+        )
+    return required
+
+
+def _expected_digests(library: ModelLibrary) -> dict[str, str]:
+    """Return the SHA-256 of manifest and lock by place."""
+    try:
+        locked = read_lock(library.lock_path)
+    except ModelsError as error:
+        _fail(error)
+        return {}
+    entries = [with_locked(entry, locked) for entry in library.manifest.entries.values()]
+    return {entry.place: entry.sha256 for entry in entries if entry.sha256}
+
+
+def _state(library: ModelLibrary, entry: ModelEntry) -> str:
+    found = part_progress(library.directory, entry)
+    return f"{100 * found[0] / found[1]:.0f} % fetched" if found else "missing"
+
+
+def _library(base_directory: Path | None, manifest: Path | None) -> ModelLibrary:
     given: dict[str, Any] = {} if base_directory is None else {"base_directory": base_directory}
-    return load_settings(**given).settings.folders.base / "models"
+    given |= {} if manifest is None else {"models_manifest": manifest}
+    try:
+        return build_library(load_settings(**given).settings)
+    except ModelsError as error:
+        _fail(error)
+        raise
+    except SettingsInvalid as error:
+        typer.echo(error.message, err=True)
+        raise typer.Exit(2) from None
+
+
+def _fail(error: ModelsError) -> None:
+    typer.echo(str(error), err=True)
+    raise typer.Exit(error.exit_code) from None

@@ -26,7 +26,7 @@ from tests.deploy.recipes import (
     yaml_files,
 )
 from worker.api import health
-from worker.models.known import known_models
+from worker.models.manifest import built_in_manifest
 from worker.settings.environment import load_settings
 from worker.settings.variable_names import known_names
 
@@ -78,7 +78,7 @@ def test_hooks_run_modules_of_the_image() -> None:
     (container,) = kubernetes_deployment()["containers"]
     module = container["lifecycle"]["preStop"]["exec"]["command"][2]
     assert (ROOT / Path(*module.removeprefix("darkroom.").split("."))).with_suffix(".py").is_file()
-    known = set(known_models())
+    known = set(built_in_manifest().entries) | set(built_in_manifest().sets)
     commands = [value for path in yaml_files() for value in all_values(yaml_documents(path)) if isinstance(value, list)]
     fetched = [command[3] for command in commands if command[:3] == ["darkroom", "models", "fetch"]]
     assert fetched and set(fetched) <= known

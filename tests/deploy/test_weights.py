@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.deploy.recipes import DEPLOY
-from worker.models.known import known_models
+from worker.models.manifest import built_in_manifest
 
 WEIGHTS = b"weights" * 1000
 
@@ -73,7 +73,7 @@ def test_another_file_or_a_place_outside_is_refused_and_the_rest_is_fetched(tmp_
 
 
 def test_the_manifest_names_a_file_as_the_known_models_do() -> None:
-    known = {model.sha256: f"{model.folder}/{model.file_name}" for model in known_models().values()}
+    known = {entry.sha256: entry.place for entry in built_in_manifest().entries.values()}
     lines = (DEPLOY / "weights" / "models.txt").read_text(encoding="utf-8").splitlines()
     for line in (line for line in lines if line and not line.startswith("#")):
         sha256, place, url = line.split()

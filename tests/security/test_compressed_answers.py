@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from tests.security.lying_server import BUFFERED_BYTES, MIB, LyingServer, answer, endless
 from tests.worker.inputs.test_fetch import asking, fetcher, picture
+from tests.worker.models.downloading import downloader_at, entry_of
 from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.public_key import PublicKeySource
 from worker.autoscaler.vast.reports import Reporter
@@ -27,15 +28,14 @@ from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.inputs.refusals import DownloadFailed
 from worker.jobs.webhook_rows import WebhookRow
+from worker.models.download.open_source import SourceAccess
 from worker.models.errors import DownloadBroke
-from worker.models.fetch import fetch_model
-from worker.models.known import KnownModel
 from worker.outputs.webhook import WebhookSender
+from worker.settings.environment import HubAccess
 from worker.settings.platforms import VastConfig
 
 ROOT = Path(__file__).parents[2]
 PICTURE = picture()
-SMALL = KnownModel("A small model", "someone/small", "small.safetensors", "checkpoints")
 EXPANDED_BYTES = 64 * MIB
 PEAK_BYTES = 24 * MIB
 
@@ -216,7 +216,13 @@ def test_a_compressing_server_is_refused_by_the_command_line(liar: LyingServer) 
 def test_a_hub_that_compresses_is_refused(liar: LyingServer, tmp_path: Path) -> None:
     told: dict[str, Any] = {"ETag": '"' + "a" * 64 + '"', "X_Repo_Commit": "b" * 40, "X_Linked_Size": str(MIB)}
     liar.scripts |= {"HEAD /": answer(200, **told), "GET /": answer(200, bomb("br"), Content_Encoding="br", **told)}
-    with PeakMemory() as peak, pytest.raises(DownloadBroke, match="EncodedResponse"):
-        fetch_model(SMALL, tmp_path, lambda _: None, endpoint=liar.url)
+    entry = entry_of("hf://someone/small/small.safetensors")
+
+    async def fetch() -> None:
+        async with downloader_at(tmp_path / "models", SourceAccess(hub=HubAccess(liar.url))) as downloader:
+            await downloader.fetch(entry)
+
+    with PeakMemory() as peak, pytest.raises(DownloadBroke, match="Content-Encoding"):
+        asyncio.run(fetch())
     assert peak.num_bytes < PEAK_BYTES
     assert all(b"accept-encoding: identity" in head.lower() for head in liar.heads)

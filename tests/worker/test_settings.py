@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from worker.errors import SettingsInvalid
-from worker.settings.environment import child_environment, hub_token, load_settings, runpod_environment
+from worker.settings.environment import child_environment, hub_access, load_settings, runpod_environment
 from worker.settings.settings import Settings
 from worker.settings.start_checks import check_may_listen, find_open_doors
 from worker.settings.variable_names import known_names
@@ -272,13 +272,12 @@ def test_a_secret_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_the_hubs_token_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("HF_TOKEN", "HF_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
-    assert hub_token() is None
     (tmp_path / "token").write_text("planted-token\n")
     monkeypatch.setenv("HF_TOKEN_FILE", str(tmp_path / "token"))
-    assert hub_token() == "planted-token"
+    assert hub_access().token.get_secret_value() == "planted-token"
     monkeypatch.setenv("HF_TOKEN", "planted-other")
     with pytest.raises(SettingsInvalid, match="HF_TOKEN: set beside HF_TOKEN_FILE"):
-        hub_token()
+        hub_access()
 
 
 def test_a_secrets_file_is_named_in_the_env_file_too(tmp_path: Path) -> None:

@@ -36,23 +36,30 @@ def _model_files(models_directory: Path) -> Iterator[ModelFile]:
             yield ModelFile(str(name), path, path.stat().st_size)
 
 
-def find_problem(path: Path) -> str | None:
-    """Return the problem of a model file: a truncated or damaged structure, or a wrong checksum. None without one."""
+def find_problem(path: Path, expected: str | None = None) -> str | None:
+    """Return the problem of a model file: a truncated or damaged structure, or a wrong checksum. None without one.
+
+    `expected` is the SHA-256 that a manifest gives; without it the one that was recorded at the download counts.
+    """
     problem = find_file_problem(path)
     if problem is not None:
         return problem
     recorded = checksum_path(path)
-    if recorded.is_file():
+    if expected is None and recorded.is_file():
         expected = recorded.read_text().split(" ", 1)[0].strip()
+    if expected is not None:
         found = sha256_of(path)
         if found != expected:
-            return f"has SHA-256 {found}, and had {expected} when it was fetched"
+            return f"has SHA-256 {found}, expected {expected}"
     return None
 
 
-def find_file_problem(path: Path) -> str | None:
-    """Compare the header of a safetensors file with its length and return the problem; None for other kinds of file."""
-    if path.suffix.lower() not in (".safetensors", ".sft"):
+def find_file_problem(path: Path, name: str = "") -> str | None:
+    """Compare the header of a safetensors file with its length and return the problem; None for other kinds of file.
+
+    `name` tells the kind where the path does not.
+    """
+    if Path(name or path.name).suffix.lower() not in (".safetensors", ".sft"):
         return None
     size_bytes = path.stat().st_size
     with path.open("rb") as file:

@@ -43,6 +43,7 @@ FRAMED_ENCODING = "aws-chunked"  # some stores repeat it of an upload; the objec
 MAY_NOT_LIST = "AccessDenied"
 
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d{1,2}")
+_PLACE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _BODY_REGION = re.compile(rb"<Region>([a-z0-9-]{1,32})</Region>")
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]{1,2048})</UploadId>")
@@ -63,10 +64,17 @@ class StoreFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object under way: its length where the store gives one, and its bytes as they come."""
+    """An object under way: its length where the store gives one, and its bytes as they come.
+
+    `first` is the place of the first byte where the store sent a part as it was asked, else None; `size_bytes` is the
+    whole object's. `validator` differs for different contents.
+    """
 
     length: int | None
     chunks: AsyncIterator[bytes]
+    first: int | None = None
+    size_bytes: int | None = None
+    validator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +108,22 @@ class S3Stores:
             await self._trusted.aclose()
 
     @asynccontextmanager
-    async def read(self, target: S3Target, key: str) -> AsyncIterator[StoredObject]:
-        """Open an object. Raises StoreFailed, also while its bytes come; AddressRefused, HostUnknown."""
-        call = _Call("get_object", "GET", {"Key": key})
+    async def read(
+        self, target: S3Target, key: str, part: tuple[int, int] | None = None
+    ) -> AsyncIterator[StoredObject]:
+        """Open an object, or a part of it: from one place to another (exclusive).
+
+        Raises StoreFailed, also while its bytes come; AddressRefused, HostUnknown.
+        """
+        headers = {} if part is None else {"Range": f"bytes={part[0]}-{part[1] - 1}"}
+        call = _Call("get_object", "GET", {"Key": key}, headers)
         async with self._answer(target, call) as response:
             if response.headers.get("content-encoding", "").strip().lower() != FRAMED_ENCODING:
                 check_is_plain(response)
             declared = response.headers.get("content-length", "")
             length = int(declared) if declared.isascii() and declared.isdigit() else None
-            yield StoredObject(length, response.aiter_raw())
+            first, size_bytes = _place_of(response) or (None, length)
+            yield StoredObject(length, response.aiter_raw(), first, size_bytes, response.headers.get("etag", ""))
 
     async def write(self, target: S3Target, path: Path, key: str, media_type: str) -> None:
         """Store a file, a large one in parts. Raises StoreFailed, OSError, AddressRefused, HostUnknown."""
@@ -315,6 +330,12 @@ def _bytes_of(path: Path, start: int, num_bytes: int) -> MakeBody:
                 yield piece
 
     return pieces
+
+
+def _place_of(response: httpx.Response) -> tuple[int, int] | None:
+    """Return the first place of the part that an answer holds, and the object's size; None for a whole object."""
+    found = _PLACE.fullmatch(response.headers.get("content-range", "").strip())
+    return (int(found[1]), int(found[2])) if response.status_code == 206 and found is not None else None
 
 
 def _completion(tags: list[str]) -> bytes:

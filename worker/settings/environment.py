@@ -11,9 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.request import getproxies
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic_settings import DotEnvSettingsSource
 
 from worker.child_environment import find_pattern_problem, listed_environment
@@ -30,6 +31,9 @@ from worker.settings.variable_names import (
     private_names,
     secret_names,
 )
+
+HUB_ENDPOINT: Final = "https://huggingface.co"
+CIVITAI_ENDPOINT: Final = "https://civitai.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +115,41 @@ def read_secret_files(names: Mapping[str, str]) -> dict[str, str]:
     return values
 
 
-def hub_token() -> str | None:
-    """Return the token in HF_TOKEN_FILE; None leaves it to the hub library's own variables. Raises SettingsInvalid."""
-    return _read_secret_file("HF_TOKEN", os.environ)
+@dataclass(frozen=True, slots=True)
+class HubAccess:
+    """Address and token of a site with models; an empty token is none. `is_offline`: it must not be asked."""
+
+    endpoint: str
+    token: SecretStr = SecretStr("")
+    is_offline: bool = False
+
+
+def hub_access() -> HubAccess:
+    """Return the access to the Hugging Face hub, from the variables that its own library reads, and HF_TOKEN_FILE.
+
+    Without HF_TOKEN it is the token that the hub's own login command has stored. Raises SettingsInvalid.
+    """
+    token = _read_secret_file("HF_TOKEN", os.environ) or os.environ.get("HF_TOKEN", "")
+    if not token:
+        from huggingface_hub import get_token
+
+        token = get_token() or ""
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return HubAccess(os.environ.get("HF_ENDPOINT", "") or HUB_ENDPOINT, SecretStr(token.strip()), is_offline)
+
+
+def civitai_access() -> HubAccess:
+    """Return the access to Civitai, from CIVITAI_TOKEN, CIVITAI_TOKEN_FILE and CIVITAI_ENDPOINT.
+
+    Raises SettingsInvalid.
+    """
+    token = _read_secret_file("CIVITAI_TOKEN", os.environ) or os.environ.get("CIVITAI_TOKEN", "")
+    return HubAccess(os.environ.get("CIVITAI_ENDPOINT", "") or CIVITAI_ENDPOINT, SecretStr(token.strip()))
+
+
+def has_proxy() -> bool:
+    """Return True if the environment names a proxy for addresses of the web."""
+    return not getproxies().keys().isdisjoint({"http", "https", "all"})
 
 
 def _read_secret_file(name: str, names: Mapping[str, str]) -> str | None:

@@ -43,6 +43,7 @@ from worker.settings.listener import (
     LogSettings,
     TlsFiles,
 )
+from worker.settings.models import ModelSettings
 from worker.settings.outputs import InputLimits, NetworkSettings, OutputConfig, S3Config, WebhookConfig
 from worker.settings.platforms import (
     AutoscalerSettings,
@@ -116,6 +117,8 @@ class Settings(BaseSettings):
     """Limits of one caller"""
     inputs: InputLimits = InputLimits()
     """Inputs"""
+    models: ModelSettings = ModelSettings()
+    """Models"""
     network: NetworkSettings = NetworkSettings()
     """Private addresses"""
     s3: S3Config = S3Config()

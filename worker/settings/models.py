@@ -1,0 +1,64 @@
+"""Settings of model files: the manifest, downloads, and what a job may fetch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from worker.settings.section import LOWER, NaturalInt, PositiveSeconds, Section, env
+
+FetchMissing = Literal["off", "manifest", "any"]
+
+
+def parse_tokens(text: str) -> list[tuple[str, SecretStr]]:
+    """Parse a comma list of `https://host/folder=token`. Raises ValueError, without repeating a token."""
+    found = []
+    for number, part in enumerate((part.strip() for part in text.split(",") if part.strip()), start=1):
+        prefix, sign, token = part.partition("=")
+        parts = urlsplit(prefix.strip())
+        if not sign or parts.scheme not in ("http", "https") or not parts.hostname or not token.strip():
+            raise ValueError(f"entry {number}: expected https://host/folder=token")
+        found.append((prefix.strip(), SecretStr(token.strip())))
+    return found
+
+
+def _check_tokens(value: SecretStr) -> SecretStr:
+    parse_tokens(value.get_secret_value())
+    return value
+
+
+class ModelSettings(Section):
+    """Sources of model files and limits of their downloads."""
+
+    manifest: Annotated[Path | None, env("MODELS_MANIFEST")] = None
+    """Manifest of model files ([weights](weights.md)). Empty: `BASE_DIRECTORY/models.toml` if it is there."""
+
+    fetch_missing: Annotated[FetchMissing, LOWER, env("FETCH_MISSING")] = "off"
+    """Model files that a job fetches before it runs: `off` none, `manifest` those of the manifest and the well-known
+    ones, `any` also those for which the workflow gives a download address."""
+
+    num_connections: Annotated[Annotated[int, Field(gt=0, le=32)], env("MODEL_CONNECTIONS")] = 4
+    """Connections for the download of one model file."""
+
+    num_downloads: Annotated[Annotated[int, Field(gt=0, le=32)], env("MODEL_DOWNLOADS")] = 2
+    """Model files that are downloaded at once."""
+
+    bytes_per_second: Annotated[NaturalInt, env("MODEL_BANDWIDTH")] = 0
+    """Most bytes a second for all model downloads together; 0: no limit."""
+
+    timeout_seconds: Annotated[PositiveSeconds, env("MODEL_TIMEOUT")] = 30.0
+    """Seconds without a byte after which a model's download is tried again."""
+
+    tokens: Annotated[Annotated[SecretStr, AfterValidator(_check_tokens)], env("MODEL_TOKENS")] = SecretStr("")
+    """Comma list of `https://host/folder=token`: bearer tokens for downloads from these addresses. `HF_TOKEN` and
+    `CIVITAI_TOKEN` are for the hub and Civitai."""
+
+    def manifest_path(self, base_directory: Path) -> Path | None:
+        """Return the manifest to read; None without one."""
+        if self.manifest is not None:
+            return self.manifest
+        default = base_directory / "models.toml"
+        return default if default.is_file() else None
