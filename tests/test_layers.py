@@ -64,7 +64,14 @@ WORKER_LEAVES = (
 WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LEAVES)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
 WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.s3")
-WORKER_PARTS = (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.demo_model")
+WORKER_PARTS = (
+    *WORKER_FILES,
+    "worker.inputs",
+    "worker.outputs",
+    "worker.engines",
+    "worker.demo_model",
+    "worker.models",
+)
 WORKER_JOBS = (*WORKER_PARTS, "worker.workflows", "worker.modifier_defaults", "worker.jobs", "worker.listener")
 WORKER_OWNERS = (*WORKER_JOBS, "worker.qualification", "worker.autoscaler")
 SHARED = ("machine", "names")

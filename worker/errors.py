@@ -4,6 +4,7 @@
       CallerError                 the request is wrong; sending it again unchanged is useless
         RequestRejected           body, modifier or workflow: every problem with its field or node id
         InputRejected             an input the request names cannot be fetched or used (URL, size, type, address)
+        ModelUnavailable          a model file the workflow names cannot be fetched: no access, absent, broken
         JobNotFound               no job has that id
         RequestIdConflict         the id is taken by a request with another body
         JobNotEnded               the job is live and cannot be deleted
@@ -34,6 +35,7 @@
           EngineCrashed           its process ended during the job, twice
           DeviceLost              the accelerator failed under the job, twice
         EngineStartFailed         the engine's process ended before it answered
+        ModelSourceFailed         no source of a model file could be reached, or the download broke off
         StateUnusable             the state directory or database cannot be used (locked by another front, not writable)
           StateTakenOver          another worker has taken this one's jobs
         SubmissionFailed          an internal error before there was a job
@@ -159,6 +161,12 @@ class InputRejected(CallerError):
     """Error for an input file that cannot be fetched or used. `fields` may name `url`, `node_id`, `limit_bytes`..."""
 
     code = "input_rejected"
+
+
+class ModelUnavailable(CallerError):
+    """Error for a model file that no source gives. `fields`: model, reason, node_id, class_type, field."""
+
+    code = "model_unavailable"
 
 
 class JobNotFound(CallerError):
@@ -356,6 +364,12 @@ class EngineStartFailed(PlatformError):
     code = "engine_start_failed"
 
 
+class ModelSourceFailed(PlatformError):
+    """Error for sources of a model file that do not answer, or break off. `fields` as of ModelUnavailable."""
+
+    code = "model_source_failed"
+
+
 class StateUnusable(PlatformError):
     code = "state_unusable"
 
@@ -377,6 +391,7 @@ class SettingsInvalid(PlatformError):
 HTTP_STATUS: Mapping[type[WorkerError], int] = {
     RequestRejected: 422,
     InputRejected: 422,
+    ModelUnavailable: 422,
     JobNotFound: 404,
     RouteNotFound: 404,
     MethodNotAllowed: 405,
@@ -409,6 +424,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     DeliveryFailed: 500,
     EngineUnreachable: 502,
     EngineStartFailed: 502,
+    ModelSourceFailed: 502,
     StateUnusable: 500,
     SubmissionFailed: 500,
     SettingsInvalid: 500,

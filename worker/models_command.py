@@ -220,9 +220,6 @@ def _library(base_directory: Path | None, manifest: Path | None) -> ModelLibrary
     given |= {} if manifest is None else {"models_manifest": manifest}
     try:
         return build_library(load_settings(**given).settings)
-    except ModelsError as error:
-        _fail(error)
-        raise
     except SettingsInvalid as error:
         typer.echo(error.message, err=True)
         raise typer.Exit(2) from None

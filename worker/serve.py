@@ -27,8 +27,9 @@ from worker.listener.server import GuardedServer
 from worker.observe.log_markers import write_marker
 from worker.observe.logs import LogForm, Redaction, set_up_logs
 from worker.observe.prompt_texts import PromptTexts
-from worker.settings.environment import load_settings
+from worker.settings.environment import load_settings, site_tokens
 from worker.settings.listener import TlsFiles
+from worker.settings.models import parse_tokens
 from worker.settings.settings import Settings
 from worker.settings.start_checks import check_may_listen
 from worker.startup import Front
@@ -78,13 +79,14 @@ def serve(**overrides: Any) -> int:
     try:
         loaded = load_settings(**overrides)
         check_may_listen(loaded.settings)
+        secrets = known_secrets(loaded.settings)
     except SettingsInvalid as error:
         sys.stderr.write(f"Settings: {error.message}\n")
         return EXIT_BAD_SETTING
     settings = loaded.settings
     prompt_texts = PromptTexts()
     form = LogForm(settings.log.format, settings.log.effective_level, has_colours=not settings.log.no_color)
-    set_up_logs(form, Redaction(known_secrets(settings), prompt_texts))
+    set_up_logs(form, Redaction(secrets, prompt_texts))
     log = structlog.get_logger("main")
     for warning in loaded.warnings:
         log.warning(warning)
@@ -163,10 +165,11 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
 
 
 def known_secrets(settings: Settings) -> list[str]:
-    """Return every secret value of the settings, for redaction in the log."""
+    """Return every secret value of the settings, for redaction in the log. Raises SettingsInvalid."""
     keys = [key.get_secret_value().split(":") for key in (*settings.access.api_keys, *settings.access.admin_api_keys)]
     of_keys = [parts[1] for parts in keys if len(parts) > 1 and parts[1].lower() != HASHED]
-    return [*settings.secret_values(), *of_keys, *settings.tracing.header_values().values()]
+    of_hosts = [token.get_secret_value() for _, token in parse_tokens(settings.models.tokens.get_secret_value())]
+    return [*settings.secret_values(), *of_keys, *site_tokens(), *of_hosts, *settings.tracing.header_values().values()]
 
 
 def leave(code: int) -> NoReturn:

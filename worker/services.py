@@ -19,6 +19,7 @@ from worker.identity.caller import Identity
 from worker.inputs.uploads import UploadedFiles
 from worker.jobs.admission import Admission, Gate
 from worker.jobs.caller_quota import CallerQuota
+from worker.jobs.job_models import JobModels
 from worker.jobs.outbox import Outbox
 from worker.jobs.pipeline import Pipeline
 from worker.jobs.prompt_rules import PromptRules
@@ -57,6 +58,7 @@ class Services:
     admission: Admission
     gate: Gate
     inputs: JobInputs
+    models: JobModels
     uploads: UploadedFiles
     modifiers: ModifierRegistry
     links: LinkSigner

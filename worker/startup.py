@@ -40,6 +40,7 @@ from worker.jobs.event_notices import EventNotices
 from worker.jobs.expiry import Expiry
 from worker.jobs.job import Credentials, Job, JobState, JobTimes
 from worker.jobs.job_log import JobLog
+from worker.jobs.job_models import JobModels
 from worker.jobs.job_spans import JobSpans
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
@@ -53,6 +54,7 @@ from worker.jobs.webhook_rows import WebhookRow
 from worker.json_values import JsonObject
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import fitting, num_open_files
+from worker.models.library import build_library
 from worker.observe.gpu_metrics import GpuMetrics
 from worker.observe.http_metrics import HttpMetrics
 from worker.observe.io_metrics import IoMetrics
@@ -127,6 +129,7 @@ class Front:
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.folders.state_path)
         self._external_io = ExternalIo(settings, self._io_metrics, self._own_key.secret)
+        self._models = JobModels(build_library(settings), settings.models.fetch_missing)
         self._tracer = build_tracer(settings.tracing)
         self._spans = JobSpans(self._tracer)
         sender = self._external_io.webhook_sender
@@ -209,6 +212,7 @@ class Front:
             admission=admission,
             gate=gate,
             inputs=self._external_io.inputs,
+            models=self._models,
             uploads=self._external_io.uploads,
             modifiers=self._modifiers(),
             links=LinkSigner(self._link_key(), settings.outputs.link_seconds),
@@ -293,6 +297,7 @@ class Front:
             on_end=self._job_ended,
             job_log=JobLog(self._prompt_texts, has_prompts=settings.log.has_prompts),
             spans=self._spans,
+            models=self._models,
         )
 
     def _build_intake(self) -> Intake | None:
@@ -543,6 +548,7 @@ class Front:
         await self._fleet.stop(is_immediate=self.services.pipeline.has_drain_ended)
         await self.services.platform.close()
         await self._external_io.close()
+        await self._models.close()
         self._spans.close()
         self._own_key.withdraw()
         with contextlib.suppress(WorkerError):

@@ -20,6 +20,7 @@ from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
+from worker.jobs.job_models import page_of
 from worker.jobs.page_workflow import as_prompt
 from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import resolve
@@ -158,7 +159,9 @@ async def _prompt_checked_by(
         if parsed.files:
             prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
-        await engine.check(planned.prompt, planned.pending_files)
+        page = page_of(_extra_data(parsed.input))
+        models = await off_loop(is_large, services.models.pending_names, prompt, object_info, page)
+        await engine.check(planned.prompt, (*planned.pending_files, *models))
         cost = await _cost(services, prompt, engine)
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too

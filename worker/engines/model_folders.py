@@ -24,6 +24,9 @@ KIND_OF_INPUT: Mapping[str, str] = {
     "clip_name1": "text_encoders",
     "clip_name2": "text_encoders",
     "clip_name3": "text_encoders",
+    "clip_name4": "text_encoders",
+    "photomaker_model_name": "photomaker",
+    "audio_encoder_name": "audio_encoders",
     "style_model_name": "style_models",
     "gligen_name": "gligen",
     "hypernetwork_name": "hypernetworks",
@@ -33,8 +36,17 @@ KIND_OF_INPUT: Mapping[str, str] = {
 KIND_OF_CLASS_INPUT: Mapping[tuple[str, str], str] = {
     ("CLIPVisionLoader", "clip_name"): "clip_vision",
     ("UpscaleModelLoader", "model_name"): "upscale_models",
+    ("LatentUpscaleModelLoader", "model_name"): "latent_upscale_models",
+    ("ModelPatchLoader", "name"): "model_patches",
 }
 """Kinds of inputs whose name alone is ambiguous."""
+
+SAME_FILES: Mapping[str, tuple[str, ...]] = {
+    "diffusion_models": ("diffusion_models", "unet"),
+    "text_encoders": ("text_encoders", "clip"),
+    "vae": ("vae", "vae_approx"),
+}
+"""Kinds whose loaders look into several folders."""
 
 Kinds = Mapping[tuple[str, str], str]
 """Node id and input -> kind of folder."""
@@ -50,6 +62,18 @@ def parse_folders(body: object) -> dict[str, list[str]]:
     """Parse the folders by kind in ComfyUI's `/experiment/models`; empty where the engine has no such route."""
     entries = [entry for entry in body if isinstance(entry, Mapping)] if isinstance(body, list) else []
     return {str(entry.get("name")): [str(folder) for folder in entry.get("folders") or ()] for entry in entries}
+
+
+def kinds_of_input(class_type: str, input_name: str) -> tuple[str, ...]:
+    """Return the folders below `models/` of the files that an input names; empty where they are not known.
+
+    >>> kinds_of_input("UNETLoader", "unet_name"), kinds_of_input("KSampler", "seed")
+    (('diffusion_models', 'unet'), ())
+    """
+    kind = KIND_OF_CLASS_INPUT.get((class_type, input_name)) or KIND_OF_INPUT.get(input_name)
+    if kind is None and input_name.startswith("lora_name"):  # of nodes that take several
+        kind = "loras"
+    return () if kind is None else SAME_FILES.get(kind, (kind,))
 
 
 def is_missing_model(problem: Problem, kinds: Kinds) -> bool:

@@ -41,6 +41,7 @@ from worker.errors import (
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.job_log import JobLog
+from worker.jobs.job_models import JobModels
 from worker.jobs.job_spans import JobSpans
 from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
@@ -129,11 +130,13 @@ class Pipeline:
         on_end: Callable[[Job], None],
         job_log: JobLog | None = None,
         spans: JobSpans | None = None,
+        models: JobModels | None = None,
     ) -> None:
         self.feed = JobFeed()
         self._store = store
         self._pool = pool
         self._inputs = inputs
+        self._models = models
         self._outputs = outputs
         self._limits = limits
         self._make_webhook = make_webhook
@@ -427,6 +430,11 @@ class Pipeline:
 
     async def _fetched(self, job: Job, engine: EngineClient) -> JsonObject:
         object_info = await _object_info(engine)
+        if self._models is not None and await self._models.fetch(job, object_info, lambda words: self._say(job, words)):
+            self._say(job, "Preprocessing")
+            for client in self._pool.clients:
+                client.forget_object_info()  # it lists the files that were there
+            object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
         async with self._fetch_turns.turn(job), self._fetching.acquire(job.order):
@@ -576,6 +584,11 @@ class Pipeline:
             progress.step(str(data.get("node")), data.get("value", 0), data["max"])
             job.message = f"Progress: {progress.percent:.1f}% ({progress.value:g}/{progress.maximum:g})"
             self.feed.notify(job.id)
+
+    def _say(self, job: Job, message: str) -> None:
+        """Set the message of a job between two states; it is not stored, as progress is not."""
+        job.message = message
+        self.feed.notify(job.id)
 
     def _started(self, job: Job, at: float) -> None:
         """Record that an engine has begun with a job at a time of the monotonic clock. No effect if it is known."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker.errors import SettingsInvalid
 from worker.models.download.credentials import BearerToken
 from worker.models.download.downloader import DownloadLimits, ModelDownloader
 from worker.models.download.open_source import SourceAccess, SourceOpener, hosts_of
 from worker.models.download.transfer import TransferLimits
+from worker.models.errors import ManifestInvalid
 from worker.models.lock import lock_path_of
 from worker.models.manifest import Manifest, load_manifest
 from worker.settings.environment import civitai_access, has_proxy, hub_access
@@ -18,46 +21,56 @@ from worker.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ModelLibrary:
-    """The model files that a worker may have. `directory` is `models/` of the base directory."""
+    """The model files that a worker may have. `directory` is `models/` of the base directory.
+
+    `read_access` reads tokens and proxies from the environment when a download begins: the hub's library, which knows
+    where its login lies, takes half a second to import.
+    """
 
     directory: Path
     manifest: Manifest
     lock_path: Path
-    access: SourceAccess
+    read_access: Callable[[], SourceAccess]
     limits: DownloadLimits
 
     def downloader(self) -> ModelDownloader:
-        """Return a new downloader, which its owner closes; on a running event loop."""
-        return ModelDownloader(self.directory, SourceOpener(self.access), self.limits, self.lock_path)
+        """Return a new downloader, which its owner closes; on a running event loop. Raises SettingsInvalid."""
+        return ModelDownloader(self.directory, SourceOpener(self.read_access()), self.limits, self.lock_path)
 
 
 def build_library(settings: Settings) -> ModelLibrary:
-    """Return the library that the settings describe. Raises ManifestInvalid, SettingsInvalid."""
+    """Return the library that the settings describe. Raises SettingsInvalid for a manifest that does not parse."""
     base, models = settings.folders.base.absolute(), settings.models
     path = models.manifest_path(base)
-    manifest = load_manifest(path)
-    tokens = parse_tokens(models.tokens.get_secret_value())
-    asked = (
-        source for name in manifest.asked_ids if name in manifest.entries for source in manifest.entries[name].sources
-    )
+    try:
+        manifest = load_manifest(path)
+    except ManifestInvalid as error:
+        raise SettingsInvalid(f"MODELS_MANIFEST: {error}") from None
     return ModelLibrary(
         directory=base / "models",
         manifest=manifest,
         lock_path=lock_path_of(path, base),
-        access=SourceAccess(
-            hub=hub_access(),
-            civitai=civitai_access(),
-            tokens=tuple(BearerToken(prefix, token) for prefix, token in tokens),
-            s3=settings.s3,
-            private_hosts=settings.network.private_hosts,
-            operators_hosts=hosts_of(asked),
-            has_proxy=has_proxy(),
-            timeout_seconds=models.timeout_seconds,
-        ),
+        read_access=lambda: _read_access(settings, manifest),
         limits=DownloadLimits(
             num_at_once=models.num_downloads,
             bytes_per_second=models.bytes_per_second,
             min_free_bytes=settings.queue.min_free_disk_bytes,
+            max_request_bytes=models.max_request_bytes,
             transfer=TransferLimits(num_connections=models.num_connections),
         ),
+    )
+
+
+def _read_access(settings: Settings, manifest: Manifest) -> SourceAccess:
+    asked = [entry for name, entry in manifest.entries.items() if name in manifest.asked_ids]
+    tokens = parse_tokens(settings.models.tokens.get_secret_value())
+    return SourceAccess(
+        hub=hub_access(),
+        civitai=civitai_access(),
+        tokens=tuple(BearerToken(prefix, token) for prefix, token in tokens),
+        s3=settings.s3,
+        private_hosts=settings.network.private_hosts,
+        operators_hosts=hosts_of(source for entry in asked for source in entry.sources),
+        has_proxy=has_proxy(),
+        timeout_seconds=settings.models.timeout_seconds,
     )

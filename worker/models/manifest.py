@@ -89,16 +89,19 @@ class Manifest:
         return tuple(entry for name, entry in self.entries.items() if name in ids and not entry.is_optional)
 
     def find(self, kinds: Iterable[str], name: str) -> ModelEntry | None:
-        """Return the entry of a file that a loader names, by the folders in which the loader looks.
+        """Return the entry of a file that a loader names, by the folders in which the loader looks; none: all.
 
         A name with other subfolders than the entry's is another file. None without one.
         """
         looked_in = set(kinds)
         plain = name.replace("\\", "/")
+        return next((item for item in self._by_name().get(plain, ()) if not looked_in or item.kind in looked_in), None)
+
+    def _by_name(self) -> Mapping[str, list[ModelEntry]]:
+        found: dict[str, list[ModelEntry]] = {}
         for entry in self.entries.values():
-            if entry.name == plain and entry.kind in looked_in:
-                return entry
-        return None
+            found.setdefault(entry.name, []).append(entry)
+        return found
 
 
 @cache

@@ -147,6 +147,13 @@ def civitai_access() -> HubAccess:
     return HubAccess(os.environ.get("CIVITAI_ENDPOINT", "") or CIVITAI_ENDPOINT, SecretStr(token.strip()))
 
 
+def site_tokens() -> list[str]:
+    """Return the tokens of HF_TOKEN and CIVITAI_TOKEN, for redaction in the log. Raises SettingsInvalid."""
+    names = ("HF_TOKEN", "CIVITAI_TOKEN")
+    given = (_read_secret_file(name, os.environ) or os.environ.get(name, "").strip() for name in names)
+    return [token for token in given if token]
+
+
 def has_proxy() -> bool:
     """Return True if the environment names a proxy for addresses of the web."""
     return not getproxies().keys().isdisjoint({"http", "https", "all"})

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import LOWER, NaturalInt, PositiveSeconds, Section, env
+from worker.settings.section import GIB, LOWER, NaturalInt, PositiveInt, PositiveSeconds, Section, env
 
 FetchMissing = Literal["off", "manifest", "any"]
 
@@ -48,6 +48,9 @@ class ModelSettings(Section):
 
     bytes_per_second: Annotated[NaturalInt, env("MODEL_BANDWIDTH")] = 0
     """Most bytes a second for all model downloads together; 0: no limit."""
+
+    max_request_bytes: Annotated[PositiveInt, env("MODEL_MAX_BYTES")] = 64 * GIB
+    """Largest model file that a job may fetch from an address of its own (`FETCH_MISSING=any`)."""
 
     timeout_seconds: Annotated[PositiveSeconds, env("MODEL_TIMEOUT")] = 30.0
     """Seconds without a byte after which a model's download is tried again."""

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from worker.models.download.open_source import SourceOpener
 from worker.models.download.part_file import PartFile, discard
 from worker.models.download.throttle import Throttle
-from worker.models.download.transfer import Expected, Received, Transfer, TransferLimits
+from worker.models.download.transfer import MAX_FILE_BYTES, Expected, Received, Transfer, TransferLimits
 from worker.models.entry import ModelEntry
 from worker.models.errors import DiskFull, ModelBroken, ModelsError, SourceFailed, SourceMissing
 from worker.models.files import checksum_path, find_file_problem
@@ -41,11 +41,15 @@ log = structlog.get_logger("models")
 
 @dataclass(frozen=True, slots=True)
 class DownloadLimits:
-    """Limits of all downloads together. `min_free_bytes` stay free on the disk."""
+    """Limits of all downloads together. `min_free_bytes` stay free on the disk.
+
+    `max_request_bytes` is the largest file of an address that a request names.
+    """
 
     num_at_once: int = 2
     bytes_per_second: float = 0.0
     min_free_bytes: int = 0
+    max_request_bytes: int = MAX_FILE_BYTES
     transfer: TransferLimits = field(default_factory=TransferLimits)
 
 
@@ -238,6 +242,7 @@ class ModelDownloader:
                 self._limits.transfer,
                 self._throttle,
                 check_room=lambda num_bytes: self._check_room(entry, num_bytes),
+                max_bytes=MAX_FILE_BYTES if download.is_operators else self._limits.max_request_bytes,
                 on_progress=lambda done, total: self._progressed(download, done, total),
             )
             received = await transfer.run()

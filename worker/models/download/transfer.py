@@ -60,6 +60,7 @@ class Transfer:
         throttle: Throttle,
         *,
         check_room: Callable[[int], None] = lambda num_bytes: None,
+        max_bytes: int = MAX_FILE_BYTES,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._remote = remote
@@ -68,6 +69,7 @@ class Transfer:
         self._limits = limits
         self._throttle = throttle
         self._check_room = check_room
+        self._max_bytes = max_bytes
         self._on_progress = on_progress
         self._failures = 0
         self._has_answered = False
@@ -136,8 +138,8 @@ class Transfer:
         size_bytes = body.size_bytes or self._expected.size_bytes
         if size_bytes is None:
             raise ModelBroken(f"{shown}: the source gives no length; expected size_bytes in the manifest")
-        if size_bytes > MAX_FILE_BYTES:
-            raise ModelBroken(f"{shown}: too large; got {size_bytes} bytes, expected at most {MAX_FILE_BYTES}")
+        if size_bytes > self._max_bytes:
+            raise ModelBroken(f"{shown}: too large; got {size_bytes} bytes, expected at most {self._max_bytes}")
         sha256 = self._expected.sha256 or body.sha256
         return PartHeader(sha256 or f"{shown} {body.validator}", size_bytes, sha256)
 
