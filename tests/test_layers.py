@@ -124,6 +124,7 @@ WORKER_RULES = (
     Rule("worker.serve", (*WORKER_OWNERS, "worker.startup", "worker.app", "worker.api")),
     # The command line: none of its commands but `serve` loads the server.
     Rule("worker.worker_client", WORKER_EDGE),
+    Rule("worker.plan_command", ()),
     Rule("worker.client_stream", (*WORKER_EDGE, "worker.worker_client")),
     Rule("worker.models", (*WORKER_FILES, *SHARED)),
     Rule("worker.models_command", (*WORKER_EDGE, "worker.models")),
@@ -139,6 +140,7 @@ WORKER_RULES = (
             "worker.worker_client",
             "worker.client_stream",
             "worker.models_command",
+            "worker.plan_command",
             "worker.benchmark_command",
             "worker.doctor_command",
             "worker.workflows",

@@ -15,7 +15,18 @@ from fastapi.routing import APIRoute
 from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
 from tests.markdown import code_blocks, links, table_rows
-from worker.api import benchmark, documentation, generate, health, job_list, jobs, runpod, stream, webhooks
+from worker.api import (
+    benchmark,
+    documentation,
+    generate,
+    health,
+    job_list,
+    jobs,
+    plan,
+    runpod,
+    stream,
+    webhooks,
+)
 from worker.api.schemas import GenerateRequest
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +102,18 @@ def test_lists_every_modifier() -> None:
 
 def test_the_routes_of_the_page_are_the_worker_s() -> None:
     told = set(re.findall(r"`(?:[A-Z]+ )?(/[^` ]*)`", section(API, "Routes")))
-    routers = (documentation, generate, stream, jobs, job_list, health, benchmark, webhooks, runpod)
+    routers = (
+        documentation,
+        generate,
+        plan,
+        stream,
+        jobs,
+        job_list,
+        health,
+        benchmark,
+        webhooks,
+        runpod,
+    )
     real = {route.path for module in routers for route in module.router.routes if isinstance(route, APIRoute)}
     assert {re.sub(r"{\w+}", "{}", path) for path in told} <= {re.sub(r"{.*?}", "{}", path) for path in real}
 

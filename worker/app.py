@@ -19,6 +19,7 @@ from worker.api import (
     health,
     job_list,
     jobs,
+    plan,
     runpod,
     stream,
     vast,
@@ -38,7 +39,19 @@ from worker.jobs.envelope import refusal
 from worker.services import Services
 
 MAX_PATH_LENGTH = 200
-PARTS = (documentation, generate, convert, stream, jobs, job_list, health, benchmark, webhooks, runpod)
+PARTS = (
+    documentation,
+    generate,
+    convert,
+    plan,
+    stream,
+    jobs,
+    job_list,
+    health,
+    benchmark,
+    webhooks,
+    runpod,
+)
 
 log = structlog.get_logger("api")
 

@@ -29,6 +29,7 @@ from worker.identity.api_keys import KeyMalformed, new_key, read_scopes
 from worker.identity.loopback import is_loopback
 from worker.identity.own_key import read_own_key
 from worker.models_command import commands as model_commands
+from worker.plan_command import plan_lines
 from worker.settings.environment import child_environment, load_settings
 from worker.tuning_command import commands as tuning_commands
 from worker.version import version
@@ -140,6 +141,38 @@ def generate(
         path = output if index == 0 else output.with_stem(f"{output.stem}_{index + 1}")
         path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else _fetched(item["url"], worker))
         typer.echo(path)
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="a workflow's file: JSON or a picture that has it")],
+    url: Annotated[str, typer.Option(help="where the front listens")] = "",
+    is_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
+    api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
+    insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
+) -> None:
+    """Show what a workflow lacks on a worker: nodes, models, their sources and bytes; exit code 1: it cannot run."""
+    worker = _worker_at(url, is_insecure=insecure)
+    try:
+        workflow = find_workflow(file.read_bytes())
+        with worker_client(api_key=api_key or worker.own_key, timeout=60, verify=worker.verify) as http:
+            response = http.post(f"{worker.url}/plan", json={"workflow_json": workflow})
+    except (NoWorkflow, OSError) as error:
+        typer.echo(f"{file}: {error}", err=True)
+        raise typer.Exit(2) from None
+    except httpx.TransportError as error:
+        typer.echo(worker.no_answer(error), err=True)
+        raise typer.Exit(2) from None
+    answer = response.json()
+    if response.status_code != 200:
+        typer.echo(f"{worker.url} refused: {response.status_code} {answer.get('message', '')}", err=True)
+        raise typer.Exit(2)
+    if is_json:
+        Console().print_json(data=answer)
+    else:
+        for line in plan_lines(answer):
+            typer.echo(line)
+    raise typer.Exit(0 if answer["can_run"] else 1)
 
 
 def _work_of(prompt: str, modifications: dict[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ async def convert(request: Request) -> Response:
 
 async def _converted(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the prompt of a body. Raises RequestRejected, EngineUnreachable."""
-    workflow = await off_loop(size_bytes >= 256 * 1024, _workflow_in, body)
+    workflow = await off_loop(size_bytes >= 256 * 1024, workflow_in, body)
     await services.prompt_rules.check_size(workflow, size_bytes)
     engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
     try:
@@ -75,7 +75,7 @@ async def _converted(services: Services, body: JsonObject, size_bytes: int) -> J
     return await as_prompt(workflow, object_info, services.prompt_rules)
 
 
-def _workflow_in(body: JsonObject) -> JsonObject:
+def workflow_in(body: JsonObject) -> JsonObject:
     """Return the workflow of a body: its field, that of its `input`, or the body itself. Raises RequestRejected."""
     given = body.get("input") if isinstance(body.get("input"), Mapping) else body
     workflow = given.get(FIELD, body) if isinstance(given, Mapping) else body

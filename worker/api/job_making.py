@@ -162,7 +162,7 @@ async def _prompt_checked_by(
         page = page_of(_extra_data(parsed.input))
         models = await off_loop(is_large, services.models.pending_names, prompt, object_info, page)
         await engine.check(planned.prompt, (*planned.pending_files, *models))
-        cost = await _cost(services, prompt, engine)
+        cost = await cost_of(services, prompt, engine)
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
@@ -194,14 +194,14 @@ def _size_warnings(
     return tuple(warnings)
 
 
-async def _cost(services: Services, prompt: JsonObject, engine: EngineClient) -> float:
+async def cost_of(services: Services, prompt: JsonObject, engine: EngineClient) -> float:
     """Return the cost of a prompt, by the families of the models it names. Raises EngineUnreachable."""
-    is_large, cost_of = len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of
+    is_large, priced = len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of
     if services.platform.workload is not Workload.COMPUTED:
-        return cost_of(prompt)
+        return priced(prompt)
     files = await off_loop(is_large, model_files_in, prompt)
     families = await engine.families.of(files, is_away=engine.is_away)
-    return await off_loop(is_large, cost_of, prompt, families)
+    return await off_loop(is_large, priced, prompt, families)
 
 
 async def _defaults(

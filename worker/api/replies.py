@@ -52,6 +52,70 @@ class ErrorEntry(Reply):
     class_type: str | None = None
 
 
+class PackEntry(Reply):
+    """A pack of custom nodes. `known_by`: `workflow` where its page noted the pack, `name` by the name of the class."""
+
+    name: str
+    url: str
+    known_by: str
+
+
+class MissingNodeEntry(Reply):
+    """A node class that the engine lacks, the nodes that use it, and the pack that has it, where that is known."""
+
+    class_type: str
+    node_ids: list[str]
+    pack: PackEntry | None
+
+
+class MissingModelEntry(Reply):
+    """A model file that the engine lacks, named by a node. Without `sources` nobody here knows where it comes from."""
+
+    name: str
+    kinds: list[str]
+    node_id: str
+    class_type: str
+    field: str
+    is_fetched: bool = Field(description="A job with this workflow fetches it (`FETCH_MISSING`).")
+    sources: list[str]
+    kind: str | None = None
+    size_bytes: int | None = None
+    sha256: str | None = None
+    licence: str | None = None
+    known_by: str | None = Field(default=None, description="`manifest`, or `workflow` for an address that it gives.")
+
+
+class FetchPlan(Reply):
+    """Files to fetch, as far as sources are known. `free_bytes` are those that downloads may use."""
+
+    num_files: int
+    bytes: int
+    num_of_unknown_size: int
+    free_bytes: int
+    fits: bool
+
+
+class PlannedRun(Reply):
+    """Estimate of a run: units of load, seconds on one engine, seconds of wait before it; null where unknown."""
+
+    load_units: float | None
+    run_seconds: float | None
+    wait_seconds: float
+
+
+class Plan(Reply):
+    """Needs of a workflow on this worker. `can_run`: a job with it would be accepted now."""
+
+    can_run: bool
+    missing_nodes: list[MissingNodeEntry]
+    models: list[MissingModelEntry]
+    num_models_here: int
+    fetch: FetchPlan
+    problems: list[ProblemEntry]
+    limits: list[ProblemEntry]
+    estimate: PlannedRun
+
+
 class WarningEntry(Reply):
     """Part of an accepted request that has no effect, or another one than it seems."""
 

@@ -1,0 +1,149 @@
+"""POST /plan: what a workflow would need here; runs and fetches nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from worker.api.callers import sender_of
+from worker.api.convert import workflow_in
+from worker.api.declared import refusals
+from worker.api.job_making import cost_of
+from worker.api.replies import Plan
+from worker.api.results import check_caller, refuse, services_of
+from worker.engines.client import EngineClient
+from worker.errors import EngineUnreachable, Problem, RequestRejected, WorkerError
+from worker.guard.json_body import nested_too_deeply
+from worker.jobs.model_needs import ModelNeeds
+from worker.jobs.page_workflow import MAX_UNFOLDED_NODES, as_prompt
+from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
+from worker.json_values import JsonObject
+from worker.off_loop import off_loop
+from worker.services import Services
+from worker.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
+from worker.workflows.page_graph import is_page_format
+
+router = APIRouter(tags=["generate"])
+
+ENGINE_WAIT_SECONDS: Final = 15.0
+LARGE_BYTES: Final = 256 * 1024
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "title": "PlanRequest",
+                    "description": '`{"workflow_json": ...}`, or the workflow itself',
+                }
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/plan",
+    operation_id="plan",
+    response_model=Plan,
+    responses=refusals(401, 403, 413, 422, 429, 500, 502, 503),
+    openapi_extra=_BODY,
+)
+async def plan(request: Request) -> Response:
+    """Return the node classes and models that a workflow lacks here, where they come from, and what a run costs."""
+    services = services_of(request)
+    try:
+        check_caller(request)
+        with services.bodies.memory.lease(sender_of(request)) as lease:
+            content = await services.bodies.read(request, lease)
+            body = await services.bodies.parse(content)
+            made = await _plan(services, body, len(content))
+        return JSONResponse(made.as_json())
+    except RecursionError:
+        return refuse(nested_too_deeply())
+    except WorkerError as error:
+        return refuse(error)
+
+
+async def _plan(services: Services, body: JsonObject, size_bytes: int) -> WorkflowPlan:
+    """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
+    is_large = size_bytes >= LARGE_BYTES
+    workflow = await off_loop(is_large, workflow_in, body)
+    await services.prompt_rules.check_size(workflow, size_bytes)
+    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+    try:
+        object_info = await engine.known_object_info()
+        is_page = is_page_format(workflow)
+        most = services.prompt_rules.max_nodes or MAX_UNFOLDED_NODES
+        uses = await off_loop(
+            is_large, lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow)
+        )
+        needs = await off_loop(is_large, services.models.needs, uses, object_info, workflow if is_page else {})
+        return await _checked(services, engine, workflow, object_info, uses, needs)
+    except EngineUnreachable:
+        raise services.pool.no_engine() from None
+
+
+async def _checked(
+    services: Services,
+    engine: EngineClient,
+    workflow: JsonObject,
+    object_info: JsonObject,
+    uses: list[NodeUse],
+    needs: ModelNeeds,
+) -> WorkflowPlan:
+    """Return the plan with the problems that remain. Raises EngineUnreachable."""
+    problems: list[Problem] = []
+    limits: list[Problem] = []
+    estimate = RunEstimate()
+    try:
+        prompt = await as_prompt(workflow, object_info, services.prompt_rules)
+    except RequestRejected as rejected:
+        problems += rejected.problems
+    else:
+        planned = services.inputs.plan(prompt, object_info)
+        names = [item.model.name for item in needs.missing]
+        with _noting(problems):
+            await engine.check(planned.prompt, (*planned.pending_files, *names))
+        with _noting(limits):
+            await services.prompt_rules.check(prompt, object_info)
+        estimate = await _estimate(services, prompt, engine)
+    models = services.models
+    fetched = {item.entry.place for item in needs.missing if item.entry is not None and models.may_fetch(item)}
+    return WorkflowPlan(
+        needs=needs,
+        missing_nodes=find_missing_nodes(uses, object_info),
+        problems=other_problems(problems, needs, object_info),
+        limits=tuple(limits),
+        estimate=estimate,
+        fetched=frozenset(fetched),
+        free_bytes=_free_bytes(services),
+    )
+
+
+async def _estimate(services: Services, prompt: JsonObject, engine: EngineClient) -> RunEstimate:
+    """Return the cost of a run, with its seconds where the pace of an engine is known. Raises EngineUnreachable."""
+    cost = await cost_of(services, prompt, engine)
+    seconds = services.run_clock.seconds_of(cost)
+    wait = services.queue_info.wait_of_a_new_job()
+    return RunEstimate(round(cost, 3), round(seconds, 2) if seconds > 0 else None, round(wait, 2))
+
+
+@contextlib.contextmanager
+def _noting(problems: list[Problem]) -> Any:
+    try:
+        yield
+    except RequestRejected as rejected:
+        problems += rejected.problems
+
+
+def _free_bytes(services: Services) -> int:
+    """Return the free bytes of the disk with the model files, beyond those that stay free."""
+    library = services.models.library
+    folder = next(path for path in (library.directory, *library.directory.parents) if path.exists())
+    return max(0, shutil.disk_usage(folder).free - library.limits.min_free_bytes)
