@@ -41,6 +41,14 @@ class KnownNames:
         return self._names[alike[0]] if alike else None
 
 
+def nearest_names(given: str, known: Iterable[Any], *, limit: int, cutoff: float = CLOSE) -> tuple[str, ...]:
+    """Return at most `limit` known names that look like `given`, the most alike first; see `nearest_name`."""
+    if not given or len(given) > MAX_NAME_LENGTH:
+        return ()
+    names = {_folded(str(name)): str(name) for name in known}
+    return tuple(names[name] for name in difflib.get_close_matches(_folded(given), names, n=limit, cutoff=cutoff))
+
+
 def _folded(name: str) -> str:
     """Return the name without folder and ending of a model, in lower case."""
     base = name.replace("\\", "/").lower().rstrip("/").rpartition("/")[2]

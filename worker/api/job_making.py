@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,11 @@ from worker.api.request_warnings import RequestWarning, find_size_warnings, warn
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
-from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected
+from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected, shortened
+from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 from worker.jobs.job_models import page_of
-from worker.jobs.page_workflow import as_prompt
+from worker.jobs.page_workflow import with_overrides
 from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import resolve
 from worker.json_values import JsonObject
@@ -29,6 +30,7 @@ from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defa
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.outputs.options import OutputOptions
 from worker.services import Services
+from worker.workflows.overrides import Overridden
 from worker.workflows.page_graph import is_page_format
 from worker.workload import Workload
 
@@ -48,11 +50,12 @@ class JobName:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:
-    """A prompt that may run, its cost, and warnings about its contents."""
+    """A prompt that may run, its cost, warnings about its contents, and the values of its overrides."""
 
     prompt: Mapping[str, Any]
     cost: float
     warnings: tuple[RequestWarning, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
@@ -67,7 +70,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         number=services.store.take_number(),
         body_hash=digest,
         cost=made.cost,
-        request=_job_request(services, parsed, webhook, name.counted_as, (*notes, *made.warnings)),
+        request=_job_request(services, parsed, webhook, name.counted_as, made, notes),
         prompt=made.prompt,
         times=JobTimes(queued_at_ms=min(parsed.queued_at_ms or now_ms, now_ms)),
         credentials=credentials,
@@ -82,7 +85,8 @@ def _job_request(
     parsed: ParsedRequest,
     webhook: WebhookTarget | None,
     counted_as: str,
-    warnings: tuple[RequestWarning, ...],
+    made: CheckedPrompt,
+    notes: Sequence[RequestWarning],
 ) -> JobRequest:
     given = parsed.input
     return JobRequest(
@@ -95,12 +99,13 @@ def _job_request(
         base_url=parsed.base_url,
         caller=counted_as,
         traceparent=parsed.traceparent,
-        warnings=(*parsed.warnings, *warnings),
+        warnings=(*parsed.warnings, *notes, *made.warnings),
         output=OutputOptions.of(given.output.model_dump() if given.output else None),
         quality=quality_of(given),
         timeout_seconds=given.timeout,
         expires_seconds=given.expires,
         receipt=parsed.receipt,
+        parameters={"overrides": dict(made.overrides)} if made.overrides else {},
     )
 
 
@@ -144,11 +149,13 @@ async def _checked_prompt(
 async def _prompt_checked_by(
     engine: EngineClient, services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
 ) -> CheckedPrompt:
+    overridden = Overridden({})
     try:
         object_info = await engine.known_object_info()
         defaults = await _defaults(services, parsed.input, engine, object_info)
         prompt: JsonObject = build_prompt(services, parsed.input, defaults)
-        prompt = await as_prompt(prompt, object_info, services.prompt_rules)
+        overridden = await with_overrides(prompt, parsed.input.overrides, object_info, services.prompt_rules)
+        prompt = overridden.prompt
         is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
         if is_of_modifier:
             await services.prompt_rules.check_size(prompt)
@@ -172,13 +179,18 @@ async def _prompt_checked_by(
             work = await off_loop(is_large, PromptWork, prompt, known)
             services.caller_rates.spend_pixel_steps(name.counted_as, work.pixel_steps)
     except RequestRejected as rejected:
-        raise _with_modification_fields(services, parsed.input.modifier, rejected) from None
+        raise _with_request_fields(services, parsed.input.modifier, overridden, rejected) from None
     except EngineUnreachable:  # it disconnected just now
         raise services.pool.no_engine() from None
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
     warnings = await off_loop(is_large, _size_warnings, services, parsed.input.modifier, prompt, known)
-    return CheckedPrompt(prompt, cost, warnings)
+    return CheckedPrompt(prompt, cost, warnings, shown_values(overridden.values_in(prompt)))
+
+
+def shown_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of a request as its result repeats them: long ones cut, addresses without their secrets."""
+    return {name: without_url_secrets(shortened(value)) for name, value in values.items()}
 
 
 def _size_warnings(
@@ -243,15 +255,18 @@ def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDe
         raise RequestRejected(problems, num_unlisted=error.num_unlisted) from None
 
 
-def _with_modification_fields(services: Services, modifier: str, rejected: RequestRejected) -> RequestRejected:
-    """Add the modification's field to each problem at an input that a modification fills."""
-    if modifier not in services.modifiers.names():
-        return rejected
-    fields = services.modifiers.get(modifier)
+def _with_request_fields(
+    services: Services, modifier: str, overridden: Overridden, rejected: RequestRejected
+) -> RequestRejected:
+    """Add the field of the request to each problem at an input that a modification or an override fills."""
+    is_known = modifier in services.modifiers.names()
     named = []
     for problem in rejected.problems:
-        field = fields.field_at(problem.node_id or "", problem.field or "")
-        named.append(problem if field is None else replace(problem, field=f"input.modifications.{field}"))
+        place = problem.node_id or "", problem.field or ""
+        field = overridden.field_at(*place)
+        if is_known and (modification := services.modifiers.get(modifier).field_at(*place)) is not None:
+            field = f"input.modifications.{modification}"
+        named.append(problem if field is None else replace(problem, field=field))
     return RequestRejected(named, num_unlisted=rejected.num_unlisted)
 
 

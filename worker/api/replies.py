@@ -186,6 +186,12 @@ class TuningUsed(Reply):
     error: float
 
 
+class Parameters(Reply):
+    """Values that a request chose, random ones as they were drawn; long texts are cut."""
+
+    overrides: dict[str, Any] = Field(default_factory=dict, description="By `ID.INPUT`, as `overrides` takes them.")
+
+
 class Result(Reply):
     """Reply of every route that creates or shows a job, and of every refusal, which has `error`."""
 
@@ -198,6 +204,7 @@ class Result(Reply):
     tuning: TuningUsed | None = Field(default=None, description="Only of an engine of ours.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="The caller's, as the request had it.")
     warnings: list[WarningEntry] = Field(default_factory=list)
+    parameters: Parameters | None = Field(default=None, description="Only of a request that chose values.")
     error: ErrorEntry | None = None
 
 

@@ -101,6 +101,11 @@ class GenerateInput(BaseModel):
 
     request_id: str = ""
     workflow_json: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Values for inputs of `workflow_json`: `6.text` (node id), `My title.cfg`, `KSampler.steps` "
+        "(class), `#seed` (every input of the name, or the one of the page's app mode).",
+    )
     modifier: str = ""
     modifications: dict[str, Any] = Field(default_factory=dict)
     s3: S3Input | None = None
@@ -151,6 +156,8 @@ class GenerateInput(BaseModel):
             raise ValueError("give exactly one of workflow_json and modifier")
         if self.modifications and not self.modifier:
             raise ValueError("modifications go with a modifier only")
+        if self.overrides and self.modifier:
+            raise ValueError("overrides go with a workflow only; a modifier has modifications")
         return self
 
 

@@ -22,6 +22,8 @@ def result_of(job: Job, outputs: list[dict[str, object]]) -> dict[str, object]:
         shown["metadata"] = dict(job.metadata)
     if job.request.warnings:
         shown["warnings"] = [dict(warning) for warning in job.request.warnings]
+    if job.request.parameters:
+        shown["parameters"] = dict(job.request.parameters)
     if job.tuning:
         shown["tuning"] = dict(job.tuning)
     if job.failure is not None:

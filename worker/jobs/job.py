@@ -122,6 +122,7 @@ class JobRequest:
     timeout_seconds: float | None = None  # of its run on an engine; None: the worker's limit
     expires_seconds: float | None = None  # from its arrival until an engine begins; None: no limit
     receipt: str = ""  # the broker's delivery that the job came with; empty: it came by HTTP
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # what its caller chose, for the result
 
 
 @dataclass(frozen=True, slots=True)

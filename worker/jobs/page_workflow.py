@@ -1,15 +1,18 @@
-"""Conversion of a request's workflow from the page's format, within the operator's limits."""
+"""Conversion of a request's workflow from the page's format, and its overrides, within the operator's limits."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from worker.engines.choices import with_hints
 from worker.errors import RequestRejected
 from worker.jobs.prompt_rules import PromptRules
 from worker.json_values import JsonObject
-from worker.off_loop import off_loop
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.workflows.app_mode import read_app_mode
+from worker.workflows.overrides import Overridden, Place, override
 from worker.workflows.page_graph import count_nodes, is_page_format
 from worker.workflows.to_prompt import to_prompt
 
@@ -30,3 +33,26 @@ async def as_prompt(workflow: JsonObject, object_info: JsonObject, rules: Prompt
         raise RequestRejected(hinted, num_unlisted=rejected.num_unlisted) from None
     await rules.check_size(prompt)
     return prompt
+
+
+async def with_overrides(
+    workflow: JsonObject,
+    overrides: Mapping[str, Any],
+    object_info: JsonObject,
+    rules: PromptRules,
+    named_inputs: Mapping[str, tuple[Place, ...]] | None = None,
+) -> Overridden:
+    """Return a workflow in API format with the overrides of its request applied. Raises RequestRejected.
+
+    `named_inputs` replace those of the page's app mode.
+    """
+    prompt = await as_prompt(workflow, object_info, rules)
+    if not overrides:
+        return Overridden(prompt)
+    is_large = len(prompt) + len(overrides) >= LARGE_GRAPH_NODES
+    if named_inputs is None:
+        max_nodes = rules.max_nodes or MAX_UNFOLDED_NODES
+        named_inputs = (await off_loop(is_large, read_app_mode, workflow, object_info, max_nodes)).inputs
+    overridden = await off_loop(is_large, override, prompt, overrides, object_info, named_inputs)
+    await rules.check_size(overridden.prompt)
+    return overridden
