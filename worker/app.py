@@ -21,6 +21,7 @@ from worker.api import (
     jobs,
     plan,
     runpod,
+    stored_workflows,
     stream,
     vast,
     webhooks,
@@ -42,6 +43,7 @@ MAX_PATH_LENGTH = 200
 PARTS = (
     documentation,
     generate,
+    stored_workflows,
     convert,
     plan,
     stream,

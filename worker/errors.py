@@ -9,6 +9,7 @@
         RequestIdConflict         the id is taken by a request with another body
         JobNotEnded               the job is live and cannot be deleted
         WebhookNotFound           no webhook has that id
+        WorkflowNotFound          no stored workflow has that name or version
         WebhookNotReady           the webhook cannot be sent again as it is
         Unauthorized              no credential
           WrongKey                an unknown API key
@@ -197,6 +198,12 @@ class JobNotEnded(CallerError):
 
 class WebhookNotFound(CallerError):
     code = "webhook_not_found"
+
+
+class WorkflowNotFound(CallerError):
+    """Error for an unknown stored workflow. `fields`: nearest, a name that exists."""
+
+    code = "workflow_not_found"
 
 
 class WebhookNotReady(CallerError):
@@ -399,6 +406,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     JobNotEnded: 409,
     WebhookNotFound: 404,
     WebhookNotReady: 409,
+    WorkflowNotFound: 404,
     Unauthorized: 401,
     Forbidden: 403,
     RequestTooLarge: 413,

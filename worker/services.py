@@ -28,6 +28,7 @@ from worker.jobs.queue_info import QueueInfo
 from worker.jobs.removal import JobRemoval
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
+from worker.jobs.workflow_store import WorkflowStore
 from worker.listener.connections import ConnectionTable
 from worker.observe.http_metrics import HttpMetrics
 from worker.observe.metrics import Metrics
@@ -75,6 +76,7 @@ class Services:
     supervision: SupervisionConfig
     floors: Callable[[], list[Floor]]
     prompt_rules: PromptRules
+    workflows: WorkflowStore
     caller_limits: CallerLimits
     caller_rates: RateLimits
     caller_quota: CallerQuota

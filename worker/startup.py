@@ -51,6 +51,7 @@ from worker.jobs.removal import JobRemoval
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow
+from worker.jobs.workflow_store import WorkflowStore
 from worker.json_values import JsonObject
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import fitting, num_open_files
@@ -232,6 +233,7 @@ class Front:
                 Floor("memory", available_bytes(), limits.min_free_memory_bytes),
             ],
             prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+            workflows=WorkflowStore(self.store),
             caller_limits=settings.callers,
             caller_rates=RateLimits(settings.callers),
             caller_quota=quota,

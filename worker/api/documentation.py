@@ -23,6 +23,7 @@ from worker.api.page_headers import policy_for
 from worker.api.replies import StreamEvent
 from worker.api.results import services_of
 from worker.api.schemas import GenerateRequest
+from worker.api.workflow_documents import add_typed_routes
 from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
 from worker.errors import EngineUnreachable
@@ -51,6 +52,7 @@ GENERATE_FORM = {
 TAGS = {
     "generate": "Create a job: a modifier with a few parameters, or a workflow of your own.",
     "jobs": "Results, streams, outputs and cancellation of jobs.",
+    "workflows": "Workflows kept under a name, each with a typed route.",
     "worker": "Probes, metrics, modifiers and the benchmark.",
     "webhooks": "The outbox of webhooks, for operators.",
     "RunPod's form": "RunPod's request and reply formats.",
@@ -101,15 +103,19 @@ async def openapi(request: Request) -> Response:
     except EngineUnreachable:
         defaults = ModifierDefaults()
 
+    revision, stored = services.workflows.revision, await services.workflows.newest()
+
     def make() -> dict[str, object]:
         examples = {} if object_info is None else examples_of(registry, choices_in(object_info), defaults)
-        return _document(app.routes, examples)
+        document = _document(app.routes, examples)
+        add_typed_routes(document, stored, object_info or {})
+        return document
 
     kept: DocumentCache = app.state.openapi
-    return await kept.reply(request, object_info, make)
+    return await kept.reply(request, (object_info, revision), make)
 
 
-def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, object]]) -> dict[str, object]:
+def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, object]]) -> dict[str, Any]:
     document = get_openapi(title=TITLE, version=version(), description=SUMMARY, routes=routes)
     for path in GENERATE_ROUTES:
         document["paths"][path]["post"]["requestBody"] = _request_body(examples)

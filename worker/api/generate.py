@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,8 +13,9 @@ from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, re
 from worker.api.replies import Result
 from worker.api.results import reply_with, services_of
 from worker.api.stream import stream_of
-from worker.api.submission import submit
+from worker.api.submission import as_it_came, submit
 from worker.jobs.job import Job
+from worker.json_values import JsonObject
 from worker.services import Services
 
 router = APIRouter(tags=["generate"])
@@ -31,7 +33,12 @@ _REPLAYED: dict[int | str, dict[str, Any]] = {200: {"model": Result, "descriptio
 )
 async def generate(request: Request) -> Response:
     """Submit a job and reply at once; poll `/result/{id}` for its state."""
-    submitted = await submit(request)
+    return await reply_at_once(request)
+
+
+async def reply_at_once(request: Request, adapt: Callable[[JsonObject], JsonObject] = as_it_came) -> Response:
+    """Submit the job of a request and reply with its state; `adapt` as in `submit`."""
+    submitted = await submit(request, adapt)
     if isinstance(submitted, Response):
         return submitted
     admitted, is_vast = submitted
@@ -50,7 +57,12 @@ async def generate(request: Request) -> Response:
 )
 async def generate_sync(request: Request) -> Response:
     """Submit a job and reply when it has ended. A disconnect starts a grace period, then the job is cancelled."""
-    submitted = await submit(request)
+    return await reply_at_end(request)
+
+
+async def reply_at_end(request: Request, adapt: Callable[[JsonObject], JsonObject] = as_it_came) -> Response:
+    """Submit the job of a request and reply with its result; `adapt` as in `submit`."""
+    submitted = await submit(request, adapt)
     if isinstance(submitted, Response):
         return submitted
     admitted, is_vast = submitted
@@ -70,7 +82,12 @@ async def generate_sync(request: Request) -> Response:
 )
 async def generate_stream(request: Request) -> Response:
     """Submit a job and stream its changes as server-sent events, the result last."""
-    submitted = await submit(request)
+    return await reply_with_stream(request)
+
+
+async def reply_with_stream(request: Request, adapt: Callable[[JsonObject], JsonObject] = as_it_came) -> Response:
+    """Submit the job of a request and reply with its events; `adapt` as in `submit`."""
+    submitted = await submit(request, adapt)
     if isinstance(submitted, Response):
         return submitted
     admitted, _ = submitted

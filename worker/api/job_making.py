@@ -63,6 +63,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     _check_timeout(services, parsed.input)
     webhook = _webhook(services, parsed.input)
     credentials, notes = _credentials(services, parsed.input)
+    parsed = await _with_stored_workflow(services, parsed)
     made = await _checked_prompt(services, parsed, name, credentials)
     now_ms = int(time.time() * 1000)
     return Job(
@@ -78,6 +79,15 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         metadata=parsed.input.metadata,
         asked_id=name.asked_id if name.asked_id != name.job_id else "",
     )
+
+
+async def _with_stored_workflow(services: Services, parsed: ParsedRequest) -> ParsedRequest:
+    """Return the request with the stored workflow that it names, if any. Raises WorkflowNotFound, StateUnusable."""
+    if not parsed.input.workflow:
+        return parsed
+    stored = await services.workflows.get(parsed.input.workflow)
+    given = parsed.input.model_copy(update={"workflow_json": stored.document})
+    return replace(parsed, input=given, stored=stored)
 
 
 def _job_request(
@@ -105,7 +115,7 @@ def _job_request(
         timeout_seconds=given.timeout,
         expires_seconds=given.expires,
         receipt=parsed.receipt,
-        parameters={"overrides": dict(made.overrides)} if made.overrides else {},
+        parameters=_parameters(parsed, made),
     )
 
 
@@ -115,6 +125,12 @@ def _check_timeout(services: Services, given: GenerateInput) -> None:
     if given.timeout is not None and given.timeout > allowed:
         message = f"timeout: too long; got {given.timeout:g} s, expected at most {allowed:g} (JOB_TIMEOUT)"
         raise RequestRejected([Problem(message, field="input.timeout", type="too_long", allowed={"maximum": allowed})])
+
+
+def _parameters(parsed: ParsedRequest, made: CheckedPrompt) -> dict[str, Any]:
+    """Return the values that a request chose, as its result repeats them; empty for one that chose none."""
+    chosen: dict[str, Any] = {} if parsed.stored is None else {"workflow": parsed.stored.reference}
+    return chosen | ({"overrides": dict(made.overrides)} if made.overrides else {})
 
 
 def quality_of(given: GenerateInput) -> QualityName:
@@ -154,7 +170,9 @@ async def _prompt_checked_by(
         object_info = await engine.known_object_info()
         defaults = await _defaults(services, parsed.input, engine, object_info)
         prompt: JsonObject = build_prompt(services, parsed.input, defaults)
-        overridden = await with_overrides(prompt, parsed.input.overrides, object_info, services.prompt_rules)
+        overrides, inputs, stored = parsed.input.overrides, parsed.input.inputs, parsed.stored
+        named = None if stored is None else stored.places
+        overridden = await with_overrides(prompt, overrides, object_info, services.prompt_rules, named, inputs)
         prompt = overridden.prompt
         is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
         if is_of_modifier:

@@ -19,6 +19,7 @@ from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageForm
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.outputs import MAX_PRESIGN_SECONDS
 from worker.workflows.media import find_encoded_workflow
+from worker.workflows.stored import StoredWorkflow
 
 YES = frozenset({"1", "true", "yes", "on"})
 MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of its own
@@ -95,7 +96,7 @@ class WebhookInput(BaseModel):
 
 
 class GenerateInput(BaseModel):
-    """Input of a generate request, with exactly one of `workflow_json` and `modifier`."""
+    """Input of a generate request, with exactly one of `workflow_json`, `workflow` and `modifier`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -103,8 +104,12 @@ class GenerateInput(BaseModel):
     workflow_json: dict[str, Any] = Field(default_factory=dict)
     overrides: dict[str, Any] = Field(
         default_factory=dict,
-        description="Values for inputs of `workflow_json`: `6.text` (node id), `My title.cfg`, `KSampler.steps` "
+        description="Values for inputs of the workflow: `6.text` (node id), `My title.cfg`, `KSampler.steps` "
         "(class), `#seed` (every input of the name, or the one of the page's app mode).",
+    )
+    workflow: str = Field(default="", description="Name of a stored workflow, or `NAME@VERSION`.")
+    inputs: dict[str, Any] = Field(
+        default_factory=dict, description="Values for the named inputs of `workflow`, or of the page's app mode."
     )
     modifier: str = ""
     modifications: dict[str, Any] = Field(default_factory=dict)
@@ -152,12 +157,13 @@ class GenerateInput(BaseModel):
 
     @model_validator(mode="after")
     def _one_mode(self) -> GenerateInput:
-        if bool(self.workflow_json) == bool(self.modifier):
-            raise ValueError("give exactly one of workflow_json and modifier")
+        if sum(map(bool, (self.workflow_json, self.workflow, self.modifier))) != 1:
+            raise ValueError("give exactly one of workflow_json, workflow and modifier")
         if self.modifications and not self.modifier:
             raise ValueError("modifications go with a modifier only")
-        if self.overrides and self.modifier:
-            raise ValueError("overrides go with a workflow only; a modifier has modifications")
+        for name in ("overrides", "inputs"):
+            if getattr(self, name) and self.modifier:
+                raise ValueError(f"{name} go with a workflow only; a modifier has modifications")
         return self
 
 
@@ -180,6 +186,7 @@ class ParsedRequest:
     warnings: tuple[Mapping[str, Any], ...] = ()
     receipt: str = ""  # of a broker's delivery
     queued_at_ms: int = 0  # at a broker; 0: it comes now
+    stored: StoredWorkflow | None = None  # that `workflow` names
 
 
 def parse_generate(payload: JsonObject) -> GenerateInput:

@@ -43,13 +43,20 @@ Given = ParamSpec("Given")
 log = structlog.get_logger("api")
 
 
-async def submit(request: Request) -> tuple[Admitted, bool] | Response:
-    """Create or find the job of a request.
+def as_it_came(payload: JsonObject) -> JsonObject:
+    """Return a request that needs no change before it is parsed."""
+    return payload
+
+
+async def submit(
+    request: Request, adapt: Callable[[JsonObject], JsonObject] = as_it_came
+) -> tuple[Admitted, bool] | Response:
+    """Create or find the job of a request; `adapt` makes the body of a generate request of the body that came.
 
     Returns the job, started if it is new, and True if the request came in Vast's envelope; or the refusal. The body is
     not held in memory any longer: the job has what it needs of it.
     """
-    submission = _Submission(request)
+    submission = _Submission(request, adapt)
     error: WorkerError
     try:
         return await submission.run(), submission.is_vast
@@ -70,8 +77,9 @@ async def submit(request: Request) -> tuple[Admitted, bool] | Response:
 class _Submission:
     """One request on its way to a job: what is known of it so far, for the refusal and the clean-up."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, adapt: Callable[[JsonObject], JsonObject]) -> None:
         self._request = request
+        self._adapt = adapt
         self._services = services_of(request)
         self.job_id = ""
         self._asked_id = ""
@@ -95,7 +103,7 @@ class _Submission:
             identity = check_caller(request, has_vast_envelope=self.is_vast)
             counted_as = caller_of_jobs(request, identity)
             envelope = self._open_envelope(body) if self.is_vast else None
-            payload = envelope.payload if envelope else body
+            payload = self._adapt(envelope.payload if envelope else body)
             parsed = await _apart(size_bytes, _parse, payload, request, self.is_vast, self._received.files)
             self._parsed = parsed
             await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)

@@ -63,6 +63,15 @@ WEBHOOKS = sa.Table(
     sa.Column("secret_source", sa.Text),
     sa.Column("tried_ms", sa.BigInteger),
 )
+WORKFLOWS = sa.Table(
+    "workflows",
+    METADATA,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text),
+    sa.Column("content", sa.Text),
+    sa.Column("created_ms", sa.Integer),
+)
 FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Text))
 FACT_UPSERT = sa.text(
     "INSERT INTO facts (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"

@@ -11,7 +11,7 @@ from worker.errors import RequestRejected
 from worker.jobs.prompt_rules import PromptRules
 from worker.json_values import JsonObject
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
-from worker.workflows.app_mode import read_app_mode
+from worker.workflows.app_mode import AppMode, read_app_mode
 from worker.workflows.overrides import Overridden, Place, override
 from worker.workflows.page_graph import count_nodes, is_page_format
 from worker.workflows.to_prompt import to_prompt
@@ -41,18 +41,24 @@ async def with_overrides(
     object_info: JsonObject,
     rules: PromptRules,
     named_inputs: Mapping[str, tuple[Place, ...]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Overridden:
-    """Return a workflow in API format with the overrides of its request applied. Raises RequestRejected.
+    """Return a workflow in API format with the overrides and named inputs of its request. Raises RequestRejected.
 
     `named_inputs` replace those of the page's app mode.
     """
     prompt = await as_prompt(workflow, object_info, rules)
-    if not overrides:
+    if not overrides and not inputs:
         return Overridden(prompt)
     is_large = len(prompt) + len(overrides) >= LARGE_GRAPH_NODES
     if named_inputs is None:
-        max_nodes = rules.max_nodes or MAX_UNFOLDED_NODES
-        named_inputs = (await off_loop(is_large, read_app_mode, workflow, object_info, max_nodes)).inputs
-    overridden = await off_loop(is_large, override, prompt, overrides, object_info, named_inputs)
+        named_inputs = (await app_mode_of(workflow, object_info, rules)).inputs
+    overridden = await off_loop(is_large, override, prompt, overrides, object_info, named_inputs, inputs)
     await rules.check_size(overridden.prompt)
     return overridden
+
+
+async def app_mode_of(workflow: JsonObject, object_info: JsonObject, rules: PromptRules) -> AppMode:
+    """Return the named inputs and outputs of a page; none for a prompt. Raises RequestRejected."""
+    is_large = is_page_format(workflow) and count_nodes(workflow) >= LARGE_PAGE_NODES
+    return await off_loop(is_large, read_app_mode, workflow, object_info, rules.max_nodes or MAX_UNFOLDED_NODES)

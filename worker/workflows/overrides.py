@@ -10,17 +10,18 @@ Where two overrides name one input, the more specific one applies, in the order 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from names.nearest import nearest_names
+from names.nearest import nearest_name, nearest_names
 from worker.errors import Problem, RequestRejected
 from worker.json_values import JsonObject, object_at
 
 EVERY: Final = "#"
 FIELD: Final = "input.overrides"
+INPUTS_FIELD: Final = "input.inputs"
 MAX_NEAREST: Final = 8
 MAX_HINTED: Final = 10  # unknown overrides whose nearest names are looked for
 MAX_COMPARED: Final = 2000
@@ -42,19 +43,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """A prompt with its overrides applied, and the override that set each input."""
+    """A prompt with its overrides applied, and the field of the request that set each input."""
 
     prompt: JsonObject
-    targets: Mapping[Place, str] = field(default_factory=dict)
+    fields: Mapping[Place, str] = field(default_factory=dict)
 
     def field_at(self, node_id: str, input_name: str) -> str | None:
         """Return the field of the request that set an input; None for an input that none set."""
-        target = self.targets.get(Place(node_id, input_name))
-        return None if target is None else f"{FIELD}.{target}"
+        return self.fields.get(Place(node_id, input_name))
 
     def values_in(self, prompt: JsonObject) -> dict[str, Any]:
         """Return the values that a later form of the prompt has in the overridden inputs, by `ID.INPUT`."""
-        nodes = {place: object_at(prompt, place.node_id, "inputs") for place in self.targets}
+        nodes = {place: object_at(prompt, place.node_id, "inputs") for place in self.fields}
         return {place.target: inputs.get(place.input_name) for place, inputs in nodes.items()}
 
 
@@ -63,32 +63,60 @@ def override(
     overrides: Mapping[str, Any],
     object_info: JsonObject,
     named_inputs: Mapping[str, tuple[Place, ...]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Overridden:
     """Return the prompt with the overrides applied; a null leaves the workflow's value.
 
-    `named_inputs` are those of the page's app mode, by name. Raises RequestRejected with a problem for each override
-    that names no input of the workflow.
+    `named_inputs` are those of a stored workflow or of the page's app mode, and `inputs` values for them, by name; any
+    override of the same input applies in their place. Raises RequestRejected with a problem for each name that fits no
+    input of the workflow.
     """
-    inputs = _Inputs(prompt, object_info, named_inputs or {})
-    found: list[tuple[int, str, tuple[Place, ...]]] = []
+    known = _Inputs(prompt, object_info, named_inputs or {})
+    found: list[tuple[int, str, Any, tuple[Place, ...]]] = []
+    problems: list[Problem] = []
     unknown: list[str] = []
+    for name, value in (inputs or {}).items():
+        places = known.named(name)
+        if places:
+            found.append((-1, f"{INPUTS_FIELD}.{name}", value, places))
+        else:
+            problems.append(_unknown_name(name, named_inputs or {}))
     for target, value in overrides.items():
-        rank, places = inputs.find(target)
-        if not places:
+        rank, places = known.find(target)
+        if places:
+            found.append((rank, f"{FIELD}.{target}", value, places))
+        else:
             unknown.append(target)
-        elif value is not None:
-            found.append((rank, target, places))
-    if unknown:
-        hinted = [inputs.unknown(target) for target in unknown[:MAX_HINTED]]
-        raise RequestRejected(hinted, num_unlisted=len(unknown) - len(hinted))
-    targets: dict[Place, str] = {}
-    for _, target, places in sorted(found, key=lambda entry: entry[0]):
-        targets |= dict.fromkeys(places, target)
+    problems += [known.unknown(target) for target in unknown[:MAX_HINTED]]
+    if problems:
+        raise RequestRejected(problems, num_unlisted=len(unknown[MAX_HINTED:]))
+    fields: dict[Place, str] = {}
     changed: dict[str, Any] = dict(prompt)
-    for place, target in targets.items():
-        node = changed[place.node_id]
-        changed[place.node_id] = {**node, "inputs": {**node["inputs"], place.input_name: overrides[target]}}
-    return Overridden(changed, targets)
+    for _, name, value, places in sorted(found, key=lambda entry: entry[0]):
+        for place in places if value is not None else ():
+            node = changed[place.node_id]
+            changed[place.node_id] = {**node, "inputs": {**node["inputs"], place.input_name: value}}
+            fields[place] = name
+    return Overridden(changed, fields)
+
+
+def find_places(prompt: JsonObject, targets: Sequence[str], object_info: JsonObject, field: str) -> tuple[Place, ...]:
+    """Return the inputs of a prompt that targets name. Raises RequestRejected for `field` if one names none."""
+    known = _Inputs(prompt, object_info, {})
+    places: dict[Place, None] = {}
+    for target in targets:
+        found = known.find(target)[1]
+        if not found:
+            raise RequestRejected([replace(known.unknown(target), field=field)])
+        places |= dict.fromkeys(found)
+    return tuple(places)
+
+
+def _unknown_name(name: str, named_inputs: Mapping[str, object]) -> Problem:
+    shown, nearest = name[:MAX_TARGET_LENGTH], nearest_name(name, named_inputs, by_start=True)
+    hint = f"; did you mean {nearest}?" if nearest else ""
+    message = f"{shown}: the workflow has no input of this name{hint}"
+    return Problem(message, f"{INPUTS_FIELD}.{shown}", type="unknown_input", allowed=list(named_inputs)[:MAX_COMPARED])
 
 
 class _Inputs:
@@ -137,9 +165,12 @@ class _Inputs:
         message = f"{shown}: no such input in the workflow; expected the node's id, title or class, a dot and the input"
         return Problem(message, f"{FIELD}.{shown}", type="unknown_input", allowed=list(nearest))
 
+    def named(self, name: str) -> tuple[Place, ...]:
+        """Return the inputs of a named input that the prompt has."""
+        return tuple(place for place in self._named_inputs.get(name, ()) if place.node_id in self._nodes)
+
     def _every(self, name: str) -> tuple[Place, ...]:
-        named = self._named_inputs.get(name, ())
-        return tuple(place for place in named if place.node_id in self._nodes) or tuple(self._with_value.get(name, ()))
+        return self.named(name) or tuple(self._with_value.get(name, ()))
 
     def _takes(self, node_id: str, input_name: str) -> bool:
         node = self._nodes[node_id]

@@ -22,7 +22,7 @@ PROMPT: dict[str, Any] = {
 
 def inputs_after(**overrides: Any) -> dict[str, Any]:
     found = override(PROMPT, overrides, OBJECT_INFO)
-    return {place.target: found.prompt[place.node_id]["inputs"][place.input_name] for place in found.targets}  # type: ignore[index]
+    return {place.target: found.prompt[place.node_id]["inputs"][place.input_name] for place in found.fields}  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_inputs_of_the_pages_app_mode_are_named_without_a_node() -> None:
     found = read_app_mode(document, OBJECT_INFO)
     assert found.inputs == {"seed": (Place("5", "seed"),), "steps": (Place("3", "steps"),)}
     assert found.outputs == ("5",)
-    assert set(override(PROMPT, {"#seed": 4}, OBJECT_INFO, found.inputs).targets) == {Place("5", "seed")}
+    assert set(override(PROMPT, {"#seed": 4}, OBJECT_INFO, found.inputs).fields) == {Place("5", "seed")}
 
 
 def test_a_promoted_widget_of_a_sub_graph_stands_for_the_inputs_within() -> None:

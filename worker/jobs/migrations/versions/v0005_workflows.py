@@ -1,0 +1,29 @@
+"""Table for workflows that are kept under a name, one row a version.
+
+Revision ID: 0005
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "workflows",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("version", sa.Integer, primary_key=True),
+        sa.Column("digest", sa.Text, nullable=False),
+        sa.Column("content", sa.Text),
+        sa.Column("created_ms", sa.Integer, nullable=False),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("workflows")
