@@ -8,5 +8,5 @@ PACKAGES = find_packages(include=[f"{name}*" for name in MAPPED])
 
 setup(
     package_dir={"darkroom": "darkroom", **{f"darkroom.{name}": name for name in MAPPED}},
-    packages=["darkroom", "darkroom.misc", *(f"darkroom.{name}" for name in PACKAGES)],
+    packages=["darkroom", "darkroom.client", "darkroom.misc", *(f"darkroom.{name}" for name in PACKAGES)],
 )

@@ -1,64 +1,38 @@
-"""Command line `darkroom`: serve, generate, benchmark, models, nodes, engine.
+"""Command line `darkroom`: serve, generate, jobs, benchmark, models, nodes, engine.
 
 Commands that need the engine's code exec `python -m engine`, a separate program.
 """
 
 from __future__ import annotations
 
-import base64
 import os
-import ssl
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import httpx
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 
 from worker.child_environment import INSTALLERS
-from worker.client_stream import ResultStream, WorkerUnreachable
+from worker.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
 from worker.errors import SettingsInvalid, WorkerError
-from worker.guard.own_certificate import trusting_context
 from worker.identity.api_keys import KeyMalformed, new_key, read_scopes
-from worker.identity.loopback import is_loopback
-from worker.identity.own_key import read_own_key
+from worker.jobs_command import commands as job_commands
 from worker.models_command import commands as model_commands
-from worker.plan_command import plan_lines
-from worker.settings.environment import child_environment, load_settings
+from worker.settings.environment import child_environment
 from worker.tuning_command import commands as tuning_commands
 from worker.version import version
-from worker.worker_client import worker_client
-from worker.workflows.media import NoWorkflow, find_workflow
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(model_commands, name="models")
 app.add_typer(tuning_commands, name="tuning")
+app.add_typer(job_commands, name="jobs")
 key_commands = typer.Typer(no_args_is_help=True, help="API keys of callers.")
 app.add_typer(key_commands, name="keys")
 EXIT_BAD_SETTING = 2
-MAX_PATH_LENGTH = 250  # a longer text is a prompt
-API_KEY_VARIABLE = "DARKROOM_API_KEY"
-INSECURE = "take whatever certificate an https worker shows"
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """Address of a worker, verification of its certificate, and the key it created for this machine's commands."""
-
-    url: str
-    verify: ssl.SSLContext | bool
-    own_key: str = ""
-
-    def no_answer(self, error: Exception) -> str:
-        hint = "; --insecure takes any certificate" if "certificate" in str(error).lower() else ""
-        return f"{self.url} does not answer: {error}{hint}"
 
 
 def _show_version(is_asked: bool) -> None:
@@ -107,11 +81,19 @@ def gateway(
 
 @app.command()
 def generate(
-    prompt: Annotated[str, typer.Argument(help="the prompt, or a workflow's file: JSON or a picture that has it")],
+    subject: Annotated[
+        str, typer.Argument(help="a prompt, a modifier's name, or a workflow's file: JSON or a picture that has it")
+    ] = "",
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(help="NAME=VALUE: parameters of a modifier, overrides of a workflow; =@FILE for a file"),
+    ] = None,
     url: Annotated[str, typer.Option(help="where the front listens")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", help="the picture's file; more get a number")] = Path(
         "picture.png"
     ),
+    workflow: Annotated[str, typer.Option("-w", "--workflow", help="a stored workflow: NAME or NAME@VERSION")] = "",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="how many jobs")] = 1,
     negative: Annotated[str, typer.Option(help="what not to draw")] = "",
     width: Annotated[int | None, typer.Option(help="pixels; else what suits the worker's checkpoint")] = None,
     height: Annotated[int | None, typer.Option(help="pixels; else what suits the worker's checkpoint")] = None,
@@ -119,28 +101,24 @@ def generate(
     seed: int | None = None,
     checkpoint: Annotated[str | None, typer.Option(help="file name below models/checkpoints")] = None,
     priority: Annotated[int, typer.Option(min=-10, max=10, help="higher ones are made first")] = 0,
+    is_json: Annotated[bool, typer.Option("--json", help="print results and file names as JSON")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="show no progress")] = False,
     api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
-    """Generate pictures from PROMPT with Text2Image or from a workflow's file, show the progress and save them."""
-    modifications: dict[str, Any] = {"prompt": prompt, "negative_prompt": negative, "width": width, "height": height}
-    modifications |= {"steps": steps, "seed": seed, "ckpt_name": checkpoint}
-    known = {name: value for name, value in modifications.items() if value is not None}
-    request = {**_work_of(prompt, known), "priority": priority, "return_outputs_as_base64": True}
-    console = Console(stderr=True)
-    worker = _worker_at(url, is_insecure=insecure)
-    result = _result_of(worker, request, api_key or worker.own_key, console)
-    for warning in result.get("warnings") or ():
-        console.print(f"[yellow]{escape(str(warning.get('message')))}[/yellow]")
-    if result.get("status") != "completed":
-        console.print(f"[red]{escape(str(result.get('message')))}[/red]")
-        for problem in (result.get("error") or {}).get("problems", ()):
-            console.print(f"  {problem.get('field') or problem.get('node_id')}: {escape(str(problem.get('message')))}")
-        raise typer.Exit(1)
-    for index, item in enumerate(result["output"]):
-        path = output if index == 0 else output.with_stem(f"{output.stem}_{index + 1}")
-        path.write_bytes(base64.b64decode(item["data"]) if item.get("data") else _fetched(item["url"], worker))
-        typer.echo(path)
+    """Generate pictures, show the progress and save them."""
+    from worker import generate_command  # 0.1 s that the other commands save
+
+    if not (subject or workflow):
+        raise typer.BadParameter("a prompt, a modifier, a file or --workflow is missing")
+    if workflow and subject:
+        subject, values = "", [subject, *(values or ())]
+    given: dict[str, Any] = {"negative_prompt": negative or None, "width": width, "height": height, "steps": steps}
+    given |= {"seed": seed, "ckpt_name": checkpoint}
+    parameters = {name: value for name, value in given.items() if value is not None}
+    work = generate_command.Work(subject, values or (), parameters, workflow, count, priority)
+    worker = worker_at(url, is_insecure=insecure)
+    generate_command.run(work, worker, api_key or worker.own_key, output, is_json=is_json, is_quiet=quiet)
 
 
 @app.command()
@@ -152,64 +130,10 @@ def plan(
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
     """Show what a workflow lacks on a worker: nodes, models, their sources and bytes; exit code 1: it cannot run."""
-    worker = _worker_at(url, is_insecure=insecure)
-    try:
-        workflow = find_workflow(file.read_bytes())
-        with worker_client(api_key=api_key or worker.own_key, timeout=60, verify=worker.verify) as http:
-            response = http.post(f"{worker.url}/plan", json={"workflow_json": workflow})
-    except (NoWorkflow, OSError) as error:
-        typer.echo(f"{file}: {error}", err=True)
-        raise typer.Exit(2) from None
-    except httpx.TransportError as error:
-        typer.echo(worker.no_answer(error), err=True)
-        raise typer.Exit(2) from None
-    answer = response.json()
-    if response.status_code != 200:
-        typer.echo(f"{worker.url} refused: {response.status_code} {answer.get('message', '')}", err=True)
-        raise typer.Exit(2)
-    if is_json:
-        Console().print_json(data=answer)
-    else:
-        for line in plan_lines(answer):
-            typer.echo(line)
-    raise typer.Exit(0 if answer["can_run"] else 1)
+    from worker import plan_command  # as above
 
-
-def _work_of(prompt: str, modifications: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request for a prompt, or for the workflow in the file of that name."""
-    path = Path(prompt)
-    if len(prompt) > MAX_PATH_LENGTH or "\n" in prompt or not path.is_file():
-        return {"modifier": "Text2Image", "modifications": modifications}
-    unused = sorted(name for name, value in modifications.items() if name != "prompt" and value)
-    try:
-        if unused:
-            raise NoWorkflow(f"is a workflow, which takes no {', '.join(unused)}")
-        return {"workflow_json": find_workflow(path.read_bytes())}
-    except (NoWorkflow, OSError) as error:
-        typer.echo(f"{path}: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-def _result_of(worker: _Worker, request: dict[str, object], api_key: str, console: Console) -> dict[str, Any]:
-    """Return the result envelope; show a progress bar until it arrives."""
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("queued", total=100)
-
-        def show(event: Mapping[str, Any]) -> None:
-            percent = (event.get("progress") or {}).get("percent")
-            bar.update(task, description=str(event.get("message", "")), completed=percent)
-
-        try:
-            return ResultStream(worker.url, request, show, api_key=api_key, verify=worker.verify).run()
-        except WorkerUnreachable as error:
-            console.print(f"[red]{escape(worker.no_answer(error))}[/red]")
-            raise typer.Exit(2) from None
-
-
-def _fetched(url: str, worker: _Worker) -> bytes:
-    verify = worker.verify if url.startswith(f"{worker.url}/") else True  # else it is in a store
-    with worker_client(timeout=60, verify=verify) as http:
-        return http.get(url).raise_for_status().content
+    worker = worker_at(url, is_insecure=insecure)
+    raise typer.Exit(plan_command.run(file, worker, api_key or worker.own_key, is_json=is_json))
 
 
 @app.command()
@@ -222,7 +146,7 @@ def benchmark(
     """Run the start-up benchmark now and show its report; exit code 1 means that the machine did not pass."""
     from worker import benchmark_command  # 0.1 s that the other commands save
 
-    worker = _worker_at(url, is_insecure=insecure)
+    worker = worker_at(url, is_insecure=insecure)
     try:
         report = (
             benchmark_command.last_benchmark(worker.url, worker.verify)
@@ -294,25 +218,6 @@ def _engine_command(arguments: list[str], extra: Sequence[str] = ()) -> None:
     environment = {**child_environment(), **child_environment(extra, has_proxy_passwords=bool(extra))}
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", RUN, "engine", *arguments], environment)
-
-
-def _worker_at(url: str, *, is_insecure: bool) -> _Worker:
-    """Return the worker at this address; without one the one on this machine, by the settings, with its own key.
-
-    Raises SettingsInvalid.
-    """
-    if url:
-        return _Worker(url.rstrip("/"), not is_insecure)
-    settings = load_settings().settings
-    tls, own_key = settings.tls_files(), ""
-    if is_loopback(urlsplit(settings.local_url).hostname):  # other addresses may go through a proxy of the environment
-        own_key = read_own_key(settings.own_key_path)
-    if tls is None or is_insecure:
-        return _Worker(settings.local_url, not is_insecure, own_key)
-    try:
-        return _Worker(settings.local_url, trusting_context(tls.certificate), own_key)
-    except OSError as error:
-        raise SettingsInvalid(f"SSL_CERTFILE: {tls.certificate} cannot be used: {error.strerror or error}") from None
 
 
 def main() -> None:

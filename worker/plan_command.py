@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import httpx
+import typer
+from rich.console import Console
+
+from worker.chosen_worker import ChosenWorker
+from worker.worker_client import worker_client
+from worker.workflows.media import NoWorkflow, find_workflow
 
 
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -30,3 +39,29 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         seconds = "" if estimate["run_seconds"] is None else f", about {estimate['run_seconds']:g} s"
         yield f"run            {estimate['load_units']:g} units of load{seconds}, wait {estimate['wait_seconds']:g} s"
     yield "it can run" if plan["can_run"] else "it cannot run as it is"
+
+
+def run(file: Path, worker: ChosenWorker, api_key: str, *, is_json: bool) -> int:
+    """Print the plan of the workflow in a file. Return the exit code: 1 if it cannot run, 2 without an answer."""
+    try:
+        workflow = find_workflow(file.read_bytes())
+        with worker_client(api_key=api_key, timeout=60, verify=worker.verify) as http:
+            response = http.post(f"{worker.url}/plan", json={"workflow_json": workflow})
+    except (NoWorkflow, OSError) as error:
+        return _fail(f"{file}: {error}")
+    except httpx.TransportError as error:
+        return _fail(worker.no_answer(error))
+    answer = response.json()
+    if response.status_code != 200:
+        return _fail(f"{worker.url} refused: {response.status_code} {answer.get('message', '')}")
+    if is_json:
+        Console().print_json(data=answer)
+    else:
+        for line in plan_lines(answer):
+            typer.echo(line)
+    return 0 if answer["can_run"] else 1
+
+
+def _fail(text: str) -> int:
+    typer.echo(text, err=True)
+    return 2

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
 from tests.engine.server.certificate import write_certificate
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import running_front
 from worker.cli import app
 from worker.errors import SettingsInvalid
@@ -40,7 +41,7 @@ async def ended(command: list[str], **environment: str) -> tuple[int, str, str]:
 async def test_every_command_is_listed() -> None:
     code, stdout, _ = await darkroom("--help")
     assert code == 0
-    for name in ("serve", "generate", "benchmark", "models", "tuning", "nodes", "engine"):
+    for name in ("serve", "generate", "jobs", "benchmark", "models", "tuning", "nodes", "engine"):
         assert name in stdout
 
 
@@ -155,3 +156,51 @@ async def test_the_key_of_a_worker_comes_from_a_variable_too(tmp_path: Path) -> 
 async def test_internal_commands_are_not_shown() -> None:
     _, stdout, _ = await darkroom("nodes", "--help")
     assert "trial" not in stdout and "install" in stdout
+
+
+def last_line(shown: Result) -> str:
+    """What the command printed last: the log of a front in the same process comes before it."""
+    return shown.stdout.splitlines()[-1]
+
+
+async def test_generate_takes_overrides_modifiers_and_stored_workflows(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    saved, out = tmp_path / "workflow.json", tmp_path / "out.png"
+    saved.write_text(json.dumps(draw()))
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
+        async with httpx.AsyncClient(base_url=front.url, trust_env=False) as http:
+            stored = {"workflow_json": draw(), "inputs": {"word": "1.text"}}
+            assert (await http.put("/workflows/poster", json=stored)).status_code == 201
+        at = ("--url", front.url, "-o", str(out))
+        changed = await invoked("generate", str(saved), "1.text=fox", "#size=2", "-n", "2", "--json", *at)
+        assert changed.exit_code == 0, changed.output
+        shown = json.loads(last_line(changed))
+        assert shown["files"] == [str(out), str(tmp_path / "out_2.png")]
+        assert (out.read_text(), (tmp_path / "out_2.png").read_text()) == ("foxfox", "foxfox")
+        assert shown["results"][0]["parameters"]["overrides"] == {"1.text": "fox", "1.size": 2}
+        kept = await invoked("generate", "-w", "poster", "word=a dog", "1.size=1", "-q", *at)
+        assert (kept.exit_code, out.read_text()) == (0, "a dog"), kept.output
+        wrong = await invoked("generate", str(saved), "1.txt=x", *at)
+        assert wrong.exit_code == 1 and "1.txt" in wrong.output
+        modifier = await invoked("generate", "Inpaint", "prmpt=x", *at)
+        assert modifier.exit_code == 1 and "Inpaint has no such field" in modifier.output
+        for arguments in (("x", "y"), ()):
+            refused = await invoked("generate", *arguments, *at)
+            assert refused.exit_code in (1, 2) and "Traceback" not in refused.output
+
+
+async def test_jobs_are_listed_watched_and_cancelled(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
+        body = {"input": {"workflow_json": wait(), "request_id": "long"}}
+        await front.http.post("/generate", json=body)
+        await front.until("long", "generating")
+        at = ("--url", front.url)
+        listed = await invoked("jobs", "ls", *at)
+        assert (listed.exit_code, last_line(listed).split()[:2]) == (0, ["long", "generating"]), listed.output
+        watching = asyncio.create_task(darkroom("jobs", "watch", "long", *at))  # the runner serves one at a time
+        assert last_line(await invoked("jobs", "cancel", "long", *at)) == "long  cancelled"
+        code, watched, _ = await watching
+        assert (code, watched.split()[0]) == (1, "cancelled")
+        assert (await invoked("jobs", "cancel", "none", *at)).exit_code == 1
+        assert "No jobs" in (await invoked("jobs", "ls", *at)).output

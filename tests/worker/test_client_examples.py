@@ -20,7 +20,8 @@ from tests.fakes import FakeEngine, draw
 from tests.markdown import code_blocks
 from tests.worker.running_front import RunningFront, running_front
 
-PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8").replace("Text2Image", "Sketch")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8").replace("Text2Image", "Sketch")
 KEY = "a-secret-for-clients"
 SKETCH = """
 description = "One drawing"
@@ -51,7 +52,13 @@ async def front_with_keys(folder: Path, engine: FakeEngine) -> AsyncIterator[Run
 
 async def run_program(front: RunningFront, folder: Path, *command: str, key: str = KEY) -> tuple[int, str]:
     """Exit code and output of a program in a folder."""
-    environment = {**os.environ, "DARKROOM_URL": front.url, "DARKROOM_KEY": key, "NO_PROXY": "*"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "DARKROOM_URL": front.url,
+        "DARKROOM_KEY": key,
+        "NO_PROXY": "*",
+    }
     program = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,
@@ -65,15 +72,19 @@ async def run_program(front: RunningFront, folder: Path, *command: str, key: str
 
 
 async def test_the_python_programs_draw_and_report_refusals(tmp_path: Path, engine: FakeEngine) -> None:
-    one, several = code_blocks(PAGE, "python")
+    library, one, several = code_blocks(PAGE, "python")
     async with front_with_keys(tmp_path, engine) as front:
         code, said = await run_program(front, tmp_path, sys.executable, "-c", one)
         assert code == 0, said
         assert (tmp_path / said.split()[-1]).stat().st_size > 0
         code, said = await run_program(front, tmp_path, sys.executable, "-c", several)
         assert code == 0 and said.count("completed") == 3, said
-        code, said = await run_program(front, tmp_path, sys.executable, "-c", one, key="wrong")
-        assert code != 0 and said.startswith("401: ")
+        code, said = await run_program(front, tmp_path, sys.executable, "-c", library)
+        assert code == 0 and said.startswith("queued"), said
+        assert (tmp_path / said.split()[-1]).stat().st_size > 0
+        for program in (one, library):
+            code, said = await run_program(front, tmp_path, sys.executable, "-c", program, key="wrong")
+            assert code != 0 and said.startswith("401: ")
 
 
 async def test_the_javascript_program_shows_progress_and_the_result(tmp_path: Path, engine: FakeEngine) -> None:

@@ -1,0 +1,183 @@
+"""Client: a worker's routes as blocking methods."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from httpx_sse import EventSource
+
+from darkroom.client import calls
+from darkroom.client.errors import JobFailed, RequestRefused, WorkerUnreachable
+from darkroom.client.following import Call, Following, read_body
+from darkroom.client.request import Request
+from darkroom.client.results import Event, Output, Result, read_result
+
+
+class Client:
+    """Connection to a worker. Use as `with Client(url) as worker`, or call `close`."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str = "",
+        *,
+        verify: ssl.SSLContext | bool = True,
+        patience_seconds: float = calls.PATIENCE_SECONDS,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Prepare the connection; nothing is sent.
+
+        `verify` is the verification of the worker's certificate, as in httpx. `patience_seconds` is the longest time to
+        wait for a worker that replies with Retry-After; `pause` sleeps.
+        """
+        self.url = url.rstrip("/")
+        self._patience_seconds = patience_seconds
+        self._pause = pause
+        self._http = httpx.Client(
+            headers=calls.headers_of(key), timeout=calls.timeout(), verify=verify, mounts=calls.ASKED_DIRECTLY
+        )
+        self._store_http = httpx.Client(timeout=calls.timeout())  # for links to a store, which get no key
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+        self._store_http.close()
+
+    def generate(self, request: Request, on_event: Callable[[Event], None] | None = None) -> Result:
+        """Return the result of a request once its job has completed; `on_event` gets each event until then.
+
+        Raises RequestRefused, JobFailed, WorkerUnreachable.
+        """
+        return self._ended(self.stream(request), on_event)
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        """Yield the events of a request's job, the last with its result. Raises RequestRefused, WorkerUnreachable."""
+        return self._follow(Following(request.id, request.body(), self._patience_seconds))
+
+    def follow(self, job_id: str) -> Iterator[Event]:
+        """Yield the events of a job that is there, the last with its result. Raises as `stream`."""
+        return self._follow(Following(job_id, None, self._patience_seconds))
+
+    def wait(self, job_id: str, on_event: Callable[[Event], None] | None = None) -> Result:
+        """Return the result of a job that is there once it has completed. Raises as `generate`."""
+        return self._ended(self.follow(job_id), on_event)
+
+    def submit(self, request: Request) -> Result:
+        """Submit a job and return its state at once. Raises RequestRefused, WorkerUnreachable."""
+        return read_result(self._ask(calls.post("generate", body=request.body()), is_of_job=True))
+
+    def result(self, job_id: str) -> Result:
+        """Return the state of a job, with its outputs once it has ended. Raises RequestRefused, WorkerUnreachable."""
+        return read_result(self._ask(calls.get("result", job_id), is_of_job=True))
+
+    def cancel(self, job_id: str) -> str:
+        """Cancel a job and return the status in which it has ended. Raises RequestRefused, WorkerUnreachable."""
+        return str(self._ask(calls.post("cancel", job_id)).get("status"))
+
+    def fetch(self, output: Output) -> bytes:
+        """Return the content of an output file. Raises WorkerUnreachable, and ValueError for an output that is none."""
+        if output.data is not None:
+            return base64.b64decode(output.data)
+        if output.url is None:
+            raise ValueError(f"output {output.filename or output.node_id}: is no file")
+        try:
+            http = self._http if output.url.startswith(f"{self.url}/") else self._store_http
+            return http.get(output.url).raise_for_status().content
+        except httpx.HTTPError as error:
+            raise WorkerUnreachable(str(error)) from None
+
+    def save(self, output: Output, path: Path | str) -> Path:
+        """Write the content of an output file to a path, and return that. Raises as `fetch`, and OSError."""
+        Path(path).write_bytes(self.fetch(output))
+        return Path(path)
+
+    def convert(self, workflow: Mapping[str, Any] | Path) -> dict[str, Any]:
+        """Return the API format of a workflow, or of the one in a file. Raises RequestRefused, WorkerUnreachable."""
+        given = Request(workflow=workflow).body()["input"]["workflow_json"]
+        prompt: dict[str, Any] = self._ask(calls.post("convert", body={"workflow_json": given}))["workflow_json"]
+        return prompt
+
+    def put_workflow(
+        self,
+        name: str,
+        workflow: Mapping[str, Any] | Path,
+        inputs: Mapping[str, str | list[str]] | None = None,
+        description: str = "",
+    ) -> dict[str, Any]:
+        """Store a workflow and return its description with the new version. Raises as `convert`."""
+        given = Request(workflow=workflow).body()["input"]["workflow_json"]
+        body = {"workflow_json": given, "description": description, **({} if inputs is None else {"inputs": inputs})}
+        return self._ask(calls.put("workflows", name, body=body))
+
+    def workflows(self) -> list[dict[str, Any]]:
+        """Return the stored workflows with the schemas of their inputs. Raises RequestRefused, WorkerUnreachable."""
+        return list(self._ask(calls.get("workflows"))["workflows"])
+
+    def delete_workflow(self, reference: str) -> int:
+        """Delete `NAME` or `NAME@VERSION`; return the number of versions. Raises RequestRefused, WorkerUnreachable."""
+        return int(self._ask(calls.delete("workflows", reference))["deleted"])
+
+    def modifiers(self) -> list[dict[str, Any]]:
+        """Return the modifiers with the schemas of their parameters. Raises RequestRefused, WorkerUnreachable."""
+        return list(self._ask(calls.get("modifiers"))["items"])
+
+    def queue(self) -> dict[str, Any]:
+        """Return the queue: its length, the estimated wait, the caller's jobs. Raises as `modifiers`."""
+        return self._ask(calls.get("queue-info"))
+
+    def _ended(self, events: Iterator[Event], on_event: Callable[[Event], None] | None) -> Result:
+        for event in events:
+            if event.result is not None:
+                if event.result.status != "completed":
+                    raise JobFailed(event.result)
+                return event.result
+            if on_event is not None:
+                on_event(event)
+        raise WorkerUnreachable("the stream ended without a result")
+
+    def _follow(self, following: Following) -> Iterator[Event]:
+        while True:
+            try:
+                call = following.call()
+                url, headers = f"{self.url}{call.path}", dict(call.headers)
+                with self._http.stream(call.method, url, content=call.body, headers=headers) as response:
+                    if response.status_code == 200:
+                        for item in EventSource(response).iter_sse():
+                            if item.data:
+                                event = following.received(item.id, item.json())
+                                yield event
+                                if event.result is not None:
+                                    return
+                        seconds = following.dropped("the stream ended early")
+                    else:
+                        body = read_body(response.read())
+                        seconds = following.refused(response.status_code, body, response.headers.get("retry-after"))
+            except httpx.TransportError as error:
+                is_refused = isinstance(error, httpx.ConnectError)
+                seconds = following.dropped(str(error) or type(error).__name__, is_refused=is_refused)
+            self._pause(seconds)
+
+    def _ask(self, call: Call, *, is_of_job: bool = False) -> dict[str, Any]:
+        patience = calls.Patience(self._patience_seconds)
+        while True:
+            try:
+                response = self._http.request(
+                    call.method, f"{self.url}{call.path}", content=call.body, headers=dict(call.headers)
+                )
+                return calls.answer_of(response, is_of_job=is_of_job)
+            except RequestRefused as refused:
+                self._pause(patience.pause_after(refused))
+            except httpx.TransportError as error:
+                raise WorkerUnreachable(str(error) or type(error).__name__) from None

@@ -1,0 +1,111 @@
+"""Following: a job followed to its end over connections that break, as data for either client to act on. Pure.
+
+The request has an id, so it may be sent again: the worker attaches it to the same job. After a break the stream is
+taken up with `Last-Event-ID`; a worker that knows nothing of the job gets the request once more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from darkroom.client.errors import RequestRefused, WorkerUnreachable
+from darkroom.client.results import Event, read_event
+
+LATER: Final = frozenset({429, 502, 503, 504})
+MAX_FAILURES: Final = 8
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """HTTP request that is to be made. `body` is JSON."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Following:
+    """State of one followed job. `body` is its request; None attaches to the job `job_id` that is there.
+
+    `patience_seconds` bounds the time spent waiting where a worker asks for patience with `Retry-After`.
+    """
+
+    def __init__(self, job_id: str, body: Mapping[str, Any] | None, patience_seconds: float) -> None:
+        self._job_id = job_id
+        self._content = None if body is None else json.dumps(body).encode()
+        self._patience_seconds = patience_seconds
+        self._was_taken = body is None
+        self._last_id = ""
+        self._num_failures = 0
+
+    @property
+    def was_taken(self) -> bool:
+        """True once the worker has answered for this job."""
+        return self._was_taken
+
+    def call(self) -> Call:
+        """Return the next HTTP request: the job's own, or one for its stream."""
+        headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
+        if self._was_taken:
+            return Call("GET", f"/stream/{quote(self._job_id, safe='')}", headers=headers)
+        return Call("POST", "/generate/stream", self._content, {**headers, "Content-Type": "application/json"})
+
+    def received(self, event_id: str, data: Mapping[str, Any]) -> Event:
+        """Return the event in the data of a server-sent event."""
+        event = read_event(data)
+        self._was_taken, self._num_failures, self._last_id = True, 0, event_id or self._last_id
+        self._job_id = event.job_id or self._job_id
+        return event
+
+    def refused(self, status: int, body: Mapping[str, Any], retry_after: str | None) -> float:
+        """Return the seconds until the next try. Raises RequestRefused, or WorkerUnreachable."""
+        if status == 404 and self._was_taken and self._content is not None:
+            self._was_taken = False  # a worker that has nothing of it
+            return self.dropped("the job is unknown")
+        seconds = _seconds(retry_after)
+        if status not in LATER:
+            raise RequestRefused(status, body, seconds)
+        if self._was_taken:
+            return self.dropped(f"the worker answers {status}")
+        pause = seconds if seconds is not None else self._pause()
+        if pause > self._patience_seconds or self._num_failures >= MAX_FAILURES and seconds is None:
+            raise RequestRefused(status, body, seconds)
+        self._patience_seconds -= max(pause, 0.1)
+        self._num_failures += seconds is None
+        return pause
+
+    def dropped(self, reason: str, *, is_refused: bool = False) -> float:
+        """Return the seconds until the next try after a broken connection. Raises WorkerUnreachable.
+
+        `is_refused`: the connection was not made at all.
+        """
+        if self._num_failures >= MAX_FAILURES or (is_refused and not self._was_taken):
+            raise WorkerUnreachable(reason)
+        self._num_failures += 1
+        return self._pause()
+
+    def _pause(self) -> float:
+        return float(min(FIRST_PAUSE_SECONDS * 2 ** max(0, self._num_failures - 1), LONGEST_PAUSE_SECONDS))
+
+
+def _seconds(header: str | None) -> float | None:
+    try:
+        return None if header is None else max(0.0, float(header))
+    except ValueError:  # a date
+        return None
+
+
+def read_body(content: bytes) -> dict[str, Any]:
+    """Return the JSON object of an answer, `items` in it for a list; an empty one for anything else."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {"items": body} if isinstance(body, list) else {}

@@ -1,0 +1,175 @@
+"""`darkroom generate`: pictures of a prompt, a modifier, a file or a stored workflow, with a progress bar."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from darkroom.client import Client, Event, JobFailed, Request, RequestRefused, Result, WorkerUnreachable
+from worker.chosen_worker import ChosenWorker
+from worker.workflows.media import NoWorkflow, find_workflow
+
+MAX_PATH_LENGTH: Final = 250  # a longer text is a prompt
+ASSIGNMENT: Final = re.compile(r"(?P<name>[^=\s][^=]*)=(?P<value>.*)", re.DOTALL)
+MODIFIER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+DRAWN_FIRST: Final = "Text2Image"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the command line asks for. `parameters` are of Text2Image, those that were given."""
+
+    subject: str
+    assignments: Sequence[str] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    stored: str = ""
+    count: int = 1
+    priority: int = 0
+
+
+def run(work: Work, worker: ChosenWorker, key: str, output: Path, *, is_json: bool, is_quiet: bool) -> None:
+    """Submit the jobs, show their progress and save their files. Raises typer.Exit with the command's exit code."""
+    console = Console(stderr=True, quiet=is_quiet)
+    with Client(worker.url, key, verify=worker.verify) as client:
+        try:
+            requests = _requests(work, client)
+            results = [_result_of(client, request, console) for request in requests]
+            saved = [path for result, paths in _numbered(results, output) for path in _save(client, result, paths)]
+        except RequestRefused as refused:
+            _show_refusal(refused, console, is_json=is_json)
+            raise typer.Exit(1) from None
+        except JobFailed as failed:
+            console.print(f"[red]{escape(failed.result.message)}[/red]")
+            if is_json:
+                typer.echo(json.dumps(failed.result.raw))
+            raise typer.Exit(1) from None
+        except WorkerUnreachable as error:
+            console.print(f"[red]{escape(worker.no_answer(error))}[/red]")
+            raise typer.Exit(2) from None
+        except (NoWorkflow, OSError, ValueError) as error:
+            typer.echo(f"{work.subject[:MAX_PATH_LENGTH]}: {error}", err=True)
+            raise typer.Exit(1) from None
+    if is_json:
+        shown = [_without_data(result.raw) for result in results]
+        typer.echo(json.dumps({"results": shown, "files": [str(path) for path in saved]}))
+    else:
+        for path in saved:
+            typer.echo(path)
+
+
+def _requests(work: Work, client: Client) -> list[Request]:
+    """Return the requests of a command line. Raises NoWorkflow, OSError, ValueError, and the client's errors."""
+    values, made = dict(map(_assigned, work.assignments)), []
+    for index in range(work.count):
+        request = _request(work, values, client)
+        made.append(_with_next_seed(request, index))
+    return made
+
+
+def _request(work: Work, values: Mapping[str, Any], client: Client) -> Request:
+    more: dict[str, Any] = {"priority": work.priority, "has_data": True}
+    unused = sorted(name for name, value in work.parameters.items() if value not in (None, ""))
+    if work.stored:
+        if work.subject:
+            raise NoWorkflow("a prompt and --workflow; expected one of them")
+        _refuse_unused(unused)
+        inputs = {name: value for name, value in values.items() if "." not in name and not name.startswith("#")}
+        overrides = {name: value for name, value in values.items() if name not in inputs}
+        return Request(stored=work.stored, inputs=inputs, overrides=overrides, **more)
+    path = Path(work.subject)
+    if len(work.subject) <= MAX_PATH_LENGTH and "\n" not in work.subject and path.is_file():
+        _refuse_unused(unused)
+        return Request(workflow=find_workflow(path.read_bytes()), overrides=values, **more)
+    if _is_modifier(work.subject, client):
+        return Request(modifier=work.subject, modifications={**work.parameters, **values}, **more)
+    return Request(modifier=DRAWN_FIRST, modifications={"prompt": work.subject, **work.parameters, **values}, **more)
+
+
+def _is_modifier(subject: str, client: Client) -> bool:
+    if not MODIFIER_NAME.fullmatch(subject) or subject.islower():
+        return False
+    return any(entry.get("name") == subject and not entry.get("error") for entry in client.modifiers())
+
+
+def _refuse_unused(names: Sequence[str]) -> None:
+    if names:
+        raise NoWorkflow(f"is a workflow, which takes no {', '.join(names)}; expected NAME=VALUE")
+
+
+def _assigned(text: str) -> tuple[str, Any]:
+    """Return name and value of `NAME=VALUE`: JSON, `@FILE` for a file's content, else text. Raises ValueError."""
+    found = ASSIGNMENT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text}: not understood; expected NAME=VALUE")
+    value = found["value"]
+    if value.startswith("@"):
+        return found["name"], Path(value[1:])
+    try:
+        return found["name"], json.loads(value)
+    except ValueError:
+        return found["name"], value
+
+
+def _with_next_seed(request: Request, index: int) -> Request:
+    """Return the request for the picture of this index: a seed that was given counts up."""
+    if index == 0 or not isinstance(seed := request.modifications.get("seed"), int):
+        return request
+    return Request(
+        modifier=request.modifier,
+        modifications={**request.modifications, "seed": seed + index},
+        priority=request.priority,
+        has_data=request.has_data,
+    )
+
+
+def _result_of(client: Client, request: Request, console: Console) -> Result:
+    """Return the result of a request; show a progress bar until it arrives."""
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("queued", total=100)
+
+        def show(event: Event) -> None:
+            bar.update(task, description=escape(event.message), completed=event.percent)
+
+        result = client.generate(request, show)
+    for warning in result.warnings:
+        console.print(f"[yellow]{escape(str(warning.get('message')))}[/yellow]")
+    return result
+
+
+def _numbered(results: Sequence[Result], output: Path) -> list[tuple[Result, list[Path]]]:
+    """Return each result with the paths of its files: the first is `output`, the others have a number."""
+    named, number = [], 0
+    for result in results:
+        paths = []
+        for _ in result.files:
+            number += 1
+            paths.append(output if number == 1 else output.with_stem(f"{output.stem}_{number}"))
+        named.append((result, paths))
+    return named
+
+
+def _save(client: Client, result: Result, paths: Sequence[Path]) -> list[Path]:
+    return [client.save(item, path) for item, path in zip(result.files, paths, strict=True)]
+
+
+def _show_refusal(refused: RequestRefused, console: Console, *, is_json: bool) -> None:
+    console.print(f"[red]{escape(refused.message)}[/red]")
+    for problem in refused.problems:
+        console.print(f"  {escape(str(problem.field or problem.node_id))}: {escape(problem.message)}")
+    if is_json:
+        typer.echo(json.dumps(refused.body))
+
+
+def _without_data(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result without the files that are saved."""
+    outputs = [{key: value for key, value in item.items() if key != "data"} for item in result.get("output", ())]
+    return {**result, "output": outputs}

@@ -1,0 +1,68 @@
+"""`darkroom jobs`: the caller's jobs that have not ended, one followed to its end, and cancellation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from darkroom.client import Client, RequestRefused, WorkerUnreachable
+from worker.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
+
+commands = typer.Typer(no_args_is_help=True, help="Jobs of a worker.")
+
+Url = Annotated[str, typer.Option(help="where the front listens")]
+Key = Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")]
+Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE)]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, one object a line")]
+
+
+@commands.command("ls")
+def list_jobs(url: Url = "", api_key: Key = "", insecure: Insecure = False, is_json: Json = False) -> None:
+    """List the caller's jobs that have not ended, in the order in which they will run."""
+    with _client(url, api_key, is_insecure=insecure) as client:
+        jobs = client.queue().get("jobs", [])
+    for job in jobs:
+        line = f"{job['id']}  {job['status']:<10}  {job['percent']:5.1f} %  {job['estimated_wait_time']:.0f} s to wait"
+        typer.echo(json.dumps(job) if is_json else line)
+    if not jobs and not is_json:
+        typer.echo("No jobs", err=True)
+
+
+@commands.command("watch")
+def watch(job_id: str, url: Url = "", api_key: Key = "", insecure: Insecure = False, is_json: Json = False) -> None:
+    """Follow a job to its end; exit code 1 means that it failed."""
+    status = ""
+    with _client(url, api_key, is_insecure=insecure) as client:
+        for event in client.follow(job_id):
+            status = event.status
+            percent = "" if event.percent is None else f"{event.percent:5.1f} %  "
+            message = event.message if event.result is None else event.result.message
+            typer.echo(json.dumps(event.raw) if is_json else f"{event.status:<10}  {percent}{message}")
+    raise typer.Exit(0 if status == "completed" else 1)
+
+
+@commands.command("cancel")
+def cancel(job_ids: list[str], url: Url = "", api_key: Key = "", insecure: Insecure = False) -> None:
+    """Cancel jobs and print the status in which each has ended."""
+    with _client(url, api_key, is_insecure=insecure) as client:
+        for job_id in job_ids:
+            typer.echo(f"{job_id}  {client.cancel(job_id)}")
+
+
+@contextlib.contextmanager
+def _client(url: str, api_key: str, *, is_insecure: bool) -> Iterator[Client]:
+    """Yield a client; its errors end the command: 1 for a refusal, 2 for no answer."""
+    worker = worker_at(url, is_insecure=is_insecure)
+    with Client(worker.url, api_key or worker.own_key, verify=worker.verify) as client:
+        try:
+            yield client
+        except RequestRefused as refused:
+            typer.echo(refused.message, err=True)
+            raise typer.Exit(1) from None
+        except WorkerUnreachable as error:
+            typer.echo(worker.no_answer(error), err=True)
+            raise typer.Exit(2) from None
