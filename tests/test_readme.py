@@ -17,13 +17,16 @@ from modifiers.registry import build_registry
 from tests.markdown import code_blocks, links, table_rows
 from worker.api import (
     benchmark,
+    convert,
     documentation,
     generate,
     health,
     job_list,
     jobs,
+    openai_images,
     plan,
     runpod,
+    stored_workflows,
     stream,
     webhooks,
 )
@@ -109,10 +112,13 @@ def test_the_routes_of_the_page_are_the_worker_s() -> None:
         stream,
         jobs,
         job_list,
+        convert,
+        stored_workflows,
         health,
         benchmark,
         webhooks,
         runpod,
+        openai_images,
     )
     real = {route.path for module in routers for route in module.router.routes if isinstance(route, APIRoute)}
     assert {re.sub(r"{\w+}", "{}", path) for path in told} <= {re.sub(r"{.*?}", "{}", path) for path in real}

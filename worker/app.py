@@ -19,6 +19,7 @@ from worker.api import (
     health,
     job_list,
     jobs,
+    openai_images,
     plan,
     runpod,
     stored_workflows,
@@ -53,6 +54,7 @@ PARTS = (
     benchmark,
     webhooks,
     runpod,
+    openai_images,
 )
 
 log = structlog.get_logger("api")

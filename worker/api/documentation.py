@@ -55,6 +55,7 @@ TAGS = {
     "workflows": "Workflows kept under a name, each with a typed route.",
     "worker": "Probes, metrics, modifiers and the benchmark.",
     "webhooks": "The outbox of webhooks, for operators.",
+    "OpenAI's form": "OpenAI's images API over the modifiers.",
     "RunPod's form": "RunPod's request and reply formats.",
 }
 

@@ -531,3 +531,53 @@ class RunPodError(Reply):
     """A refusal in RunPod's form."""
 
     error: str
+
+
+# OpenAI's form
+
+
+class OpenAiImage(Reply):
+    """One picture: its data, or its link."""
+
+    b64_json: str | None = None
+    url: str | None = None
+
+
+class OpenAiImages(Reply):
+    """Pictures in the format of OpenAI's images API. `created` is in epoch seconds."""
+
+    created: int
+    data: list[OpenAiImage]
+    size: str | None = None
+    output_format: str | None = None
+
+
+class OpenAiModel(Reply):
+    """Something that `model` may name."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class OpenAiModels(Reply):
+    """What `model` may name."""
+
+    object: Literal["list"]
+    data: list[OpenAiModel]
+
+
+class OpenAiErrorEntry(Reply):
+    """The reason of a refusal; `param` is the field."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAiError(Reply):
+    """A refusal in the format of OpenAI's API."""
+
+    error: OpenAiErrorEntry

@@ -16,8 +16,11 @@ from worker.settings.listener import JsonLimits
 
 MAX_SMALL_BYTES: Final = 64 * 1024
 BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-LARGE_ROUTES: Final = frozenset({"/generate", "/generate/sync", "/generate/stream", "/run", "/runsync"})
-SESSION_ROUTES: Final = "/session/"
+LARGE_ROUTES: Final = frozenset(
+    {"/generate", "/generate/sync", "/generate/stream", "/convert", "/run", "/runsync"}
+    | {"/v1/images/generations", "/v1/images/edits"}
+)
+LARGE_BELOW: Final = ("/session/", "/workflows/")
 
 
 class SmallBodies:
@@ -67,4 +70,4 @@ class _Replay:
 
 
 def _reads_its_own(path: str) -> bool:
-    return path in LARGE_ROUTES or path.startswith(SESSION_ROUTES)
+    return path in LARGE_ROUTES or path.startswith(LARGE_BELOW)
