@@ -27,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 
@@ -335,11 +335,18 @@ class Engine:
             raise ValueError(f"family: unknown family or scale; got {name!r} with {request.scale!r}")
         return self.models.random_checkpoint(name, request.scale)
 
-    def _services_for(self, place: int, quality: Quality) -> RunServices:
-        """Return the services of a run on that thread, whose results are not those of other qualities."""
+    def _services_for(self, place: int, quality: Quality, preview_method: object = None) -> RunServices:
+        """Return the services of a run on that thread, with its preview method.
+
+        Its results are not those of other qualities.
+        """
         services = self._services
         if place:
             services = replace(services, results=self._results[place], instances=self._instances[place])
+        if preview_method in get_args(PreviewMethod):
+            services = replace(
+                services, make_preview=partial(self._preview, method=cast(PreviewMethod, preview_method))
+            )
         if quality is DEFAULT or not (self.tuner.outcomes or self.batcher):
             return services
         unique = self._unique
@@ -444,7 +451,8 @@ class Engine:
                 asyncio.Runner(loop_factory=self._loop_factory()) as runner,
             ):
                 told = on_event if asked is None else _with_usage(request.prompt_id, usage, on_event)
-                return runner.run(run_nodes(request, self._services_for(place, quality), cancel, told))
+                services = self._services_for(place, quality, request.extra_data.get("preview_method"))
+                return runner.run(run_nodes(request, services, cancel, told))
         except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
             return partial(_raise, error)
         finally:
@@ -585,8 +593,12 @@ class Engine:
             embed_metadata=self.settings.embed_metadata,
         )
 
-    def _preview(self, preview: Any, latent_format: Any) -> tuple[bytes, str] | None:
-        """Encode a preview. Pictures from nodes are always shown, latents by `--preview-method`, as in ComfyUI.
+    def _preview(
+        self, preview: Any, latent_format: Any, method: PreviewMethod | None = None
+    ) -> tuple[bytes, str] | None:
+        """Encode a preview. Pictures from nodes are always shown, latents by `method`, as in ComfyUI.
+
+        Without a `method` it is the one of `--preview-method`.
 
         `taesd` needs a file of the folder `vae_approx` for the current kind of latents. Without one, and while the
         device is out of memory, it falls back to the latent's own colours, as with `latent2rgb` and `auto`.
@@ -596,9 +608,10 @@ class Engine:
             picture_format = "PNG" if picture_format == "PNG" else "JPEG"
             return picture_preview(picture, picture_format, size_px), f"image/{picture_format.lower()}"
         factors = None if latent_format is None else latent_format.latent_rgb_factors
-        if self.preview_method == "none":
+        method = method or self.preview_method
+        if method == "none":
             return None
-        decoded = self._decoded_preview(preview, latent_format) if self.preview_method == "taesd" else None
+        decoded = self._decoded_preview(preview, latent_format) if method == "taesd" else None
         if decoded is not None:
             return decoded_preview(decoded, self.settings.preview_size_px), "image/jpeg"
         if factors is None:

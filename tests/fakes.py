@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import struct
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -230,6 +231,13 @@ class FakeEngine:
             with contextlib.suppress(ConnectionError):
                 await socket.send_str(json.dumps({"type": kind, "data": data}))
 
+    async def _send_preview(self, client_id: str, prompt_id: str, node_id: str, image: bytes) -> None:
+        about = {"prompt_id": prompt_id, "node_id": node_id, "image_type": "image/jpeg"}
+        encoded = json.dumps(about).encode()
+        socket = self._sockets.get(client_id)
+        if socket is not None:
+            await socket.send_bytes(struct.pack(">II", 4, len(encoded)) + encoded + image)
+
     async def _work(self) -> None:
         while True:
             prompt_id, prompt, client_id = await self._queue.get()
@@ -282,6 +290,8 @@ class FakeEngine:
                 outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
             elif node["class_type"] == "Steps":
                 for step in range(1, int(inputs["steps"]) + 1):
+                    if "preview_method" in self._extra_data.get(prompt_id, {}):
+                        await self._send_preview(client_id, prompt_id, node_id, f"picture {step}".encode())
                     data = {"value": step, "max": inputs["steps"], "prompt_id": prompt_id, "node": node_id}
                     await self._send(client_id, "progress", data)
                     if step == inputs["hold"]:

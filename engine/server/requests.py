@@ -6,18 +6,21 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
+from typing import get_args
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from engine.errors import Problem
 from engine.graph.spec import ValueDict, Values
+from engine.settings import PreviewMethod
 from names.tuning import QUALITIES
 
 LONGEST_SHOWN = 200
 LARGE_BODY_BYTES = 256 * 1024  # from here on parsed off the event loop
 STRUCTURE = (b"[", b"{", b",")
 MAX_JSON_MARKS = 2_000_000  # parsing costs by their number, a picture in base64 has none
+PREVIEW_METHODS = ("default", *get_args(PreviewMethod))
 FORM_ERRORS = (ValueError, LookupError, RuntimeError, AssertionError, HttpProcessingError)  # aiohttp's, of a bad form
 
 
@@ -74,7 +77,7 @@ def read_targets(body: Mapping[str, object]) -> list[str] | None:
 
 
 def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
-    """Read `extra_data`, with the `extra_pnginfo` that pictures carry and the `quality`. Raises HTTPBadRequest."""
+    """Read `extra_data`: `extra_pnginfo` that pictures carry, `quality`, `preview_method`. Raises HTTPBadRequest."""
     extra_data = body.get("extra_data")
     if not isinstance(extra_data, (dict, type(None))):
         raise _bad_request("invalid_extra_data", "extra_data is not an object", _shown(extra_data))
@@ -85,6 +88,10 @@ def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
     if quality not in (None, *QUALITIES):
         allowed = f"extra_data.quality is unknown; expected one of {', '.join(QUALITIES)}"
         raise _bad_request("invalid_extra_data", allowed, _shown(quality))
+    method = (extra_data or {}).get("preview_method")
+    if method not in (None, *PREVIEW_METHODS):
+        allowed = f"extra_data.preview_method is unknown; expected one of {', '.join(PREVIEW_METHODS)}"
+        raise _bad_request("invalid_extra_data", allowed, _shown(method))
     return extra_data or {}
 
 

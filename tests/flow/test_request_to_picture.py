@@ -165,3 +165,14 @@ def test_the_installed_client_saves_a_picture(
     done = installed_wheel.run(*command, "--steps", "2", "--checkpoint", "small.safetensors", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert pixels((tmp_path / "picture.png").read_bytes()).shape == (64, 64, 3)
+
+
+def test_a_stream_shows_the_picture_while_it_is_sampled(worker: RunningWorker) -> None:
+    body = modifier_request(previews=True)
+    with worker.http.stream("POST", "/generate/stream", json=body, timeout=60) as events:
+        told = [json.loads(line.removeprefix("data: ")) for line in events.iter_lines() if line.startswith("data: ")]
+    previews = [event["preview"] for event in told if "preview" in event]
+    assert previews
+    assert told[-1]["result"]["status"] == "completed"
+    for preview in previews:
+        assert Image.open(io.BytesIO(base64.b64decode(preview["data"]))).format == preview["mimetype"][6:].upper()

@@ -114,6 +114,7 @@ def _job_request(
         quality=quality_of(given),
         timeout_seconds=given.timeout,
         expires_seconds=given.expires,
+        wants_previews=given.previews,
         receipt=parsed.receipt,
         parameters=_parameters(parsed, made),
     )

@@ -459,6 +459,14 @@ class Benchmark(Reply):
     workload_per_second: float | None = None
 
 
+class Preview(Reply):
+    """Picture of an unfinished latent. `node_id` is empty where a foreign engine does not name it."""
+
+    node_id: str
+    mimetype: str = Field(description="`image/jpeg` or `image/png`.")
+    data: str = Field(description="The picture in base64, at most 512 pixels a side.")
+
+
 class StreamEvent(Reply):
     """The `data` of an event of a job's stream. The last one has `result`."""
 
@@ -470,6 +478,7 @@ class StreamEvent(Reply):
     queue_info: QueueSizes | None = None
     queue_position: QueuePosition | None = None
     output_count: int | None = None
+    preview: Preview | None = Field(default=None, description="The newest, for a request with `previews`.")
     result: Result | None = None
     timestamp: float
     elapsed_time: float | None = None

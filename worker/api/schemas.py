@@ -118,6 +118,7 @@ class GenerateInput(BaseModel):
     output: OutputInput | None = None
     extra_data: ExtraData | None = None
     return_outputs_as_base64: bool = False
+    previews: bool = Field(default=False, description="Pictures of the unfinished picture in the streams of the job.")
     quality: QualityName | None = Field(
         default=None,
         description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `draft`: faster and less "

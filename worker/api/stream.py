@@ -2,12 +2,14 @@
 
 An event's id is the job's `seq`. The state in an event is on disk before the event is sent, so a client that reconnects
 with `Last-Event-ID`, even after a crash, never sees an older state. Progress has no id of its own: a resumed stream
-begins with a snapshot. The stream ends with the result.
+begins with a snapshot. A preview, of a job that asked for them, is in one event of a stream. The stream ends with the
+result.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +21,7 @@ from fastapi.responses import Response, StreamingResponse
 from worker import finite_json
 from worker.api.declared import EVENT_STREAM, refusals
 from worker.api.results import check_caller, not_found, public_outputs, services_of
+from worker.engines.preview_frames import PreviewFrame
 from worker.jobs.envelope import result_of
 from worker.jobs.job import Job
 from worker.jobs.ownership import find_job
@@ -57,6 +60,7 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
         yield _event(0, first)
     with services.pipeline.feed.watch(job.id) as changed:
         shown: dict[str, Any] = {}
+        shown_frame: PreviewFrame | None = None
         sent_at = began
         while not services.pipeline.has_ended(job):
             changed.clear()
@@ -66,11 +70,12 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
                     job.seq, {"request_id": job.public_id, "status": "error", "message": message, **_times(began)}
                 )
                 return
-            snapshot = _snapshot(services, job)
-            if snapshot != shown:
-                shown, sent_at, seq = snapshot, time.monotonic(), job.seq
+            snapshot, frame = _snapshot(services, job), job.preview
+            if snapshot != shown or frame is not shown_frame:
+                preview = {} if frame is None or frame is shown_frame else {"preview": _preview(frame)}
+                shown, shown_frame, sent_at, seq = snapshot, frame, time.monotonic(), job.seq
                 await services.store.settle(job)
-                yield _event(seq, {**snapshot, **_times(began)})
+                yield _event(seq, {**snapshot, **preview, **_times(began)})
             elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
                 sent_at = time.monotonic()
                 yield ": keep-alive\n\n"
@@ -93,6 +98,11 @@ def _snapshot(services: Services, job: Job) -> dict[str, object]:
         "queue_position": services.queue_info.position_of(job),
         "output_count": len(job.outputs),
     }
+
+
+def _preview(frame: PreviewFrame) -> dict[str, str]:
+    data = base64.b64encode(frame.image).decode()
+    return {"node_id": frame.node_id, "mimetype": frame.media_type, "data": data}
 
 
 def _times(began: float) -> dict[str, float]:

@@ -32,6 +32,7 @@ from worker.engines.long_names import find_long_names
 from worker.engines.loss import Loss, LossReason
 from worker.engines.model_folders import Kinds, is_missing_model, parse_folders, parse_kinds, with_folders
 from worker.engines.outcome import RunOutcome, problems_of_rejection, read_outcome
+from worker.engines.preview_frames import PreviewFrame, read_frame
 from worker.engines.save_names import find_name_problems
 from worker.engines.stopping import RUNNING, StopRequests
 from worker.errors import (
@@ -55,7 +56,7 @@ UPLOAD_FOLDER = "darkroom"
 LAST_LOOK_SECONDS = 2.0  # for the history of a prompt whose time is over: it may have ended just now
 LOSS_SECONDS = 1.0  # until the end of an engine's process is reported after its connections broke
 RECALL_LOOK_SECONDS = 0.05
-FEATURE_FLAGS = '{"type": "feature_flags", "data": {"darkroom_saving": true}}'
+FEATURE_FLAGS = '{"type": "feature_flags", "data": {"supports_preview_metadata": true, "darkroom_saving": true}}'
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 SOCKET_OPEN_SECONDS = 5.0
 SOCKET_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
@@ -63,6 +64,7 @@ SOCKET_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 log = structlog.get_logger("engine.client")
 
 OnMessage = Callable[[str, Mapping[str, Any]], None]
+OnPreview = Callable[[PreviewFrame], None]
 
 
 class EngineLost(EngineUnreachable):
@@ -106,6 +108,7 @@ class _Run:
     on_message: OnMessage
     has_events: bool = True  # on our socket; False for a prompt of the front before this one
     is_own: bool = False  # of the front itself, no job's
+    on_preview: OnPreview | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     should_look: bool = False  # in the history, because it may have ended
     is_sent: bool = False
@@ -336,15 +339,17 @@ class EngineClient:
         is_there: bool = False,
         is_own: bool = False,
         traceparent: str = "",
+        on_preview: OnPreview | None = None,
     ) -> RunOutcome:
         """Run a prompt to its end. `timeout_seconds` counts from its start in the engine.
 
         Raises RequestRejected (the engine's 400), EngineLost (also when its device failed), EngineUnreachable,
         JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted; `stops` has it until it
         has stopped. `is_there`: it was sent before, only await it. `is_own`: it is the front's own, and an engine that
-        is lost meanwhile is lost by itself. `traceparent` goes to the engine in the prompt's request.
+        is lost meanwhile is lost by itself. `traceparent` goes to the engine in the prompt's request. `on_preview` gets
+        pictures of unfinished latents, if the engine sends any.
         """
-        run = _Run(prompt_id, on_message, has_events=not is_there, is_own=is_own)
+        run = _Run(prompt_id, on_message, has_events=not is_there, is_own=is_own, on_preview=on_preview)
         self.stops.forget(prompt_id)
         self._runs[prompt_id] = run
         sending = (
@@ -619,13 +624,14 @@ class EngineClient:
         while True:
             try:
                 async with self._socket() as socket:
-                    if self.has_check:
-                        await socket.send(FEATURE_FLAGS)
+                    await socket.send(FEATURE_FLAGS)
                     self._is_listening, num_losses = True, 0
                     self._poll_all()
                     async for message in socket:
                         if isinstance(message, str):
                             self._on_text(message)
+                        else:
+                            self._on_binary(message)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 log.debug("engine socket lost", reason=type(error).__name__)
             self._is_listening = False
@@ -656,6 +662,16 @@ class EngineClient:
         data = message.get("data") if isinstance(message, Mapping) else None
         if isinstance(data, Mapping):
             self._on_message(str(message.get("type", "")), data)
+
+    def _on_binary(self, message: bytes) -> None:
+        """Pass a preview on to its run. One that names no prompt belongs to the only one that has begun."""
+        frame = read_frame(message)
+        if frame is None:
+            return
+        begun = [run for run in self._runs.values() if run.started_at is not None and not run.is_past_nodes]
+        run = self._runs.get(frame.prompt_id) if frame.prompt_id else begun[0] if len(begun) == 1 else None
+        if run is not None and run.on_preview is not None:
+            run.on_preview(frame)
 
     def _on_message(self, kind: str, data: JsonObject) -> None:
         run = self._runs.get(str(data.get("prompt_id")))

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from names.tuning import DEFAULT_QUALITY, QualityName
 from worker.engines.loss import Loss
+from worker.engines.preview_frames import PreviewFrame
 from worker.errors import WorkerError, http_status
 from worker.jobs.cost import UNIT_COST
 from worker.jobs.progress import Progress
@@ -121,6 +122,7 @@ class JobRequest:
     quality: QualityName = DEFAULT_QUALITY
     timeout_seconds: float | None = None  # of its run on an engine; None: the worker's limit
     expires_seconds: float | None = None  # from its arrival until an engine begins; None: no limit
+    wants_previews: bool = False  # pictures of unfinished latents in the job's streams
     receipt: str = ""  # the broker's delivery that the job came with; empty: it came by HTTP
     parameters: Mapping[str, Any] = field(default_factory=dict)  # what its caller chose, for the result
 
@@ -210,6 +212,7 @@ class Job:
     failure: JobFailure | None = None
     tuning: Mapping[str, Any] = field(default_factory=dict)  # as reported by an engine of ours, else empty
     progress: Progress = field(default_factory=Progress)  # not stored
+    preview: PreviewFrame | None = None  # the newest, not stored
     is_recovered: bool = False
     is_at_engine: bool = False  # its prompt has been sent, so no other job overtakes it
     cost: float = UNIT_COST  # recomputed after a restart
@@ -265,7 +268,7 @@ class Job:
     def end(self, state: JobState, message: str, at_ms: int, failure: JobFailure | None = None) -> None:
         """Make the last change of a job. Its credentials are cleared afterwards."""
         self.move_to(state, message)
-        self.failure = failure
+        self.failure, self.preview = failure, None
         self.times.completed_at_ms = at_ms
         self.credentials = None
 

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,6 +27,7 @@ from worker.engines.loss import Loss, LossReason, error_of_loss
 from worker.engines.low_memory_retry import tiled_prompt
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
+from worker.engines.preview_frames import PreviewFrame
 from worker.engines.socket_pictures import with_saved_pictures
 from worker.errors import (
     Draining,
@@ -467,9 +469,10 @@ class Pipeline:
                 job.prompt_id,
                 lambda kind, data: self._on_message(job, kind, data),
                 timeout_seconds=min(self._limits.job_timeout_seconds, job.request.timeout_seconds or math.inf),
-                extra_data={**job.request.extra, **self._inputs.scope(prompt, engine), **_quality_for(job, engine)},
+                extra_data={**job.request.extra, **self._inputs.scope(prompt, engine), **_drawing_of(job, engine)},
                 is_there=holder is not None,
                 traceparent=self._spans.traceparent_of(job),
+                on_preview=partial(self._on_preview, job) if job.request.wants_previews else None,
             )
             self._started(job, began)  # unless a message has reported it
             job.is_at_engine = False
@@ -590,6 +593,10 @@ class Pipeline:
         job.message = message
         self.feed.notify(job.id)
 
+    def _on_preview(self, job: Job, frame: PreviewFrame) -> None:
+        job.preview = frame
+        self.feed.notify(job.id)
+
     def _started(self, job: Job, at: float) -> None:
         """Record that an engine has begun with a job at a time of the monotonic clock. No effect if it is known."""
         if job.stage is not Stage.RUNNING:
@@ -637,6 +644,7 @@ def _since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
 
 
-def _quality_for(job: Job, engine: EngineClient) -> dict[str, str]:
-    """Return the requested quality in the form that an engine of ours takes; a foreign one has none."""
-    return {"quality": job.request.quality} if engine.has_check else {}
+def _drawing_of(job: Job, engine: EngineClient) -> dict[str, str]:
+    """Return the requested quality and previews; a foreign engine has no qualities."""
+    previews = {"preview_method": "auto"} if job.request.wants_previews else {}
+    return {"quality": job.request.quality, **previews} if engine.has_check else previews

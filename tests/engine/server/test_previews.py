@@ -54,12 +54,12 @@ PROMPT = {
 }
 
 
-async def binary_messages(server: Server, **flags: Any) -> list[bytes]:
+async def binary_messages(server: Server, extra_data: dict[str, Any] | None = None, **flags: Any) -> list[bytes]:
     socket = await server.client.ws_connect("/ws?clientId=me")
     if flags:
         await socket.send_json({"type": "feature_flags", "data": flags})
         await asyncio.sleep(0.05)
-    await server.post("/prompt", prompt=PROMPT, client_id="me")
+    await server.post("/prompt", prompt=PROMPT, client_id="me", extra_data=extra_data or {})
     found: list[bytes] = []
     async with asyncio.timeout(20):
         while True:
@@ -111,3 +111,16 @@ async def test_a_client_that_asks_for_it_learns_which_node_a_preview_is_of(tmp_p
     about = json.loads(painted[8 : 8 + length])
     assert kind == 4 and about["node_id"] == "1" and about["image_type"] == "image/jpeg"
     assert Image.open(BytesIO(painted[8 + length :])).format == "JPEG"
+
+
+async def test_a_prompt_chooses_its_own_method(tmp_path: Path) -> None:
+    async with serving(tmp_path, paint, photograph) as server:
+        painted, _ = await binary_messages(server, {"preview_method": "auto"})
+        assert Image.open(BytesIO(painted[8:])).format == "JPEG"
+        refused = await server.client.post("/prompt", json={"prompt": PROMPT, "extra_data": {"preview_method": "best"}})
+        assert (refused.status, (await refused.json())["error"]["type"]) == (400, "invalid_extra_data")
+
+
+async def test_a_prompt_may_have_no_previews_of_latents(tmp_path: Path) -> None:
+    async with serving(tmp_path, paint, photograph, preview_method="auto") as server:
+        assert len(await binary_messages(server, {"preview_method": "none"})) == 1
