@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,13 @@ MODIFIERS: tuple[type[Modifier], ...] = (
 BUILT_IN = "built in"
 CHECKPOINT_FIELD = "ckpt_name"
 NETWORK_FIELD = "unet_name"
+FILE_INPUTS = {
+    ("LoadImage", "image"): "image/*",
+    ("LoadImageMask", "image"): "image/*",
+    ("LoadAudio", "audio"): "audio/*",
+    ("LoadVideo", "file"): "video/*",
+}
+"""Inputs that take a file of the request, and its kind (`contentMediaType` of the field's schema)."""
 FAMILY_NOTE = "Left out: what suits the family of models that the checkpoint is of."
 
 
@@ -141,6 +148,8 @@ def _described(entry: FoundModifier, choices: Choices | None, family: Mapping[st
     for field in entry.modifier.family_fields():
         described = schema["properties"][field]
         described["description"] = f"{described.get('description', '')} {FAMILY_NOTE}".strip()
+    for field, media_type in _files_of(entry):
+        schema["properties"][field]["contentMediaType"] = media_type
     if choices is not None:
         for field, allowed in entry.modifier.choice_fields(entry.workflow, choices).items():
             schema["properties"][field]["enum"] = list(allowed)
@@ -152,6 +161,16 @@ def _described(entry: FoundModifier, choices: Choices | None, family: Mapping[st
         "schema": schema,
         "example": example,
     }
+
+
+def _files_of(entry: FoundModifier) -> Iterator[tuple[str, str]]:
+    """Yield the fields that take a file of the request, each with the kind of file."""
+    for field, places in entry.modifier.places().items():
+        for place in places:
+            node = entry.workflow.get(place.node_id) or {}
+            media_type = FILE_INPUTS.get((str(node.get("class_type")), place.input_name))
+            if media_type is not None:
+                yield field, media_type
 
 
 def build_registry(folder: Path | None = None) -> ModifierRegistry:

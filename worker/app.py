@@ -20,12 +20,14 @@ from worker.api import (
     job_list,
     jobs,
     openai_images,
+    own_pages,
     plan,
     runpod,
     stored_workflows,
     stream,
     vast,
     webhooks,
+    worker_info,
 )
 from worker.api.access_log import AccessLog
 from worker.api.document_cache import DocumentCache
@@ -55,6 +57,8 @@ PARTS = (
     webhooks,
     runpod,
     openai_images,
+    own_pages,
+    worker_info,
 )
 
 log = structlog.get_logger("api")

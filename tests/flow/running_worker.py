@@ -43,11 +43,14 @@ class RunningWorker:
 
 
 @contextmanager
-def running_worker(base: Path, checkpoint: Path, **environment: str) -> Iterator[RunningWorker]:
-    """Serves from the moment `/ready` says 200 until the block ends. Raises RuntimeError with the log if it dies."""
+def running_worker(base: Path, checkpoint: Path | None, **environment: str) -> Iterator[RunningWorker]:
+    """Serves from the moment `/ready` says 200 until the block ends. Raises RuntimeError with the log if it dies.
+
+    Without a checkpoint it has the demo model alone.
+    """
     folder = base / "models" / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / CHECKPOINT).exists():
+    if checkpoint is not None and not (folder / CHECKPOINT).exists():
         os.link(checkpoint, folder / CHECKPOINT)
     (base / "input").mkdir(exist_ok=True)
     (port,) = free_ports(1)

@@ -22,9 +22,26 @@ from worker.finite_json import FiniteJSONResponse
 DIRECTIVES = ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "connect-src 'self'")
 
 
-@pytest.mark.parametrize("path", ["/", "/docs"])
-async def test_pages_allow_their_own_scripts_and_no_others(front: RunningFront, path: str) -> None:
+@pytest.mark.parametrize("path", ["/", "/admin"])
+async def test_our_pages_run_no_script_within_them(front: RunningFront, path: str) -> None:
     page = await front.http.get(path)
+    policy = page.headers["content-security-policy"]
+    assert all(directive in policy for directive in (*DIRECTIVES, "script-src 'self'; ", "style-src 'self'; "))
+    assert not re.search(r"<style|<script>|<script [^>]*>[^<]|\sstyle=|\son[a-z]+=|javascript:", page.text)
+    for name in re.findall(r'(?:src|href)="(page/[^"]+)"', page.text):
+        part = await front.http.get(f"/{name}")
+        assert part.status_code == 200 and part.headers["x-content-type-options"] == "nosniff"
+        assert part.headers["content-type"].partition(";")[0] in ("text/javascript", "text/css", "image/svg+xml")
+    assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("name", ["index.html", "..%2fown_pages.py", "none.js", "%2e%2e%2f%2e%2e%2fapp.py"])
+async def test_no_other_file_is_a_part_of_the_pages(front: RunningFront, name: str) -> None:
+    assert (await front.http.get(f"/page/{name}")).status_code == 404
+
+
+async def test_the_page_of_swagger_allows_its_own_scripts_and_no_others(front: RunningFront) -> None:
+    page = await front.http.get("/docs")
     policy = page.headers["content-security-policy"]
     assert all(directive in policy for directive in DIRECTIVES)
     (scripts,) = (part for part in policy.split("; ") if part.startswith("script-src"))

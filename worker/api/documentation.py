@@ -1,4 +1,4 @@
-"""GET /docs, /openapi.json and /: the OpenAPI document, with examples that run unchanged on this machine.
+"""GET /docs and /openapi.json: the OpenAPI document, with examples that run unchanged on this machine.
 
 The examples name checkpoints and other files that the engine has, so they are built on request.
 """
@@ -44,7 +44,7 @@ FRAMEWORK_ERROR = "HTTPValidationError"
 GENERATE_FORM = {
     "type": "object",
     "title": "GenerateForm",
-    "description": "A request and the files that it names, each as `upload:` and the part's name.",
+    "description": "A request and its files, each in a part whose name is the value of the input that takes it.",
     "properties": {"input": {"type": "string", "description": "The JSON body."}},
     "additionalProperties": {"type": "string", "format": "binary"},
     "required": ["input"],
@@ -58,13 +58,6 @@ TAGS = {
     "OpenAI's form": "OpenAI's images API over the modifiers.",
     "RunPod's form": "RunPod's request and reply formats.",
 }
-
-
-@router.get("/", response_class=HTMLResponse)
-async def index() -> HTMLResponse:
-    """Return the worker's own page."""
-    page = (files("worker.api") / "index.html").read_text(encoding="utf-8")
-    return HTMLResponse(page, headers={"Content-Security-Policy": policy_for(page)})
 
 
 @router.get("/docs", response_class=HTMLResponse)

@@ -167,7 +167,10 @@ async def modifiers(request: Request) -> list[dict[str, Any]]:
         return registry.describe()
     families = {name: item.family for name, item in defaults.items() if item.family is not None}
     shown = registry.describe(choices_in(object_info), families)
-    return [
-        {**item, "example": suited_example(item["example"], checkpoints)} if item.get("example") else item
-        for item in shown
-    ]
+    for item in shown:
+        if item.get("example"):
+            item["example"] = suited_example(item["example"], checkpoints)
+        for field, value in defaults[item["name"]].fields.items() if item["name"] in defaults else ():
+            if field in item["schema"]["properties"]:
+                item["schema"]["properties"][field]["default"] = value
+    return shown

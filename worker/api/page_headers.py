@@ -31,8 +31,8 @@ _STYLE: Final = re.compile(r"<style(?:\s[^>]*)?>(.*?)</style>", re.DOTALL)
 def policy_for(page: str, *, has_inline_styles: bool = False) -> str:
     """Return the Content-Security-Policy of our own page: its own scripts and styles, requests to its own origin.
 
-    Pictures may come from anywhere, since uploads may be in any store. `has_inline_styles`: its scripts set `style`
-    attributes, as Swagger UI's do.
+    Pictures, sounds and videos may come from anywhere, since uploads may be in any store. `has_inline_styles`: its
+    scripts set `style` attributes, as Swagger UI's do.
     """
     styles = ("'unsafe-inline'",) if has_inline_styles else tuple(_hashes(_STYLE.findall(page)))
     directives = {
@@ -40,6 +40,7 @@ def policy_for(page: str, *, has_inline_styles: bool = False) -> str:
         "script-src": ("'self'", *_hashes(_SCRIPT.findall(page))),
         "style-src": ("'self'", *styles),
         "img-src": ("'self'", "data:", "blob:", "https:", "http:"),
+        "media-src": ("'self'", "data:", "blob:", "https:", "http:"),
         "connect-src": ("'self'",),
         "base-uri": ("'none'",),
         "form-action": ("'none'",),

@@ -484,6 +484,60 @@ class StreamEvent(Reply):
     elapsed_time: float | None = None
 
 
+# the worker
+
+
+class Device(Reply):
+    """Device of an engine, by the engine's name of it."""
+
+    name: str
+    memory_bytes: int | None
+
+
+class CheckpointEntry(Reply):
+    """Checkpoint that the engines have. `family` is null where it is not known."""
+
+    name: str
+    family: str | None
+    size_bytes: int | None
+
+
+class CallerEntry(Reply):
+    """The caller's key and its scopes; no scopes for a caller that needs a key."""
+
+    key_name: str
+    scopes: list[str]
+
+
+class MeasuredSpeed(Reply):
+    """Figures of the last benchmark; null without one."""
+
+    verdict: str | None
+    its_per_second: float | None
+    seconds_per_picture: float | None
+    width_px: int | None
+    height_px: int | None
+    steps: int | None
+    model: str | None
+
+
+class WorkerInfo(Reply):
+    """Devices, checkpoints and speed of a worker, and the scopes of the caller there."""
+
+    version: str
+    is_ready: bool
+    devices: list[Device]
+    checkpoints: list[CheckpointEntry]
+    benchmark: MeasuredSpeed
+    caller: CallerEntry
+
+
+class EngineEntry(Backend):
+    """State of an engine, and the figures of its model memory (`GET /api/v1/memory` of the engine)."""
+
+    memory: dict[str, Any] | None
+
+
 # webhooks
 
 

@@ -1,0 +1,47 @@
+"""A visitor of a page: its browser's page, and what went wrong in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from playwright.sync_api import Browser, ConsoleMessage, Page
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+SECONDS = 90.0
+"""For a picture of the demo model on a busy machine."""
+
+
+@dataclass
+class Visitor:
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+
+    def on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(f"{message.text} ({message.location.get('url')})")
+
+    def wait_for(self, selector: str, *, count: int = 1) -> None:
+        """Wait until so many elements are visible."""
+        self.page.locator(selector).nth(count - 1).wait_for(timeout=SECONDS * 1000)
+
+    def keep_picture(self, name: str) -> None:
+        """Write the page as a picture of the documentation where WRITE_PICTURES is set."""
+        if os.environ.get("WRITE_PICTURES"):
+            self.page.screenshot(path=PICTURES / f"{name}.jpg", type="jpeg", quality=80)
+
+
+@contextmanager
+def visitor(browser: Browser, *, width: int = 1280, height: int = 800, is_dark: bool = False) -> Iterator[Visitor]:
+    """Yield a visitor with an empty profile."""
+    with browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if is_dark else "light"
+    ) as context:
+        context.set_default_timeout(SECONDS * 1000)
+        found = Visitor(context.new_page())
+        found.page.on("console", found.on_console)
+        found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        yield found

@@ -1,0 +1,65 @@
+/** A place for a file: chosen, dropped, pasted, or given as an address. */
+
+import { make } from "./dom.js";
+
+export class PictureField {
+  constructor(field, id) {
+    this.file = null;
+    this.address = "";
+    this.input = make("input", { id, type: "file", accept: field.media, onchange: () => this.choose(this.input.files[0]) });
+    this.preview = make("img", { alt: "", hidden: true });
+    this.words = make("span", {}, "Drop a file, paste it, or click to choose");
+    this.clear = make("button", { type: "button", hidden: true, onclick: () => this.fill("") }, "Remove");
+    this.element = make("div", { className: "drop", tabIndex: -1 }, this.preview, this.words, this.input, this.clear);
+    this.element.addEventListener("dragover", (event) => {
+      event.preventDefault();
+      this.element.classList.add("over");
+    });
+    this.element.addEventListener("dragleave", () => this.element.classList.remove("over"));
+    this.element.addEventListener("drop", (event) => {
+      event.preventDefault();
+      this.element.classList.remove("over");
+      this.#take(event.dataTransfer);
+    });
+    this.element.addEventListener("paste", (event) => this.#take(event.clipboardData));
+  }
+
+  #take(transfer) {
+    const [file] = transfer.files;
+    if (file) this.choose(file);
+    else this.fill(transfer.getData("text/uri-list") || transfer.getData("text/plain"));
+  }
+
+  choose(file) {
+    if (!file) return;
+    this.fill("");
+    this.file = file;
+    this.words.textContent = file.name;
+    this.clear.hidden = false;
+    if (file.type.startsWith("image/")) this.#picture(URL.createObjectURL(file));
+    this.#changed();
+  }
+
+  /** Set an address or a data URI in place of a file; empty removes both. */
+  fill(address) {
+    this.file = null;
+    this.input.value = "";
+    this.address = String(address ?? "").trim();
+    const isShort = this.address && !this.address.startsWith("data:");
+    this.words.textContent = isShort ? this.address : this.address ? "A small example" : "Drop a file, paste it, or click to choose";
+    this.clear.hidden = !this.address;
+    this.#picture(/^(data:image|https?:)/.test(this.address) ? this.address : "");
+    this.#changed();
+  }
+
+  #picture(source) {
+    if (this.preview.src.startsWith("blob:")) URL.revokeObjectURL(this.preview.src);
+    this.preview.hidden = !source;
+    if (source) this.preview.src = source;
+    else this.preview.removeAttribute("src");
+  }
+
+  #changed() {
+    this.input.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+}

@@ -1,0 +1,87 @@
+/** A result in full: its pictures, the parameters that made them, and what can be done with them. */
+
+import { duration, make } from "./dom.js";
+import { shown } from "./job_card.js";
+
+export class Viewer {
+  /** `onAgain(entry)` draws once more with another seed, `onUse(entry)` fills the form, `beside(card, step)` finds. */
+  constructor(dialog, { onAgain, onUse, beside, onForget }) {
+    this.dialog = dialog;
+    this.actions = { onAgain, onUse, onForget };
+    this.beside = beside;
+    this.card = null;
+    this.place = 0;
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+    dialog.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowLeft") this.#move(-1);
+      if (event.key === "ArrowRight") this.#move(1);
+    });
+  }
+
+  open(card) {
+    if (!card.outputs.length) return;
+    this.card = card;
+    this.place = 0;
+    this.#show();
+    if (!this.dialog.open) this.dialog.showModal();
+  }
+
+  #move(step) {
+    const place = this.place + step;
+    if (place >= 0 && place < this.card.outputs.length) this.place = place;
+    else {
+      const other = this.beside(this.card, step);
+      if (!other) return;
+      this.card = other;
+      this.place = step > 0 ? 0 : other.outputs.length - 1;
+    }
+    this.#show();
+  }
+
+  #show() {
+    const { entry, outputs, result } = this.card;
+    const output = outputs[this.place];
+    const act = (words, action, isPrimary = false) =>
+      make("button", {
+        type: "button",
+        className: isPrimary ? "primary" : "",
+        onclick: () => {
+          this.dialog.close();
+          action(entry, this.card);
+        },
+      }, words);
+    const facts = [
+      ["Made by", entry.modifier],
+      ...Object.entries(entry.modifications ?? {}).map(([name, value]) => [name.replaceAll("_", " "), wordsOf(value)]),
+      ["Time", duration((result.timings?.total_ms ?? 0) / 1000)],
+      ["File", output.filename],
+      ["Id", entry.id],
+    ];
+    const files = make("p", { className: "note" }, output.filename);
+    const notes = (result.warnings ?? []).map((warning) => make("p", { className: "note" }, warning.message));
+    this.dialog.replaceChildren(
+      make("div", { className: "stage" }, shown(output, true) ?? files),
+      make("div", { className: "side" },
+        make("div", { className: "actions" },
+          act("Again with another seed", this.actions.onAgain, true),
+          act("Use these parameters", this.actions.onUse),
+          make("a", { href: output.url, target: "_blank", rel: "noopener" }, "Open the file"),
+        ),
+        output.upload_error ? make("p", { className: "problem" }, `Not uploaded: ${output.upload_error}`) : null,
+        notes,
+        make("dl", {}, facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
+        make("div", { className: "actions" },
+          make("button", { type: "button", onclick: () => this.#move(-1), ariaLabel: "Previous" }, "←"),
+          make("button", { type: "button", onclick: () => this.#move(1), ariaLabel: "Next" }, "→"),
+          act("Forget it here", this.actions.onForget),
+          make("button", { type: "button", onclick: () => this.dialog.close() }, "Close"),
+        ),
+      ),
+    );
+  }
+}
+
+function wordsOf(value) {
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text.length > 400 ? `${text.slice(0, 400)}…` : text;
+}

@@ -1,0 +1,108 @@
+"""GET /worker and /engines: what this worker draws with; the state and memory of its engines, for operators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+
+from worker.api.declared import refusals
+from worker.api.replies import EngineEntry, WorkerInfo
+from worker.api.results import check_caller, check_operator, services_of
+from worker.engines.client import EngineClient
+from worker.engines.health import engine_as_json
+from worker.errors import EngineUnreachable, Forbidden, Unauthorized
+from worker.identity.caller import Identity, Scope
+from worker.modifier_defaults import checkpoints_of
+from worker.qualification.state import Qualification
+from worker.services import Services
+from worker.version import version
+
+router = APIRouter(tags=["worker"])
+
+MEMORY_SECONDS: Final = 5.0
+MEASURED: Final = ("verdict", "its_per_second", "seconds_per_picture", "width_px", "height_px", "steps", "model")
+
+
+@router.get("/worker", operation_id="get_worker", response_model=None, responses={200: {"model": WorkerInfo}})
+async def worker(request: Request) -> dict[str, Any]:
+    """Return the devices, checkpoints and measured speed of this worker, and what the caller may do here."""
+    services = services_of(request)
+    caller = _caller(request)
+    return {
+        "version": version(),
+        "is_ready": services.gate.is_open and bool(services.pool.clients_serving),
+        "devices": [device for engine in services.pool.clients_serving for device in await _devices(engine)],
+        "checkpoints": await _checkpoints(services),
+        "benchmark": _measured(services.qualification),
+        "caller": {
+            "key_name": "" if caller is None else caller.key_name,
+            "scopes": [] if caller is None else sorted(scope.value for scope in caller.scopes),
+        },
+    }
+
+
+@router.get(
+    "/engines",
+    operation_id="list_engines",
+    response_model=None,
+    responses={200: {"model": list[EngineEntry]}, **refusals(401, 403)},
+)
+async def engines(request: Request) -> list[dict[str, Any]]:
+    """Return the state of every engine and the memory of those that answer. For an operator.
+
+    `memory` is null for a foreign engine and for one that does not answer.
+    """
+    check_operator(request)
+    services = services_of(request)
+    clients = {client.url: client for client in services.pool.clients_serving}
+    return [
+        {**engine_as_json(report), "memory": await _memory(clients.get(report.url))}
+        for report in services.fleet.reports()
+    ]
+
+
+def _caller(request: Request) -> Identity | None:
+    """Return the caller, None for one without a valid key where one is needed."""
+    with contextlib.suppress(Unauthorized, Forbidden):
+        return check_caller(request, needs=Scope.SUBMIT)
+    with contextlib.suppress(Unauthorized, Forbidden):
+        return check_caller(request, needs=Scope.READ)
+    return None
+
+
+async def _devices(engine: EngineClient) -> list[dict[str, Any]]:
+    try:
+        found = (await engine.system_stats()).get("devices")
+    except EngineUnreachable:
+        return []
+    listed = [device for device in found if isinstance(device, Mapping)] if isinstance(found, list) else []
+    return [{"name": str(device.get("name", "unknown")), "memory_bytes": device.get("vram_total")} for device in listed]
+
+
+async def _checkpoints(services: Services) -> list[dict[str, Any]]:
+    engine = services.pool.any_client
+    with contextlib.suppress(EngineUnreachable):
+        if engine.has_check:
+            found = await engine.families.checkpoints()
+            return [{"name": item.name, "family": item.family or None, "size_bytes": item.size_bytes} for item in found]
+        names = checkpoints_of(await engine.object_info())
+        return [{"name": name, "family": None, "size_bytes": None} for name in names]
+    return []
+
+
+def _measured(qualification: Qualification) -> dict[str, Any]:
+    report = qualification.as_json()
+    return {name: report.get(name) for name in MEASURED}
+
+
+async def _memory(engine: EngineClient | None) -> dict[str, Any] | None:
+    if engine is None or not engine.has_check:
+        return None
+    try:
+        status, body = await engine.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)
+    except EngineUnreachable:
+        return None
+    return body if status == 200 else None
