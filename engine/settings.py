@@ -124,6 +124,9 @@ class EngineSettings:
     max_input_pixels: int = 1 << 27
     preview_method: PreviewMethod = "none"
     preview_size_px: int = 512
+    front_end: bool = False  # serve ComfyUI's web interface, from `front_end_root` or its package
+    front_end_root: Path | None = None
+    user_directory: Path | None = None  # what the web interface stores
     disable_all_custom_nodes: bool = False
     whitelist_custom_nodes: tuple[str, ...] = ()
     cors_origin: str | None = None
@@ -158,6 +161,10 @@ class EngineSettings:
     @property
     def output_path(self) -> Path:
         return self._folder(self.output_directory, "output")
+
+    @property
+    def user_path(self) -> Path:
+        return self._folder(self.user_directory, "user")
 
     @property
     def temp_path(self) -> Path:

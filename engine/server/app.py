@@ -14,7 +14,9 @@ from engine.server import (
     empty_installation,
     families,
     files,
+    front_end,
     memory_report,
+    model_files,
     prompts,
     tuning,
     v1,
@@ -38,7 +40,10 @@ EVERYTHING = "/{path}"  # how the router names it
 
 
 def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
-    """Build ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Called on a running event loop."""
+    """Build ComfyUI's HTTP and WebSocket API over the engine that `start` builds. Called on a running event loop.
+
+    Raises FrontEndMissing where its web interface is asked for and is not there.
+    """
     app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024), middlewares=_guards(settings))
     queue, history, clients = PromptQueue(settings.max_concurrent_runs), History(), Clients()
     figures = RunFigures()
@@ -51,9 +56,12 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
         *prompts.ROUTES,
         *files.ROUTES,
         *catalogue.ROUTES,
-        *empty_installation.ROUTES,
+        *(front_end.ROUTES if settings.front_end else empty_installation.ROUTES),
+        *model_files.ROUTES,
         *web_folders.ROUTES,
     ]
+    if settings.front_end:
+        front_end.add_front_end(app, front_end.find_front_end(settings.front_end_root))
     app.add_routes(routes)
     app.add_routes(_below(API_PREFIX, routes))
     app.add_routes(
@@ -85,7 +93,10 @@ async def get_ws(request: web.Request) -> web.StreamResponse:
 
 
 async def get_from_packs(request: web.Request) -> web.StreamResponse:
-    """Answer by the routes of custom nodes' packs; 405 for a path of ours that has no such method."""
+    """Answer by the web interface's files, else by packs' routes; 405 for a path of ours without such a method."""
+    found = await front_end.find_static(request)
+    if found is not None:
+        return found
     parts = services(request)
     await parts.start.engine()  # their routes are there when the packs are loaded
     try:

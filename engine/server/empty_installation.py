@@ -1,20 +1,17 @@
 """Routes of ComfyUI's web interface, answered as by an installation where nothing has been stored.
 
-There is no web interface here and nothing is kept for one: settings are taken and forgotten (a web interface would not
-start otherwise), files of users are refused, so that nobody believes them to be safe.
+They are those of an engine without `--front-end`, which keeps nothing: settings are taken and forgotten (a web
+interface would not start otherwise), files of users are refused, so that nobody believes them to be safe.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
 from pathlib import Path
 
 from aiohttp import web
 
 from engine.server import machine
 from engine.server.folders import inside
-from engine.server.services import services
 
 USER_FOLDER = Path("/user/default")  # no such folder: only to tell names that climb out of it
 NOTHING_IS_KEPT = "this engine keeps no files of users"
@@ -64,40 +61,6 @@ async def post_userdata_file(request: web.Request) -> web.Response:
     return web.Response(status=403, text=NOTHING_IS_KEPT)
 
 
-async def get_model_files(request: web.Request) -> web.Response:
-    """List the files of one kind with their times and sizes; 404 for an unknown kind."""
-    engine = await services(request).start.engine()
-    kind = request.match_info["folder"]
-    if kind not in engine.folders.kinds():
-        raise web.HTTPNotFound(text="")
-    roots = engine.folders.roots(kind)
-    names = await asyncio.to_thread(engine.folders.names, kind)
-    return web.json_response(await asyncio.to_thread(_described, roots, names))
-
-
-def _described(roots: list[Path], names: list[str]) -> list[dict[str, object]]:
-    files = []
-    for index, root in enumerate(roots):
-        for name in names:
-            try:
-                found = os.stat(root / name)
-            except OSError:
-                continue  # it is in another of the folders
-            about = {"modified": found.st_mtime, "created": found.st_ctime, "size": found.st_size}
-            files.append({"name": name, "pathIndex": index, **about})
-    return files
-
-
-async def get_model_preview(request: web.Request) -> web.Response:
-    raise web.HTTPNotFound(text="")
-
-
-async def get_folder_paths(request: web.Request) -> web.Response:
-    engine = await services(request).start.engine()
-    kinds = engine.folders.kinds()
-    return web.json_response({kind: [str(path) for path in engine.folders.roots(kind)] for kind in kinds})
-
-
 async def get_logs(request: web.Request) -> web.Response:
     """Answer with an empty log: it goes to standard error alone."""
     return web.json_response("")
@@ -130,9 +93,6 @@ ROUTES = (
     web.post("/userdata/{file}", post_userdata_file),
     web.delete("/userdata/{file}", get_userdata_file),
     web.post("/userdata/{file}/move/{dest}", get_userdata_file),
-    web.get("/experiment/models/{folder}", get_model_files),
-    web.get("/experiment/models/preview/{folder}/{index}/{file:.*}", get_model_preview),
-    web.get("/internal/folder_paths", get_folder_paths),
     web.get("/internal/logs", get_logs),
     web.get("/internal/logs/raw", get_raw_logs),
     web.patch("/internal/logs/subscribe", patch_log_subscription),

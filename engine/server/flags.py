@@ -103,10 +103,8 @@ IGNORED_SWITCHES = (
 )
 IGNORED_OPTIONS = (
     "--oneapi-device-selector",
-    "--user-directory",
     "--database-url",
     "--front-end-version",
-    "--front-end-root",
     "--default-hashing-function",
     "--comfy-api-base",
 )
@@ -142,6 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_device_flags(parser.add_argument_group("Device and model memory"))
     _add_dtype_flags(parser.add_argument_group("Number formats"))
     _add_picture_flags(parser.add_argument_group("Pictures"))
+    _add_front_end_flags(parser.add_argument_group("Web interface"))
     _add_custom_node_flags(parser.add_argument_group("Custom nodes"))
     for name in REFUSED_SWITCHES:
         parser.add_argument(name, action=_Refuse, nargs=0, help=argparse.SUPPRESS)
@@ -322,6 +321,19 @@ def _add_picture_flags(group: Group) -> None:
     group.add_argument("--preview-size", type=_at_least(1), default=512, metavar="PX", help="longest side of a preview")
 
 
+def _add_front_end_flags(group: Group) -> None:
+    group.add_argument(
+        "--front-end", action="store_true", help="serve ComfyUI's web interface, from the extra `front-end`"
+    )
+    group.add_argument(
+        "--front-end-root", type=Path, default=None, metavar="FOLDER", help="serve the web interface of this folder"
+    )
+    group.add_argument(
+        "--user-directory", type=Path, default=None, metavar="FOLDER",
+        help="what the web interface stores, in place of `user` in the base directory",
+    )  # fmt: skip
+
+
 def _add_custom_node_flags(group: Group) -> None:
     group.add_argument("--disable-all-custom-nodes", action="store_true", help="load no custom nodes")
     group.add_argument(
@@ -365,6 +377,9 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         max_input_pixels=given.max_input_pixels,
         preview_method=given.preview_method,
         preview_size_px=given.preview_size,
+        front_end=given.front_end or given.front_end_root is not None,
+        front_end_root=given.front_end_root,
+        user_directory=given.user_directory,
         disable_all_custom_nodes=given.disable_all_custom_nodes,
         whitelist_custom_nodes=tuple(given.whitelist_custom_nodes),
         cors_origin=given.enable_cors_header,

@@ -41,7 +41,7 @@ def system() -> ValueDict:
         "ram_free": free,
         "comfyui_version": COMFYUI_VERSION,
         "required_frontend_version": FRONTEND_VERSION,
-        "installed_templates_version": None,
+        "installed_templates_version": _version("comfyui-workflow-templates"),
         "required_templates_version": TEMPLATES_VERSION,
         "python_version": sys.version,
         "pytorch_version": _version("torch"),

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from engine.server.app import create_app
 from engine.server.engine_start import EngineStart
+from engine.server.front_end import FrontEndMissing
 from engine.settings import EngineSettings
 
 EXIT_FAILED = 1
@@ -50,7 +51,11 @@ def run(settings: EngineSettings, liveness_fd: int | None = None) -> int:
     except OSError as error:  # also what is wrong inside of the files
         log.critical("cannot use the TLS key and certificate: %s", error.strerror or error)
         return EXIT_FAILED
-    return asyncio.run(_serve(settings, sockets, tls))
+    try:
+        return asyncio.run(_serve(settings, sockets, tls))
+    except FrontEndMissing as error:
+        log.critical("%s", error)
+        return EXIT_FAILED
 
 
 def _tls(settings: EngineSettings) -> ssl.SSLContext | None:

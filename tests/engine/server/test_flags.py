@@ -66,8 +66,8 @@ def test_caches_are_chosen_by_flag(flags: str, cache: CacheSettings) -> None:
 
 
 def test_flags_without_effect_are_accepted_and_named() -> None:
-    command = read_flags(["--user-directory", "/u", "--database-url", "sqlite://", "--fast", "--disable-xformers"])
-    assert command.ignored == ("--user-directory", "--database-url", "--fast", "--disable-xformers")
+    command = read_flags(["--database-url", "sqlite://", "--fast", "--disable-xformers"])
+    assert command.ignored == ("--database-url", "--fast", "--disable-xformers")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""ComfyUI's own web interface (`--front-end`): its static files, its workflow templates, and the routes it needs.
+
+The files are those of the packages `comfyui-frontend-package` and `comfyui-workflow-templates` (the extra
+`front-end`), or of a folder (`--front-end-root`). Nothing of them is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from aiohttp import web
+
+from engine.server import log_tail, pack_extras, user_files
+from engine.server.log_tail import LOG_TAIL, LogTail
+from engine.server.services import SERVICES
+
+PACKAGE, TEMPLATES_PACKAGE = "comfyui_frontend_package", "comfyui_workflow_templates"
+INDEX = "index.html"
+OWN_STYLE = "user.css"
+ICON, ICON_PATH = "favicon.ico", "assets/favicon.ico"
+
+
+class FrontEndMissing(Exception):
+    """Error for `--front-end` without the files of the interface."""
+
+
+def find_front_end(root: Path | None) -> Path:
+    """Return the folder with the interface's files. Raises FrontEndMissing."""
+    folder = _folder_of(PACKAGE, "static") if root is None else root.expanduser().resolve()
+    if folder is None:
+        raise FrontEndMissing("--front-end: comfyui-frontend-package is not installed; install the extra `front-end`")
+    if not (folder / INDEX).is_file():
+        raise FrontEndMissing(f"--front-end: no {INDEX} in the folder; got {folder}")
+    return folder
+
+
+def find_templates() -> Path | None:
+    """Return the folder with the official workflow templates; None where the package is not installed."""
+    return _folder_of(TEMPLATES_PACKAGE, "templates")
+
+
+def add_front_end(app: web.Application, folder: Path) -> None:
+    """Add the state that the routes need: the folder, and the tail of the log while the server is up."""
+    app[FOLDER] = folder
+    app[user_files.SETTINGS_LOCK] = asyncio.Lock()
+
+    async def keep_log(app: web.Application) -> AsyncIterator[None]:
+        tail = LogTail(app[SERVICES].clients, asyncio.get_running_loop())
+        app[LOG_TAIL] = tail
+        logging.getLogger().addHandler(tail)
+        yield
+        logging.getLogger().removeHandler(tail)
+
+    app.cleanup_ctx.append(keep_log)
+
+
+async def get_index(request: web.Request) -> web.StreamResponse:
+    headers = {"Cache-Control": "no-cache"}
+    return web.FileResponse(request.app[FOLDER] / INDEX, headers=headers)
+
+
+async def get_template(request: web.Request) -> web.StreamResponse:
+    """Send a file of the official templates: the index, a workflow, a picture."""
+    folder = await asyncio.to_thread(find_templates)
+    if folder is None:
+        raise web.HTTPNotFound(text="")
+    return await _file_in(folder, request.match_info["file"])
+
+
+async def find_static(request: web.Request) -> web.StreamResponse | None:
+    """Return a file of the interface as a response; None without `--front-end` and for a path that is no such file."""
+    folder = request.app.get(FOLDER)
+    if folder is None or request.method not in ("GET", "HEAD"):
+        return None
+    name = request.match_info["path"]
+    if name == OWN_STYLE:  # the page names it, and the package has no such file
+        return web.Response(content_type="text/css")
+    with contextlib.suppress(web.HTTPNotFound):
+        return await _file_in(folder, ICON_PATH if name == ICON else name)
+    return None
+
+
+async def get_own_extension(request: web.Request) -> web.StreamResponse:
+    """Send a script that packs import from the interface."""
+    return await _file_in(request.app[FOLDER] / "extensions" / "core", request.match_info["file"])
+
+
+async def _file_in(folder: Path, name: str) -> web.StreamResponse:
+    path = None if "\0" in name else await asyncio.to_thread(_existing, folder, name)
+    if path is None:
+        raise web.HTTPNotFound(text="")
+    return web.FileResponse(path)
+
+
+def _existing(folder: Path, name: str) -> Path | None:
+    """Return the path of a file of the folder; None for one outside of it, or that is not there."""
+    path = (folder / name).resolve()
+    return path if path.is_relative_to(folder.resolve()) and path.is_file() else None
+
+
+def _folder_of(package: str, name: str) -> Path | None:
+    spec = find_spec(package)
+    places = () if spec is None else tuple(spec.submodule_search_locations or ())
+    return next((Path(place) / name for place in places if (Path(place) / name).is_dir()), None)
+
+
+FOLDER = web.AppKey("front_end", Path)
+
+ROUTES = (
+    web.get("/", get_index),
+    web.get("/templates/{file:.+}", get_template),
+    web.get("/extensions/core/{file:.+}", get_own_extension),
+    *user_files.ROUTES,
+    *pack_extras.ROUTES,
+    *log_tail.ROUTES,
+)
