@@ -1,9 +1,9 @@
 """Decoder-only language models, of which diffusion models read the hidden states of a prompt.
 
 One network for Llama 3 (arXiv 2407.21783), Mistral Small 3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786), Qwen2.5
-with pictures among its tokens (arXiv 2502.13923) and Qwen3 (arXiv 2505.09388): causal attention with fewer keys than
-queries (Ainslie et al. 2023, arXiv 2305.13245), rotary places (Su et al. 2021, arXiv 2104.09864), gated feed-forward
-layers (Shazeer 2020, arXiv 2002.05202). Module names are those of the transformers library's files. The window by which
+and Qwen3-VL with pictures among their tokens (arXiv 2502.13923, 2511.21631) and Qwen3 (arXiv 2505.09388): causal
+attention with fewer keys than queries (Ainslie et al. 2023, arXiv 2305.13245), rotary places, gated feed-forward layers
+(Shazeer 2020, arXiv 2002.05202). Module names are those of the transformers library's files. The window by which
 Gemma's layers attend to near tokens alone is left out, as in ComfyUI: prompts are shorter than it.
 
 `B` prompts, `T` tokens, `D` width, `H` heads, `K` of them with keys of their own, `W` width of a head.
@@ -23,8 +23,7 @@ from torch.nn import functional
 from engine.architectures.attention import optimized_attention
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
-
-Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, [B or 1, 1, T, W] each
+from engine.architectures.token_rotations import Rotation, rotated, rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +31,9 @@ class LanguageModelKind:
     """Traits of a model that its tensors' shapes do not show.
 
     `theta` is the base of the rotary angles; every `wide_every`-th layer takes `wide_theta`, with angles divided by
-    `wide_scale`. `sections` says how many pairs of channels rotate by each axis of places with three axes. With
-    `norms_add_one` norms multiply by one plus their weight, with `scales_embeddings` embeddings are multiplied by the
-    root of the width.
+    `wide_scale`. `sections` says how many pairs of channels rotate by each axis of places with three axes, one axis
+    behind the other or, with `interleaves_sections`, in turns. With `norms_add_one` norms multiply by one plus their
+    weight, with `scales_embeddings` embeddings are multiplied by the root of the width.
     """
 
     name: str
@@ -48,12 +47,14 @@ class LanguageModelKind:
     norms_add_one: bool = False
     scales_embeddings: bool = False
     sections: tuple[int, int, int] | None = None
+    interleaves_sections: bool = False
 
 
 LLAMA3 = LanguageModelKind("llama3", theta=5e5, eps=1e-5)
 MISTRAL3 = LanguageModelKind("mistral3", theta=1e9, eps=1e-5)
 QWEN2 = LanguageModelKind("qwen2", sections=(16, 24, 24))
 QWEN3 = LanguageModelKind("qwen3")
+QWEN3_VL = LanguageModelKind("qwen3_vl", theta=5e6, sections=(24, 20, 20), interleaves_sections=True)
 GEMMA2 = LanguageModelKind(
     "gemma2", head_width=256, theta=1e4, activation="gelu", norms_add_one=True, scales_embeddings=True
 )
@@ -96,37 +97,7 @@ def rms_norm(kind: LanguageModelKind, width: int) -> RmsNorm:
     return (OnePlusRmsNorm if kind.norms_add_one else RmsNorm)(width, kind.eps)
 
 
-# --- places ----------------------------------------------------------------------------------------------------------
-
-
-def rotation(
-    positions: torch.Tensor,
-    width: int,
-    theta: float,
-    scale: float = 1.0,
-    sections: tuple[int, int, int] | None = None,
-) -> Rotation:
-    """Return cosines and sines [1, 1, T, W] of the places of tokens.
-
-    `positions` is [1, T], or [3, T] with the `sections` of its axes: time, row and column, whose pairs of channels
-    follow each other.
-    """
-    frequencies = 1.0 / (theta ** (torch.arange(0, width, 2, device=positions.device).float() / width)) / scale
-    angles = positions.float()[:, :, None] * frequencies  # [1 or 3, T, W / 2]
-    angles = torch.cat([angles, angles], dim=-1)
-    if positions.shape[0] > 1:
-        if sections is None:
-            raise ValueError(f"places of tokens: the model has one axis; got {positions.shape[0]} axes, expected 1")
-        parts = torch.split(angles, list(sections * 2), dim=-1)
-        angles = torch.cat([part[index % 3] for index, part in enumerate(parts)], dim=-1)[None]
-    return angles.cos()[:, None], angles.sin()[:, None]
-
-
-def rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Rotate the channels of `x` [B, H, T, W], each of the first half with its fellow in the second."""
-    cos, sin = rotation
-    first, second = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
+# --- layers ----------------------------------------------------------------------------------------------------------
 
 
 def causal_mask(embeds: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -139,9 +110,6 @@ def causal_mask(embeds: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
     hidden = torch.finfo(embeds.dtype).min / 4
     added = torch.full((1, 1, length, length), hidden, dtype=embeds.dtype, device=embeds.device).triu(1)
     return added if mask is None else added + (mask == 0)[:, None, None, :].to(embeds.dtype) * hidden
-
-
-# --- layers ----------------------------------------------------------------------------------------------------------
 
 
 class CausalAttention(nn.Module):
@@ -232,6 +200,7 @@ class DecoderStack(nn.Module):
         *,
         positions: torch.Tensor | None = None,
         normalises_layer: bool = False,
+        added: Sequence[torch.Tensor] = (),
     ) -> torch.Tensor:
         """Return the output of `layer` [B, T, D], counted from the end where negative, or of the network (None).
 
@@ -243,7 +212,7 @@ class DecoderStack(nn.Module):
         if not 0 <= wanted <= last:
             raise ValueError(f"layer: {layer} is not in the network; expected one of its {last + 1} layers")
         out = embeds
-        for index, state in enumerate(self.states(embeds, mask, positions=positions), start=-1):
+        for index, state in enumerate(self.states(embeds, mask, positions=positions, added=added), start=-1):
             out = state
             if index == wanted:
                 break
@@ -257,7 +226,13 @@ class DecoderStack(nn.Module):
         return torch.stack([*inner, self.norm(last)], dim=1)
 
     def chosen_states(
-        self, layers: Sequence[int], embeds: torch.Tensor, mask: torch.Tensor | None = None
+        self,
+        layers: Sequence[int],
+        embeds: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        *,
+        positions: torch.Tensor | None = None,
+        added: Sequence[torch.Tensor] = (),
     ) -> torch.Tensor:
         """Return the inputs of some layers, by ascending number [B, len(layers), T, D].
 
@@ -268,11 +243,16 @@ class DecoderStack(nn.Module):
             raise ValueError(
                 f"layer: {layers[-1]} is not in the network; expected one of its {len(self.layers)} layers"
             )
-        first = islice(self.states(embeds, mask), layers[-1] + 1)
+        first = islice(self.states(embeds, mask, positions=positions, added=added), layers[-1] + 1)
         return torch.stack([state for index, state in enumerate(first) if index in layers], dim=1)
 
     def states(
-        self, embeds: torch.Tensor, mask: torch.Tensor | None = None, *, positions: torch.Tensor | None = None
+        self,
+        embeds: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        *,
+        positions: torch.Tensor | None = None,
+        added: Sequence[torch.Tensor] = (),
     ) -> Iterator[torch.Tensor]:
         """Yield the input of the first layer, then the output of each [B, T, D].
 
@@ -280,11 +260,13 @@ class DecoderStack(nn.Module):
             embeds: rows of the embedding, or of pictures [B, T, D].
             mask: 1 for tokens that others may see, 0 for padding [B, T]; without it all are seen.
             positions: places of tokens, [1, T] or [3, T] (time, row, column); without them they are counted.
+            added: what is added to the outputs of the first layers [T, D] each (Meng et al. 2024, arXiv 2406.04334).
         """
         kind = self.config.kind
         if positions is None:
             positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
-        places = wide = rotation(positions, kind.head_width, kind.theta, sections=kind.sections)
+        turns_axes = kind.interleaves_sections
+        places = wide = rotation(positions, kind.head_width, kind.theta, 1.0, kind.sections, interleaved=turns_axes)
         if kind.wide_theta is not None:
             wide = rotation(positions, kind.head_width, kind.wide_theta, kind.wide_scale, kind.sections)
         seen = causal_mask(embeds, mask)
@@ -292,7 +274,7 @@ class DecoderStack(nn.Module):
         yield x
         for index, layer in enumerate(self.layers, start=1):
             x = layer(x, seen, places if index % kind.wide_every else wide)
-            yield x
+            yield (x := x + added[index - 1].to(x) if index <= len(added) else x)
 
 
 class LanguageModel(nn.Module):

@@ -30,7 +30,8 @@ FULL_EVERY = 8  # the last of so many blocks attends to the whole picture
 SMALLEST_PX, LARGEST_PX = 3136, 12845056  # of a picture's area
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 DEVIATION = (0.26862954, 0.26130258, 0.27577711)
-Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines [P, 1, 80] each
+Colour = tuple[float, float, float]
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines [P, 1, head's width] each
 
 MARK = "patch_embed.proj.weight"
 
@@ -62,30 +63,32 @@ def vision_tower_config(shapes: Shapes) -> VisionTowerConfig:
 # --- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def seen_size(height: int, width: int) -> tuple[int, int]:
-    """Return the height and width in pixels, multiples of 28, at which a picture of that size is seen."""
-    rounded = [round(side / TOKEN_PX) * TOKEN_PX for side in (height, width)]
+def seen_size(height: int, width: int, token_px: int = TOKEN_PX) -> tuple[int, int]:
+    """Return the height and width in pixels, multiples of `token_px`, at which a picture of that size is seen."""
+    rounded = [round(side / token_px) * token_px for side in (height, width)]
     if math.prod(rounded) > LARGEST_PX:
         shrink = math.sqrt(height * width / LARGEST_PX)
-        rounded = [max(TOKEN_PX, math.floor(side / shrink / TOKEN_PX) * TOKEN_PX) for side in (height, width)]
+        rounded = [max(token_px, math.floor(side / shrink / token_px) * token_px) for side in (height, width)]
     elif math.prod(rounded) < SMALLEST_PX:
         grow = math.sqrt(SMALLEST_PX / (height * width))
-        rounded = [math.ceil(side * grow / TOKEN_PX) * TOKEN_PX for side in (height, width)]
+        rounded = [math.ceil(side * grow / token_px) * token_px for side in (height, width)]
     return rounded[0], rounded[1]
 
 
-def patches_of_picture(picture: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Return the patches [P, 3 * 2 * 14 * 14] of a picture [H, W, 3] of 0..1, and their rows and columns.
+def patches_of_picture(
+    picture: torch.Tensor, patch_px: int = PATCH_PX, mean: Colour = MEAN, deviation: Colour = DEVIATION
+) -> tuple[torch.Tensor, tuple[int, int]]:
+    """Return the patches [P, 3 * 2 * p * p] of a picture [H, W, 3] of 0..1, and their rows and columns.
 
-    The four patches of a token follow each other.
+    `p` are the pixels of a patch's side. The four patches of a token follow each other.
     """
-    height, width = seen_size(picture.shape[0], picture.shape[1])
+    height, width = seen_size(picture.shape[0], picture.shape[1], patch_px * MERGED)
     pixels = functional.interpolate(picture.permute(2, 0, 1)[None], size=(height, width), mode="bilinear")[0]
-    mean, deviation = (torch.tensor(item, device=pixels.device).view(3, 1, 1) for item in (MEAN, DEVIATION))
-    normalised = (pixels - mean) / deviation
-    rows, columns = height // PATCH_PX, width // PATCH_PX
-    cells = normalised.reshape(3, rows // MERGED, MERGED, PATCH_PX, columns // MERGED, MERGED, PATCH_PX)
-    patches = cells.permute(1, 4, 2, 5, 0, 3, 6).unsqueeze(5)  # [rows/2, columns/2, 2, 2, 3, 1, 14, 14]
+    means, deviations = (torch.tensor(item, device=pixels.device).view(3, 1, 1) for item in (mean, deviation))
+    normalised = (pixels - means) / deviations
+    rows, columns = height // patch_px, width // patch_px
+    cells = normalised.reshape(3, rows // MERGED, MERGED, patch_px, columns // MERGED, MERGED, patch_px)
+    patches = cells.permute(1, 4, 2, 5, 0, 3, 6).unsqueeze(5)  # [rows/2, columns/2, 2, 2, 3, 1, p, p]
     twice = patches.expand(-1, -1, -1, -1, -1, FRAMES, -1, -1)
     return twice.reshape(rows * columns, -1), (rows, columns)
 
@@ -100,19 +103,26 @@ def windows_of(rows: int, columns: int) -> list[torch.Tensor]:
     return [part.flatten() for band in bands for part in torch.split(band, WINDOW, dim=1)]
 
 
-def patch_rotation(rows: int, columns: int) -> Rotation:
+def in_order_of_tokens(cells: torch.Tensor) -> torch.Tensor:
+    """Return the cells of a picture [..., rows, columns] in the order of `patches_of_picture`: [..., P]."""
+    *outer, rows, columns = cells.shape
+    parts = cells.reshape(*outer, rows // MERGED, MERGED, columns // MERGED, MERGED)
+    return parts.transpose(-3, -2).reshape(*outer, -1)
+
+
+def patch_rotation(rows: int, columns: int, head_width: int = HEAD_WIDTH) -> Rotation:
     """Return the rotation of the patches of a picture, in the order of `patches_of_picture`."""
     places = torch.stack(torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))  # [2, rows, columns]
-    merged = places.view(2, rows // MERGED, MERGED, columns // MERGED, MERGED).transpose(2, 3).reshape(2, -1)  # [2, P]
-    axis_width = HEAD_WIDTH // 2
+    merged = in_order_of_tokens(places)  # [2, P]
+    axis_width = head_width // 2
     frequencies = 1.0 / THETA ** (torch.arange(0, axis_width, 2, dtype=torch.float32) / axis_width)
-    angles = (merged[..., None].float() * frequencies).transpose(0, 1).flatten(1)  # [P, 40]
+    angles = (merged[..., None].float() * frequencies).transpose(0, 1).flatten(1)  # [P, head's width / 2]
     both = torch.cat([angles, angles], dim=-1)[:, None]
     return both.cos(), both.sin()
 
 
 def rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Rotate the channels of `x` [P, H, 80] in float32, each of the first half with its fellow in the second."""
+    """Rotate the channels of `x` [P, H, W] in float32, each of the first half with its fellow in the second."""
     cos, sin = rotation
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin

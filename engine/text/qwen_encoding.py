@@ -1,4 +1,4 @@
-"""Encoding of prompts in a chat template, with pictures among their tokens, to conditioning by Qwen2.5-VL.
+"""Encoding of prompts in a chat template, with pictures among their tokens, by Qwen2.5-VL or Qwen3-VL.
 
 `T` tokens, `D` width.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,7 @@ from engine.text.qwen_tokens import NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER
 
 @dataclass(frozen=True, slots=True)
 class QwenEncoding:
-    """Settings with which a model uses Qwen2.5-VL: the templates of its prompts, `{}` for the prompt."""
+    """Settings with which a model uses a language model that sees: templates of prompts, `{}` for the prompt."""
 
     slot: str
     template: str
@@ -36,6 +36,14 @@ class QwenEncoding:
         return PAD_TOKEN
 
 
+class _View(NamedTuple):
+    """The rows [N, D] of a picture, the rows that go to layers by themselves, and its rows and columns of tokens."""
+
+    rows: torch.Tensor
+    by_layer: Sequence[torch.Tensor]
+    size: tuple[int, int]
+
+
 class QwenEncoder(TokenEncoder):
     """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::PictureLanguageModel`."""
 
@@ -48,22 +56,33 @@ class QwenEncoder(TokenEncoder):
         for a picture where the file had no picture encoder.
         """
         is_last = layer_idx is None or abs(layer_idx) > self.num_layers
-        sizes = {}
-        tokens = list(chunk)
-        for place, token in enumerate(tokens):
-            if isinstance(token, dict):
-                tokens[place], sizes[place] = self._see(token)
+        views = {place: self._see(token) for place, token in enumerate(chunk) if isinstance(token, dict)}
+        tokens = [views[place].rows if place in views else token for place, token in enumerate(chunk)]
         rows, num_rows = self._embed(tokens)
         firsts = list(accumulate(num_rows, initial=0))
-        pictures = [SeenPicture(firsts[place], *size) for place, size in sizes.items()]
+        pictures = [SeenPicture(firsts[place], *view.size) for place, view in views.items()]
         numbers = numbers_of(tokens)
         num_seen = numbers.index(PAD_TOKEN) if PAD_TOKEN in numbers else len(numbers)
         seen = seen_rows(tokens, num_rows, len(rows), num_seen)
         mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
         positions = places_among(pictures, len(rows)).to(rows.device) if pictures else None
-        layer = None if is_last else layer_idx
-        cond: torch.Tensor = self.transformer.model(rows[None], mask, layer, positions=positions)
-        return cond.float()
+        added = _rows_by_layer(pictures, [view.by_layer for view in views.values()], rows)
+        return self._states(rows[None], mask, None if is_last else layer_idx, positions, added).float()
+
+    def _states(
+        self,
+        embeds: torch.Tensor,
+        mask: torch.Tensor | None,
+        layer: int | None,
+        positions: torch.Tensor | None,
+        added: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """Return the output [1, T, D] of the network, or of its layer, for rows [1, T, D].
+
+        `added` [T, D] are the rows that pictures add to the outputs of the first layers.
+        """
+        states: torch.Tensor = self.transformer.model(embeds, mask, layer, positions=positions, added=added)
+        return states
 
     def encode_token_weights(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
@@ -76,16 +95,27 @@ class QwenEncoder(TokenEncoder):
         cond = self.encode(tokens, layer_idx)
         return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], None)
 
-    def _see(self, token: dict[str, Any]) -> tuple[torch.Tensor, tuple[int, int]]:
-        """Return the rows [N, D] of a picture's token, and how many rows and columns of the picture they are."""
+    def _see(self, token: dict[str, Any]) -> _View:
+        """Return what the encoder of pictures sees in the picture of a token."""
         if token.get("type") != "image" or self.transformer.visual is None:
             raise ValueError(
                 "image: this file of the text encoder has no picture encoder; got a prompt with a picture, expected a "
                 "file with the weights 'visual.*'"
             )
         like, _ = self._embed([PAD_TOKEN])
-        rows, size = self.transformer.visual(token["data"][0, :, :, :3].to(like.device), like.dtype)
-        return rows, size
+        rows, *by_layer, size = self.transformer.visual(token["data"][0, :, :, :3].to(like.device), like.dtype)
+        return _View(rows, by_layer[0] if by_layer else (), size)
+
+
+def _rows_by_layer(
+    pictures: Sequence[SeenPicture], features: Sequence[Sequence[torch.Tensor]], like: torch.Tensor
+) -> list[torch.Tensor]:
+    """Return the features of all pictures by layer, each in the places of its picture's tokens: [T, D], else zero."""
+    added = [torch.zeros_like(like) for _ in (features[0] if features else ())]
+    for picture, by_layer in zip(pictures, features, strict=True):
+        for rows, seen in zip(added, by_layer, strict=True):
+            rows[picture.first : picture.first + picture.num_tokens] = seen
+    return added
 
 
 def _is_number(token: object) -> bool:
@@ -103,3 +133,33 @@ def template_end(tokens: Sequence[object], num_embedded: int) -> int:
     if num_embedded > end + 3 and follows == [USER_TOKEN, NEW_LINE_TOKEN]:
         end += 3
     return end
+
+
+class TappedQwenEncoder(QwenEncoder):
+    """A language model whose conditioning is what some layers read, side by side [1, T, layers * D].
+
+    A node that asks for another layer (`CLIPSetLastLayer`) changes nothing, as in ComfyUI.
+    """
+
+    def __init__(self, transformer: Any, encoding: QwenEncoding, *, layers: tuple[int, ...]) -> None:
+        super().__init__(transformer, encoding)
+        self.layers = layers
+
+    @property
+    def output_width(self) -> int:
+        """Width of a token of the conditioning."""
+        width: int = self.config.width
+        return width * len(self.layers)
+
+    def _states(
+        self,
+        embeds: torch.Tensor,
+        mask: torch.Tensor | None,
+        layer: int | None,
+        positions: torch.Tensor | None,
+        added: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        states: torch.Tensor = self.transformer.model.chosen_states(
+            self.layers, embeds, mask, positions=positions, added=added
+        )
+        return states.transpose(1, 2).flatten(2)

@@ -7,7 +7,7 @@ vocabulary is derived from the table. It is loaded at the first prompt.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 
@@ -15,7 +15,7 @@ import torch
 
 from engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
 from engine.text.clip_tokens import byte_letters
-from engine.text.vocabulary import LibraryVocabulary
+from engine.text.vocabulary import LibraryVocabulary, TextVocabulary
 
 # Behind the pairs, in the order of their ids.
 MARKS = (
@@ -31,6 +31,7 @@ USER_TOKEN, NEW_LINE_TOKEN = 872, 198
 WORDS = (  # Qwen2's way to part a text into words
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
 COMPLETE_PROMPTS = ("<|im_start|>", "<|start_header_id|>")  # the beginnings of prompts that no template surrounds
 
 
@@ -60,12 +61,22 @@ class QwenTokenizer(ChunkTokenizer):
 
     A picture takes the place of a mark `<|image_pad|>`, as `{"type": "image", "data": [1, H, W, 3] of 0..1}`.
     `template` surrounds prompts, `picture_template` those that come with pictures; `{}` stands for the prompt.
+    With `repeats_pictures` the latter names as many pictures as there are, else one.
     """
 
-    def __init__(self, *, slot: str, template: str, picture_template: str) -> None:
-        super().__init__(None, slot=slot, vocabulary=qwen_vocabulary, pad_token=PAD_TOKEN, min_length=1)
+    def __init__(
+        self,
+        *,
+        slot: str,
+        template: str,
+        picture_template: str,
+        vocabulary: Callable[[], TextVocabulary] = qwen_vocabulary,
+        repeats_pictures: bool = False,
+    ) -> None:
+        super().__init__(None, slot=slot, vocabulary=vocabulary, pad_token=PAD_TOKEN, min_length=1)
         self.template = template
         self.picture_template = picture_template
+        self.repeats_pictures = repeats_pictures
 
     def tokenize_with_weights(
         self,
@@ -83,11 +94,16 @@ class QwenTokenizer(ChunkTokenizer):
         `llama_template` is a template in place of the tokenizer's.
         """
         if not text.startswith(COMPLETE_PROMPTS):
-            own = self.picture_template if len(images) else self.template
-            text = (own if llama_template is None else llama_template).format(text)
+            text = (self._template(len(images)) if llama_template is None else llama_template).format(text)
         chunks = super().tokenize_with_weights(text, return_word_ids, tokenizer_options, disable_weights=True)
         (chunk,) = chunks[self.slot]
         places = [place for place, (token, *_) in enumerate(chunk) if token == PICTURE_TOKEN]
         for place, picture in zip(places, images, strict=False):
             chunk[place] = ({"type": "image", "data": picture, "original_type": "image"}, *chunk[place][1:])
         return chunks
+
+    def _template(self, num_pictures: int) -> str:
+        if not num_pictures:
+            return self.template
+        shown = num_pictures if self.repeats_pictures else 1
+        return self.picture_template.replace(PICTURE, PICTURE * shown, 1)

@@ -72,8 +72,9 @@ SD15_RULES = (
 """Matched against the key."""
 
 FAMILY_RULES = (
-    # norms whose stored weight is an offset from 1 (Gemma), then every other norm
+    # norms whose stored weight is an offset from 1 (Gemma, Krea 2), then every other norm
     Rule(r"^gemma2:.*norm\.weight$", deviation=0.1),
+    Rule(r"^krea2.*\.(scale|lin)$", deviation=0.2),
     Rule(r"(\.scale|\.gamma)$", deviation=0.1, mean=1.0),
     # sharper attention and stronger text where one word would hardly show
     Rule(r"^auraflow.*attn\.w1v\.weight$", gain=4.0),

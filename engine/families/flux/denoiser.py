@@ -14,13 +14,13 @@ from torch.nn import functional
 from engine.architectures.patches import PATCH
 from engine.diffusion.conditions import (
     BatchedInput,
-    ConstantInput,
     ListInput,
     RegularInput,
     spread_to_batch_size,
 )
 from engine.diffusion.denoiser import fit
 from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+from engine.families.parts.reference_pictures import method_at_the_time
 
 DEFAULT_GUIDANCE = 3.5
 FIRST_WEIGHT = "diffusion_model.img_in.weight"
@@ -46,7 +46,7 @@ class FluxDenoiser(JointTextDenoiser):
             inputs["ref_latents"] = ListInput([self.process_latent_in(item) for item in references])
             method = kwargs.get("reference_latents_method")
             if method is not None:
-                inputs["ref_latents_method"] = ConstantInput(method)
+                inputs["ref_latents_method"] = method_at_the_time(method)
         return inputs
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:

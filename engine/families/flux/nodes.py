@@ -73,7 +73,7 @@ def flux_kontext_multi_reference_latent_method(
     context: NodeContext,
     *,
     conditioning: CONDITIONING,
-    reference_latents_method: Annotated[str, Combo(("offset", "index", "uxo/uno"))],
+    reference_latents_method: Annotated[str, Combo(("offset", "index", "uxo/uno", "index_timestep_zero"))],
 ) -> CONDITIONING:
     method = "uxo" if "uxo" in reference_latents_method else reference_latents_method
     return with_options(conditioning, reference_latents_method=method)

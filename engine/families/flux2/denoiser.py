@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, ListInput, RegularInput
+from engine.diffusion.conditions import BatchedInput, ListInput, RegularInput
 from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+from engine.families.parts.reference_pictures import method_at_the_time
 
 DEFAULT_GUIDANCE = 3.5
 LEAST_TOKENS = 512
@@ -34,7 +35,7 @@ class Flux2Denoiser(TextTokensDenoiser):
             inputs["ref_latents"] = ListInput([self.process_latent_in(self._checked(item)) for item in references])
             method = kwargs.get("reference_latents_method")
             if method is not None:
-                inputs["ref_latents_method"] = ConstantInput(method)
+                inputs["ref_latents_method"] = method_at_the_time(method)
         return inputs
 
     def _checked(self, latent: torch.Tensor) -> torch.Tensor:

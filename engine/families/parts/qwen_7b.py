@@ -10,7 +10,7 @@ from engine.architectures.picture_language_model import PictureLanguageModel, pi
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
 from engine.families.parts.layouts import behind_first, saved_behind
 from engine.text.qwen_encoding import QwenEncoder, QwenEncoding
-from engine.text.qwen_tokens import QwenTokenizer
+from engine.text.qwen_tokens import PICTURE, QwenTokenizer
 
 SLOT = "qwen25_7b"
 PREFIX = f"text_encoders.{SLOT}.transformer."
@@ -31,7 +31,6 @@ EDIT = (
     "the user's text instruction should alter or modify the image. Generate a new image that meets the user's "
     "requirements while maintaining consistency with the original input where appropriate."
 )
-PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
 TEMPLATE = SYSTEM.format(DESCRIBE) + ANSWER
 UNANSWERED_TEMPLATE = SYSTEM.format(DESCRIBE) + QUESTION
 EDIT_TEMPLATE = SYSTEM.format(EDIT) + ANSWER  # of prompts that place their pictures themselves

@@ -11,11 +11,12 @@ import torch
 from engine.architectures.blockwise_control import BlockwiseControlConfig
 from engine.architectures.centred_double_stream import CentredDoubleStreamConfig
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.parts.qwen_7b import EDIT_TEMPLATE, PICTURE
+from engine.families.parts.qwen_7b import EDIT_TEMPLATE
 from engine.images.pixels import resize_image
 from engine.nodes.base import Float, NodeContext, Optional, PromptText, node
 from engine.nodes.library.conditioning.conditioning import with_appended
 from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL, MODEL_PATCH, VAE
+from engine.text.qwen_tokens import PICTURE
 from engine.values.blockwise_patch import BlockwisePatch
 
 MODULE = "comfy_extras.nodes_qwen"

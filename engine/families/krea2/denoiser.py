@@ -1,0 +1,11 @@
+"""The inputs of Krea 2 beside the latent: the text, and reference pictures."""
+
+from __future__ import annotations
+
+from engine.families.parts.picture_video_denoiser import PictureVideoDenoiser
+
+
+class Krea2Denoiser(PictureVideoDenoiser):
+    """Krea 2, which sees reference pictures only where `FluxKontextMultiReferenceLatentMethod` says how."""
+
+    comfy_name = "Krea2"

@@ -1,0 +1,88 @@
+"""Krea 2, Raw and Turbo (Krea 2026): one stream of text and picture that reads twelve layers of Qwen3-VL.
+
+Compared with ComfyUI 0.30.0, since 0.3.64 does not have it.
+"""
+
+from __future__ import annotations
+
+from engine.architectures.deep_vision_tower import DeepVisionConfig
+from engine.architectures.language_model import QWEN3_VL, LanguageModelConfig
+from engine.architectures.picture_language_model import PictureLanguageModelConfig
+from engine.architectures.text_fusion_stream import FusionConfig, TextFusionStreamConfig, TextFusionStreamModel
+from engine.architectures.text_fusion_stream_shapes import MARK, text_fusion_stream_config
+from engine.diffusion.model_sampling_variants import flux_flow_of
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.krea2.denoiser import Krea2Denoiser
+from engine.families.krea2.diffusers_names import lora_keys
+from engine.families.krea2.text_encoder import LAYERS, QWEN, SLOT, WIDTH
+from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
+from engine.families.parts.transformer import always, detect_by, transformer
+from engine.settings import DtypePolicy
+
+FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
+NUM_BLOCKS = 28
+MERGED_BLOCKS = (
+    "first.", "tmlp.", "txtmlp.", "tproj.", *(f"txtfusion.layerwise_blocks.{index}." for index in range(2)),
+    "txtfusion.projector.", *(f"txtfusion.refiner_blocks.{index}." for index in range(2)),
+    *(f"blocks.{index}." for index in range(NUM_BLOCKS)), "last.",
+)  # fmt: skip
+
+DENOISER = transformer(
+    MARK,
+    configure=text_fusion_stream_config,
+    build=TextFusionStreamModel,
+    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+)
+
+FAMILY = ModelFamily(
+    name="krea2",
+    label="Krea 2",
+    detect=detect_by(DENOISER),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
+    denoiser_type=Krea2Denoiser,
+    text=(QWEN,),
+    vae=CAUSAL_VIDEO_VAE,
+    latent_format=CausalVideoLatentFormat,
+    denoiser_lora_keys=lora_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Wan21", ("krea2",), {"ModelMergeKrea2": MERGED_BLOCKS}),
+    default=Defaults(width=1024, height=1024, steps=8, cfg=1.0, scheduler="simple", cost=20.0),
+    nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
+    memory_usage_factor=2.2,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            TextFusionStreamConfig(
+                width=6144, key_heads=12, inner_width=16384, num_blocks=NUM_BLOCKS,
+                text=FusionConfig(num_layers=len(LAYERS), width=WIDTH, heads=20, key_heads=20, inner_width=6912),
+            ),
+            {
+                SLOT: PictureLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN3_VL, num_layers=36, width=WIDTH, heads=32, key_heads=8, inner_width=9728,
+                        vocabulary_size=151936, norms_queries=True,
+                    ),
+                    DeepVisionConfig(width=1024, inner_width=4096, num_blocks=24, out_width=WIDTH),
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            TextFusionStreamConfig(
+                width=256, key_heads=1, inner_width=768, num_blocks=2,
+                text=FusionConfig(num_layers=len(LAYERS), width=32, heads=2, key_heads=2, inner_width=128),
+            ),
+            {
+                SLOT: PictureLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN3_VL, num_layers=36, width=32, heads=1, key_heads=1, inner_width=64,
+                        vocabulary_size=151936, norms_queries=True,
+                    ),
+                    DeepVisionConfig(width=64, inner_width=128, num_blocks=24, out_width=32, table_side=8),
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip

@@ -1,0 +1,153 @@
+"""Krea 2: what tells its files, its text encoder's layers and pictures, reference pictures, LoRAs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.architectures.deep_vision_tower import interpolated_places
+from engine.architectures.picture_language_model import PictureLanguageModel
+from engine.architectures.text_fusion_stream import TextFusionStreamModel
+from engine.architectures.token_rotations import rotation
+from engine.families import registry
+from engine.families.base import NotRecognised, TensorIndex
+from engine.families.krea2.diffusers_names import lora_keys
+from engine.families.krea2.text_encoder import LAYERS, QWEN
+from engine.families.parts.reference_pictures import method_at_the_time
+from engine.families.registry import family_named
+from engine.text.qwen_tokens import PICTURE, PICTURE_TOKEN
+from tests.parity.models import read_layouts
+
+FAMILY = family_named("krea2")
+SMALL = FAMILY.scales["small"]
+LAYOUTS = {layout.name: layout for layout in read_layouts() if layout.family in ("krea2", "text")}
+
+
+def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+    return {key: shape for key, shape in LAYOUTS[name].tensors.items() if not isinstance(shape, str)}
+
+
+def small_network() -> TextFusionStreamModel:
+    torch.manual_seed(0)
+    network = TextFusionStreamModel(SMALL.denoiser).requires_grad_(False)
+    for name, weight in network.named_parameters():
+        if name.endswith(("scale", "lin")):
+            weight.normal_(0, 0.1)
+    return network
+
+
+@pytest.fixture(scope="module")
+def network() -> TextFusionStreamModel:
+    return small_network()
+
+
+@pytest.fixture(scope="module")
+def inputs() -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    return {
+        "x": torch.randn(2, 16, 1, 5, 6),
+        "timesteps": torch.tensor([0.7, 0.2]),
+        "context": torch.randn(2, 4, SMALL.denoiser.context_dim),
+    }
+
+
+def test_the_network_and_the_published_text_encoder_are_recognised() -> None:
+    shapes = shapes_of("krea2")
+    assert registry.recognise(TensorIndex(shapes)).family is FAMILY
+    assert FAMILY.denoiser.configure(shapes) == SMALL.denoiser
+    published = shapes_of("qwen3vl_4b")
+    family, ((encoder, names),) = registry.recognise_text_encoders([published], "krea2")
+    assert (family, encoder) == (FAMILY, QWEN)
+    assert encoder.network.configure(registry.shapes_under(names, published)) == SMALL.text["qwen3vl_4b"]
+
+
+@pytest.mark.parametrize(("name", "width"), [("qwen3", None), ("qwen3vl_4b", 4096)])
+def test_other_language_models_are_refused(name: str, width: int | None) -> None:
+    shapes = shapes_of(name)
+    if width is not None:
+        shapes = {key: tuple(width if side == 32 else side for side in shape) for key, shape in shapes.items()}
+    with pytest.raises(NotRecognised):
+        registry.recognise_text_encoders([shapes], "krea2")
+
+
+def test_prompts_name_each_of_their_pictures_before_the_text() -> None:
+    parts: Any = None
+    encoder: Any = QWEN.encoder_type(_StubTransformer(), QWEN.encoding)
+    tokenizer = QWEN.tokenizer(encoder, parts)
+    picture = torch.zeros(1, 32, 32, 3)
+    (chunk,) = tokenizer.tokenize_with_weights("a fox", images=[picture, picture])["qwen3vl_4b"]
+    assert sum(isinstance(token, dict) for token, _ in chunk) == 2
+    (chunk,) = tokenizer.tokenize_with_weights(f"{PICTURE} a fox", images=[picture], llama_template="{}")["qwen3vl_4b"]
+    assert [place for place, (token, _) in enumerate(chunk) if isinstance(token, dict)] == [1]
+    (chunk,) = tokenizer.tokenize_with_weights("a fox")["qwen3vl_4b"]
+    assert PICTURE_TOKEN not in [token for token, _ in chunk]
+
+
+class _StubTransformer(torch.nn.Module):
+    config = SMALL.text["qwen3vl_4b"]
+    num_layers = 36
+
+
+def test_pictures_reach_the_first_layers_too() -> None:
+    torch.manual_seed(0)
+    model = PictureLanguageModel(SMALL.text["qwen3vl_4b"]).model.requires_grad_(False)
+    embeds = torch.randn(1, 6, 32)
+    added = [torch.zeros(6, 32) for _ in range(3)]
+    added[1][2:4] = torch.randn(2, 32)
+    plain, deep = (list(model.states(embeds, added=rows)) for rows in ((), added))
+    assert torch.equal(plain[1], deep[1])
+    assert torch.equal(plain[2][:, :2], deep[2][:, :2]) and torch.equal(plain[2][:, 4:], deep[2][:, 4:])
+    assert torch.allclose(plain[2][:, 2:4] + added[1][2:4], deep[2][:, 2:4])
+    assert model.chosen_states(LAYERS, embeds).shape == (1, len(LAYERS), 6, 32)
+
+
+def test_a_table_of_places_keeps_its_corners_at_every_size() -> None:
+    table = torch.arange(16.0)[:, None]  # 4 x 4
+    assert interpolated_places(table, 4, 4)[:4, 0].tolist() == [0, 1, 4, 5]  # the four patches of the first token
+    stretched = interpolated_places(table, 2, 6)[:, 0]
+    assert stretched[[0, -1]].tolist() == [0, 15]
+    assert torch.allclose(stretched[:2], torch.tensor([0, 0.6]))
+
+
+def test_axes_of_places_take_turns_among_the_pairs_of_channels() -> None:
+    positions = torch.tensor([[1.0], [2.0], [3.0]])  # one token: time, row, column
+    cos, _ = rotation(positions, 16, 1.0, sections=(4, 2, 2), interleaved=True)
+    assert torch.allclose(cos[0, 0, 0, :8].acos(), torch.tensor([1.0, 2, 3, 1, 2, 3, 1, 1]), atol=1e-4)
+
+
+def test_references_are_seen_only_where_a_method_says_how(
+    network: TextFusionStreamModel, inputs: dict[str, torch.Tensor]
+) -> None:
+    reference = [torch.randn(2, 16, 1, 4, 4)]
+    plain = network(**inputs)
+    assert plain.shape == inputs["x"].shape
+    assert torch.equal(network(**inputs, ref_latents=reference), plain)
+    by_index = network(**inputs, ref_latents=reference, ref_latents_method="index")
+    at_zero = network(**inputs, ref_latents=reference, ref_latents_method="index_timestep_zero")
+    assert not torch.allclose(by_index, plain) and not torch.allclose(at_zero, by_index)
+
+
+def test_at_time_zero_both_methods_are_one(network: TextFusionStreamModel, inputs: dict[str, torch.Tensor]) -> None:
+    given: dict[str, Any] = {**inputs, "timesteps": torch.zeros(2), "ref_latents": [torch.randn(2, 16, 1, 4, 4)]}
+    methods = ("index", "index_timestep_zero")
+    first, second = (network(**given, ref_latents_method=method) for method in methods)
+    assert torch.allclose(first, second, atol=1e-5)
+
+
+def test_networks_without_a_second_time_refuse_references_at_time_zero() -> None:
+    with pytest.raises(ValueError, match="got 'index_timestep_zero', expected 'offset'"):
+        method_at_the_time("index_timestep_zero")
+    assert method_at_the_time("index").cond == "index"
+
+
+def test_loras_of_the_diffusers_library_are_found_under_every_prefix() -> None:
+    keys = lora_keys(["diffusion_model.blocks.1.attn.wo.weight"], SMALL.denoiser)
+    for prefix in ("diffusion_model.", "transformer.", ""):
+        assert keys[f"{prefix}transformer_blocks.1.attn.to_out.0"] == "diffusion_model.blocks.1.attn.wo.weight"
+        assert keys[f"{prefix}text_fusion.refiner_blocks.0.ff.up"] == (
+            "diffusion_model.txtfusion.refiner_blocks.0.mlp.up.weight"
+        )
+    assert keys["lycoris_transformer_blocks_0_attn_to_gate"] == "diffusion_model.blocks.0.attn.gate.weight"
+    assert keys["lora_unet_blocks_1_attn_wo"] == "diffusion_model.blocks.1.attn.wo.weight"
