@@ -319,7 +319,7 @@ def _set_defaults(module: nn.Module, network: Network, names: Names, dtype: torc
 def configured(file: WeightFile, network: Network, names: Names) -> object:
     """Return the configuration of a network of the file. Raises `BadModelFile` for what is missing for it."""
     try:
-        return network.configure(registry.shapes_under(names, file.shapes))
+        return network.as_described(network.configure(registry.shapes_under(names, file.shapes)), file.metadata)
     except LookupError as error:
         expected = f"a network of {registry.labels()}"
         raise BadModelFile(file.path.name, f"no tensor {error}", expected) from error

@@ -17,7 +17,7 @@ from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.architectures.frozen_norm import FrozenBatchNorm
 from engine.architectures.latent_unet import UnetModel
 from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors, vocabulary_tensors
+from engine.checkpoints.saved_layout import denoiser_tensors, description, text_tensors, vae_tensors, vocabulary_tensors
 from engine.families.base import ModelFamily
 from engine.families.registry import default_family
 from engine.formats.fill import wants_channels_last
@@ -27,6 +27,7 @@ from engine.text.clip_encoding import TextEncoderSet
 # Layers that end a residual branch: small, so that depth does not make activations grow.
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")
 BRANCH_GAIN = 0.3
+FACTORS = ("std-of-means", "timestep_scale_multiplier")  # parameters that something is divided by or multiplied with
 
 
 def random_networks(
@@ -74,12 +75,13 @@ def random_networks(
 def _draw(network: nn.Module, generator: torch.Generator) -> None:
     """Set norms to the identity, biases to zero, and other weights to Gaussian noise of variance 1 / fan-in.
 
-    Parameters of other names (factors that mix two branches) are zero.
+    Parameters of other names (factors that mix two branches) are zero, those that are divided by are one.
     """
     for name, module in network.named_modules():
         for kind, parameter in module.named_parameters(recurse=False):
             if kind not in ("weight", "bias"):
-                parameter.fill_(1.0) if isinstance(module, nn.RMSNorm) else parameter.zero_()
+                is_factor = isinstance(module, nn.RMSNorm) or kind in FACTORS
+                parameter.fill_(1.0) if is_factor else parameter.zero_()
         if isinstance(module, FrozenBatchNorm):
             module.running_var.fill_(1.0)
         weight = getattr(module, "weight", None)
@@ -148,4 +150,5 @@ def write_random_checkpoint(
     vision = family.scales[scale].vision
     if vision is not None:
         tensors |= {f"{family.vision_prefix}{name}": item for name, item in _random_vision(vision, seed).items()}
-    write_safetensors(path, {name: weight.to(torch.float16) for name, weight in tensors.items()} | vocabularies)
+    halved = {name: weight.to(torch.float16) for name, weight in tensors.items()}
+    write_safetensors(path, halved | vocabularies, description(family, unet, vae))

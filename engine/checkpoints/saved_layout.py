@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
 
+from engine.families import registry
 from engine.families.base import ModelFamily, Tensors
 from engine.text.clip_encoding import TextEncoderSet
 
@@ -44,3 +46,25 @@ def bytes_tensor(content: bytes) -> torch.Tensor:
 def vae_tensors(family: ModelFamily, weights: Tensors) -> dict[str, torch.Tensor]:
     """Return the weights of the VAE under a checkpoint's names."""
     return dict(family.vae.saved(weights))
+
+
+def description(family: ModelFamily, denoiser: torch.nn.Module, vae: torch.nn.Module | None = None) -> dict[str, str]:
+    """Return the metadata of a checkpoint with these networks: what the shapes of their tensors do not tell."""
+    parts = [family.denoiser.description(denoiser.config)]
+    if vae is not None:
+        parts.append(family.vae.description(vae.config))
+    return _as_texts(parts)
+
+
+def vae_description(vae: torch.nn.Module) -> dict[str, str]:
+    """Return the metadata of a file of a VAE alone."""
+    owner = next((family for family in registry.families() if family.vae.build is type(vae)), None)
+    return {} if owner is None else _as_texts([owner.vae.description(vae.config)])
+
+
+def _as_texts(descriptions: list[dict[str, dict[str, Any]]]) -> dict[str, str]:
+    merged: dict[str, dict[str, Any]] = {}
+    for described in descriptions:
+        for name, fields in described.items():
+            merged.setdefault(name, {}).update(fields)
+    return {name: json.dumps(fields) for name, fields in merged.items()}

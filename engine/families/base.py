@@ -87,6 +87,14 @@ def _under_own_names(tensors: Tensors) -> Tensors:
     return tensors
 
 
+def _as_configured(config: Any, metadata: Mapping[str, str]) -> Any:
+    return config
+
+
+def _no_description(config: Any) -> dict[str, dict[str, Any]]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """A network of a family: where files have its weights, how it is configured and built.
@@ -95,7 +103,9 @@ class Network:
     checkpoint, each tried in order. `configure` reads the configuration from the shapes under the network's own names;
     it raises `NotRecognised`, or LookupError for a missing tensor. `defaults` makes weights that files may leave out,
     by name, from their shape. `float32_ends` are the ends of names of weights that stay float32 whatever the others'
-    type. `saved` gives weights the names they have in a checkpoint of the family.
+    type. `saved` gives weights the names they have in a checkpoint of the family. Where shapes do not tell everything,
+    `as_described` returns the configuration as a file's metadata have it, and `description` the metadata of a saved
+    one, which are stored as JSON.
     """
 
     layouts: tuple[Layout, ...]
@@ -106,6 +116,8 @@ class Network:
     dtypes: DtypePolicy = DtypePolicy()
     defaults: Mapping[str, Callable[[Shape], torch.Tensor]] = field(default_factory=dict)
     float32_ends: tuple[str, ...] = ()
+    as_described: Callable[[Any, Mapping[str, str]], Any] = _as_configured
+    description: Callable[[Any], dict[str, dict[str, Any]]] = _no_description
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ FOUND: dict[str, tuple[str, str, str]] = {
     "hunyuan_video_image_to_video_720p": ("hunyuan_video", "image", "Hunyuan Video"),
     "skyreels_hunyuan_i2v": ("hunyuan_video", "skyreels", "Hunyuan Video"),
     "PixArt-Sigma-XL-2-1024-MS": ("pixart", "", "PixArt"),
-    "ltx-video-2b-v0.9": ("ltxv", "", "LTX-Video"),
+    "ltx-video-2b-v0.9": ("ltx_video", "", "LTX-Video"),
     "wan2.1_t2v_14B_fp16": ("wan", "", "Wan"),
 }
 # Parts of files: number of weights in millions, as the authors give it.

@@ -154,8 +154,11 @@ def _save_checkpoint(
     extra: object,
     vision: ClipVision | None = None,
 ) -> NodeOutput:
-    metadata = _metadata(context, prompt, extra, **_predicted(model))
     config = model.model.model_config
+    described = saved_layout.description(
+        config.family, model.model.diffusion_model, None if vae is None else vae.first_stage_model
+    )
+    metadata = _metadata(context, prompt, extra, **_predicted(model), **described)
     architecture = config.family.comfyui.architecture(config.variant)
     return _save(context, prefix, checkpoint_tensors(model, clip, vae, vision), metadata, architecture)
 
@@ -226,7 +229,8 @@ def vae_save(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
-    return _save(context, filename_prefix, vae_tensors(vae), _metadata(context, prompt, extra_pnginfo))
+    described = saved_layout.vae_description(vae.first_stage_model)
+    return _save(context, filename_prefix, vae_tensors(vae), _metadata(context, prompt, extra_pnginfo, **described))
 
 
 @node("ImageOnlyCheckpointSave", category=CATEGORY, is_output=True,

@@ -1,0 +1,46 @@
+"""The inputs of LTX-Video beside the latent: prompt, frame rate, frames given to it, and which cells they are.
+
+`B` batch, `C` channels, `f` latent frames, `h w` latent cells, `T` tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+
+DEFAULT_FRAME_RATE = 25.0
+
+
+class LtxVideoDenoiser(TextTokensDenoiser):
+    """LTX-Video, which sees what it may not paint at noise level 0."""
+
+    comfy_name = "LTXV"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        given = {
+            "attention_mask": kwargs.get("attention_mask"),
+            "denoise_mask": kwargs.get("concat_mask", kwargs.get("denoise_mask")),
+            "keyframe_idxs": kwargs.get("keyframe_idxs"),
+        }
+        inputs |= {name: RegularInput(value) for name, value in given.items() if value is not None}
+        inputs["frame_rate"] = ConstantInput(kwargs.get("frame_rate", DEFAULT_FRAME_RATE))
+        return inputs
+
+    def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Return a noise level for each token [B, T, 1], or for all of them [B] where everything is painted."""
+        mask: torch.Tensor | None = kwargs.get("denoise_mask")  # [B, C, f, h, w]
+        if mask is None:
+            return timestep
+        levels = mask[:, :1] * timestep.view(-1, *(1,) * (mask.ndim - 1))
+        return levels.flatten(2).transpose(1, 2)
+
+    def scale_latent_inpaint(
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
+    ) -> torch.Tensor:
+        """Return the frames themselves: what is kept is seen without noise."""
+        return latent_image

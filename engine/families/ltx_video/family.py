@@ -1,0 +1,92 @@
+"""LTX-Video (HaCohen et al. 2025, arXiv 2501.00103) 0.9.0 to 0.9.8: 2 and 13 billion weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine.adapters.lora_names import plain_keys
+from engine.architectures.token_time_transformer import (
+    FIRST,
+    MARK,
+    TokenTimeTransformer,
+    TokenTimeTransformerConfig,
+    token_time_transformer_config,
+)
+from engine.diffusion.model_sampling_variants import flux_flow_of
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, NotRecognised, Parameterisation, Scale
+from engine.families.ltx_video.autoencoder import AUTOENCODER, FULL, METADATA, SMALL, LtxVideoLatentFormat
+from engine.families.ltx_video.denoiser import LtxVideoDenoiser
+from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.parts.transformer import always, detect_by, transformer
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+CAUSAL = "causal_temporal_positioning"  # Lightricks' name: the first latent frame is one frame of the video
+FLOW = Parameterisation(flux_flow_of, {"shift": 2.37})
+MERGED_BLOCKS = (
+    "patchify_proj.", "adaln_single.", "caption_projection.", *(f"transformer_blocks.{index}." for index in range(28)),
+    "scale_shift_table", "proj_out.",
+)  # fmt: skip
+
+
+def as_described(config: TokenTimeTransformerConfig, metadata: Mapping[str, str]) -> TokenTimeTransformerConfig:
+    """Return the configuration with the first frame's place and the heads as a file's metadata have them.
+
+    Raises `NotRecognised` for metadata that are no description.
+    """
+    try:
+        described: dict[str, Any] = json.loads(metadata.get(METADATA, "{}")).get("transformer") or {}
+        heads = int(described.get("num_attention_heads", config.heads))
+        is_causal = bool(described.get(CAUSAL, config.starts_with_one_frame))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise NotRecognised(f"a network of videos with metadata that do not describe it ({error})") from error
+    return replace(config, heads=heads, starts_with_one_frame=is_causal)
+
+
+def description(config: TokenTimeTransformerConfig) -> dict[str, dict[str, Any]]:
+    """Return the metadata of a file with a network of this configuration."""
+    return {METADATA: {"transformer": {CAUSAL: config.starts_with_one_frame, "num_attention_heads": config.heads}}}
+
+
+DENOISER = replace(
+    transformer(
+        MARK,
+        configure=token_time_transformer_config,
+        build=TokenTimeTransformer,
+        dtypes=DtypePolicy(prefers=("bfloat16",)),
+    ),
+    as_described=as_described,
+    description=description,
+)
+
+FAMILY = ModelFamily(
+    name="ltx_video",
+    label="LTX-Video",
+    detect=detect_by(DENOISER, needs=(FIRST,)),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
+    denoiser_type=LtxVideoDenoiser,
+    text=(t5_xxl(T5Encoding(min_length=128, masks_padding=True, returns_mask=True)),),
+    vae=AUTOENCODER,
+    latent_format=LtxVideoLatentFormat,
+    denoiser_lora_keys=plain_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("LTXV", ("ltxv",), {"ModelMergeLTXV": MERGED_BLOCKS}),
+    default=Defaults(width=768, height=512, steps=20, cfg=3.0, scheduler="simple", cost=60.0),
+    nodes=(
+        "CheckpointLoaderSimple", "CLIPLoader", "CLIPTextEncode", "LTXVConditioning", "EmptyLTXVLatentVideo",
+        "LTXVScheduler", "SamplerCustom", "VAEDecode",
+    ),
+    memory_usage_factor=5.5,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(TokenTimeTransformerConfig(width=2048, num_blocks=28), {"t5xxl": T5_XXL_FULL}, FULL),
+        "small": Scale(
+            TokenTimeTransformerConfig(width=128, num_blocks=3, context_dim=128), {"t5xxl": T5_XXL_SMALL}, SMALL
+        ),
+    },
+)  # fmt: skip

@@ -1,0 +1,7 @@
+"""Node classes made for LTX-Video: latents, noise levels, pictures that a video begins with or passes through."""
+
+from __future__ import annotations
+
+from engine.families.ltx_video.nodes import guides, sampling, videos
+
+NODES = (*videos.NODES, *guides.NODES, *sampling.NODES)

@@ -1,0 +1,94 @@
+"""Latents of videos, pictures that they begin with, frame rates, and pictures as a video codec leaves them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.images.pixels import resize_image
+from engine.media.still_video import compressed
+from engine.nodes.base import Float, Int, NodeContext, Out, node
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
+
+MODULE = "comfy_extras.nodes_lt"
+CATEGORY = "conditioning/video_models"
+CHANNELS, CELL_PX, FRAMES_RATIO = 128, 32, 8
+
+Side = Annotated[int, Int(min=64, max=MAX_SIDE_PX, step=32)]
+
+
+def empty_video(batch_size: int, length: int, width: int, height: int) -> torch.Tensor:
+    """Return zeros [batch_size, 128, f, h, w] for videos of `length` frames of a size in pixels."""
+    frames = (length - 1) // FRAMES_RATIO + 1
+    return torch.zeros([batch_size, CHANNELS, frames, height // CELL_PX, width // CELL_PX])
+
+
+@node("EmptyLTXVLatentVideo", display_name=None, category="latent/video/ltxv", python_module=MODULE)
+def empty_ltxv_latent_video(
+    context: NodeContext,
+    *,
+    width: Side = 768,
+    height: Side = 512,
+    length: Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=8)] = 97,
+    batch_size: Count = 1,
+) -> LATENT:
+    """Return an empty latent of videos of `length` frames."""
+    return {"samples": empty_video(batch_size, length, width, height)}
+
+
+@node("LTXVImgToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+def ltxv_img_to_video(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    vae: VAE,
+    image: IMAGE,
+    width: Side = 768,
+    height: Side = 512,
+    length: Annotated[int, Int(min=9, max=MAX_SIDE_PX, step=8)] = 97,
+    batch_size: Count = 1,
+    strength: Annotated[float, Float(min=0.0, max=1.0)] = 1.0,
+) -> tuple[Positive, Negative, Start]:
+    """Let a video begin with a picture, of which sampling changes the more, the lower `strength` is."""
+    given: torch.Tensor = vae.encode(resize_image(image, width, height, "bilinear", "center")[..., :3])
+    samples = empty_video(batch_size, length, width, height)
+    samples[:, :, : given.shape[2]] = given
+    mask = torch.ones(batch_size, 1, samples.shape[2], 1, 1)
+    mask[:, :, : given.shape[2]] = 1.0 - strength
+    return positive, negative, {"samples": samples, "noise_mask": mask}
+
+
+@node("LTXVConditioning", display_name=None, category=CATEGORY, python_module=MODULE)
+def ltxv_conditioning(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    frame_rate: Annotated[float, Float(min=0.0, max=1000.0, step=0.01)] = 25.0,
+) -> tuple[Positive, Negative]:
+    """Set the frame rate of the video. Raises ValueError for none."""
+    if frame_rate <= 0.0:
+        raise ValueError(f"frame_rate: a video has frames every second; got {frame_rate}, expected more than 0")
+    return with_options(positive, frame_rate=frame_rate), with_options(negative, frame_rate=frame_rate)
+
+
+@node("LTXVPreprocess", display_name=None, category="image", python_module=MODULE)
+def ltxv_preprocess(
+    context: NodeContext,
+    *,
+    image: IMAGE,
+    img_compression: Annotated[
+        int, Int(min=0, max=100, extra={"tooltip": "Amount of compression to apply on image."})
+    ] = 35,
+) -> Annotated[IMAGE, Out("output_image")]:
+    """Compress pictures as frames of a video are, with which the network was trained."""
+    if img_compression == 0:
+        return image
+    return torch.stack([compressed(picture, img_compression) for picture in image])
+
+
+NODES = (empty_ltxv_latent_video, ltxv_img_to_video, ltxv_conditioning, ltxv_preprocess)
