@@ -160,11 +160,12 @@ class Downsample(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Doubling of the picture at half the channels, and of the frames behind the first where `doubles_time`."""
+    """Doubling of the picture, at half the channels by default, and of frames behind the first if `doubles_time`."""
 
-    def __init__(self, channels: int, *, doubles_time: bool) -> None:
+    def __init__(self, channels: int, *, doubles_time: bool, out_channels: int | None = None) -> None:
         super().__init__()
-        self.resample = nn.ModuleDict({"1": Conv2d(channels, channels // 2, 3, padding=1)})
+        out = channels // 2 if out_channels is None else out_channels
+        self.resample = nn.ModuleDict({"1": Conv2d(channels, out, 3, padding=1)})
         self.time_conv = CausalConv3d(channels, channels * 2, (3, 1, 1)) if doubles_time else None
 
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:

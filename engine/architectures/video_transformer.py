@@ -1,8 +1,10 @@
-"""The transformer of Wan 2.1 (Wan Team 2025, arXiv 2503.20314, section 4.2) for text to video, of any width and depth.
+"""The transformer of Wan 2.1 and 2.2 (Wan Team 2025, arXiv 2503.20314, section 4.2), of any width and depth.
 
-Blocks of self-attention over all patches of a video and cross-attention to the text. Places are rotations (Su et al.
-2021, arXiv 2104.09864) by frame, row and column. `B` batch, `C` channels, `F` latent frames, `h w` latent cells, `T`
-tokens, `D` width, `H` heads. Module names are those of the original checkpoints.
+Blocks of self-attention over all patches of a video and cross-attention to the text, and to a picture where the network
+reads what a picture encoder saw. Places are rotations (Su et al. 2021, arXiv 2104.09864) by frame, row and column. Each
+latent frame may have a noise level of its own. Networks that read more than that are classes of their own beside this
+file. `B` batch, `C` channels, `F` latent frames, `h w` latent cells, `T` tokens, `D` width, `H` heads, `N` noise levels
+of an item. Module names are those of the original checkpoints.
 
 `transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
 functions by `("double_block", index)`, called with the block's inputs and `{"original_block": ...}`.
@@ -10,6 +12,8 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +25,7 @@ from engine.architectures.attention import optimized_attention
 from engine.architectures.block_calls import BlockFunction
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.latent_unet_shapes import Shapes, count_children
-from engine.architectures.layers import Linear
+from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import PATCH
 from engine.architectures.rotary import rotated, rotations
@@ -30,16 +34,25 @@ from engine.architectures.sinusoids import sinusoids_of_powers
 HEAD_WIDTH = 128
 AXES = (44, 42, 42)  # channels of a head that rotate by frame, row and column
 TIME_WIDTH = 256  # of the sinusoids of the time
-NORM_EPS = 1e-6
+NORM_EPS, PICTURE_NORM_EPS = 1e-6, 1e-5
 NUM_MODULATIONS = 6
 
 MARK = "head.modulation"
 FIRST = "patch_embedding.weight"
+OF_PICTURE = "blocks.0.cross_attn.k_img.weight"
+REFERENCE = "ref_conv.weight"
+
+Inputs = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class VideoTransformerConfig:
-    """Configuration of the network. Channels are those of the latent."""
+    """Configuration of the network. Channels are those of the latent.
+
+    `picture_dim` is the width of a picture encoder's tokens, 0 for a network that reads none; `picture_places` is the
+    number of tokens that have places of their own, those of a first and a last picture. `reference_channels` are those
+    of a reference picture's latent, 0 for a network without.
+    """
 
     width: int
     num_blocks: int
@@ -47,6 +60,9 @@ class VideoTransformerConfig:
     context_dim: int = 4096
     in_channels: int = 16
     out_channels: int = 16
+    picture_dim: int = 0
+    picture_places: int = 0
+    reference_channels: int = 0
 
     @property
     def heads(self) -> int:
@@ -55,6 +71,7 @@ class VideoTransformerConfig:
 
 def video_transformer_config(shapes: Shapes) -> VideoTransformerConfig:
     """Return the configuration of the network with these tensors (names without prefix)."""
+    nothing = (0, 0, 0)
     return VideoTransformerConfig(
         width=shapes[MARK][-1],
         num_blocks=count_children(shapes, "blocks"),
@@ -62,22 +79,59 @@ def video_transformer_config(shapes: Shapes) -> VideoTransformerConfig:
         context_dim=shapes["text_embedding.0.weight"][1],
         in_channels=shapes[FIRST][1],
         out_channels=shapes["head.head.weight"][0] // PATCH**2,
+        picture_dim=shapes["img_emb.proj.1.weight"][1] if OF_PICTURE in shapes else 0,
+        picture_places=shapes.get("img_emb.emb_pos", nothing)[1],
+        reference_channels=shapes.get(REFERENCE, nothing)[1],
     )
 
 
-def video_places(frames: int, rows: int, columns: int) -> torch.Tensor:
+def video_places(frames: int, rows: int, columns: int, *, first_frame: int = 0) -> torch.Tensor:
     """Return the places [1, frames * rows * columns, 3] of a video's patches."""
-    axes = torch.meshgrid(torch.arange(frames), torch.arange(rows), torch.arange(columns), indexing="ij")
+    counted = (torch.arange(first_frame, first_frame + frames), torch.arange(rows), torch.arange(columns))
+    axes = torch.meshgrid(*counted, indexing="ij")
     return torch.stack(axes, dim=-1).flatten(0, 2)[None].float()
+
+
+def rotations_at(places: torch.Tensor) -> torch.Tensor:
+    """Return the rotations [1, T, 1, 64, 2, 2] of tokens at places [1, T, 3]."""
+    return rotations(places, AXES).transpose(1, 2)
+
+
+def patched(x: torch.Tensor) -> torch.Tensor:
+    """Return a video [B, C, F, h, w] with rows and columns wrapped around to whole patches."""
+    height, width = x.shape[-2:]
+    return functional.pad(x, (0, -width % PATCH, 0, -height % PATCH, 0, 0), mode="circular")
+
+
+def spread(parts: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """Return what noise levels make [B, N, D] for each token [B, T, D], in order; as it is for one level."""
+    levels = parts.shape[1]
+    if levels in (1, num_tokens):
+        return parts
+    times = -(-num_tokens // levels)
+    return parts.repeat_interleave(times, dim=1)[:, :num_tokens]
+
+
+def _normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Normalise `x` [B, T, D] and apply shift and scale [B, N, D]."""
+    tokens = x.shape[1]
+    normed = functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
+    return torch.addcmul(spread(shift, tokens), normed, 1 + spread(scale, tokens))
 
 
 class Attention(nn.Module):
     """Attention of tokens among each other, or over those of a text; norms are of all heads together."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, context_width: int | None = None) -> None:
         super().__init__()
         self.heads = width // HEAD_WIDTH
-        self.q, self.k, self.v, self.o = (Linear(width, width) for _ in range(4))
+        given = width if context_width is None else context_width
+        self.q, self.k, self.v, self.o = (
+            Linear(width, width),
+            Linear(given, width),
+            Linear(given, width),
+            Linear(width, width),
+        )
         self.norm_q, self.norm_k = RmsNorm(width), RmsNorm(width)
 
     def forward(
@@ -92,29 +146,63 @@ class Attention(nn.Module):
         return out
 
 
-def _normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, T, D] and apply shift and scale [B, 1, D]."""
-    return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS), 1 + scale)
+class PromptAttention(Attention):
+    """Attention to the text's tokens; a network that reads pictures attends to theirs too, by further layers."""
+
+    def __init__(self, config: VideoTransformerConfig) -> None:
+        super().__init__(config.width)
+        self.reads_picture = config.picture_dim > 0
+        if self.reads_picture:
+            self.k_img, self.v_img = Linear(config.width, config.width), Linear(config.width, config.width)
+            self.norm_k_img = RmsNorm(config.width)
+
+    def attend(
+        self, x: torch.Tensor, context: torch.Tensor, picture_tokens: int | None, options: Options | None
+    ) -> torch.Tensor:
+        """Return [B, T, D]. The first `picture_tokens` of `context` are a picture's; with None all are both."""
+        if not self.reads_picture:
+            return self.forward(x, context, None, options)
+        picture, text = context[:, :picture_tokens], context[:, picture_tokens:]
+        if picture_tokens is None:
+            text = context
+        q, k = self.norm_q(self.q(x)), self.norm_k(self.k(text))
+        k_img = self.norm_k_img(self.k_img(picture))
+        seen = optimized_attention(q, k_img, self.v_img(picture), self.heads, transformer_options=options)
+        read = optimized_attention(q, k, self.v(text), self.heads, transformer_options=options)
+        out: torch.Tensor = self.o(read + seen)
+        return out
 
 
 class VideoBlock(nn.Module):
     def __init__(self, config: VideoTransformerConfig) -> None:
         super().__init__()
         width, inner = config.width, config.inner_width
-        self.self_attn, self.cross_attn = Attention(width), Attention(width)
+        self.self_attn, self.cross_attn = Attention(width), PromptAttention(config)
         self.norm3 = nn.LayerNorm(width, eps=NORM_EPS)
         self.ffn = nn.Sequential(Linear(width, inner), nn.GELU(approximate="tanh"), Linear(inner, width))
         self.modulation = nn.Parameter(torch.empty(1, NUM_MODULATIONS, width))
 
     def forward(
-        self, x: torch.Tensor, context: torch.Tensor, vec: torch.Tensor, pe: torch.Tensor, options: Options | None
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        vec: torch.Tensor,
+        pe: torch.Tensor,
+        options: Options | None,
+        picture_tokens: int | None = None,
     ) -> torch.Tensor:
-        """Return [B, T, D]. `vec` is [B, 1, 6, D]."""
-        shift, scale, gate, *second = (self.modulation.to(x).unsqueeze(0) + vec).unbind(2)  # each [B, 1, D]
+        """Return [B, T, D]. `vec` is [B, N, 6, D]."""
+        shift, scale, gate, *second = (self.modulation.to(x).unsqueeze(0) + vec).unbind(2)  # each [B, N, D]
+        tokens = x.shape[1]
         normed = _normed(x, shift, scale)
-        x = torch.addcmul(x, self.self_attn(normed, normed, pe, options), gate)
-        x = x + self.cross_attn(self.norm3(x), context, None, options)
-        return torch.addcmul(x, self.ffn(_normed(x, second[0], second[1])), second[2])
+        x = torch.addcmul(x, self.self_attn(normed, normed, pe, options), spread(gate, tokens))
+        x = x + self.cross_attn.attend(self.norm3(x), context, picture_tokens, options)
+        x = self.with_more(x, options)
+        return torch.addcmul(x, self.ffn(_normed(x, second[0], second[1])), spread(second[2], tokens))
+
+    def with_more(self, x: torch.Tensor, options: Options | None) -> torch.Tensor:
+        """Return the tokens after what else a block attends to: nothing here."""
+        return x
 
 
 class VideoHead(nn.Module):
@@ -124,17 +212,57 @@ class VideoHead(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.width))
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
-        """Return patches [B, T, 4 * C], channels innermost. `vec` is [B, D]."""
-        shift, scale = (self.modulation.to(x) + vec[:, None]).chunk(2, dim=1)
+        """Return patches [B, T, 4 * C], channels innermost. `vec` is [B, N, D]."""
+        shift, scale = (self.modulation.to(x).unsqueeze(0) + vec.unsqueeze(2)).unbind(2)
         out: torch.Tensor = self.head(_normed(x, shift, scale))
         return out
 
 
-class VideoTransformer(nn.Module):
-    """`forward(x [B, in, F, h, w], timesteps [B], context [B, T, context_dim])` -> `[B, out, F, h, w]`.
+class PictureProjection(nn.Module):
+    """Tokens of a picture encoder -> tokens of the network. Those of a first and a last picture have places."""
 
-    Built without weights being drawn when a `torch.device("meta")` context is open.
+    def __init__(self, config: VideoTransformerConfig) -> None:
+        super().__init__()
+        given = config.picture_dim
+        self.proj = nn.Sequential(
+            nn.LayerNorm(given, eps=PICTURE_NORM_EPS), Linear(given, given), nn.GELU(), Linear(given, config.width),
+            nn.LayerNorm(config.width, eps=PICTURE_NORM_EPS),
+        )  # fmt: skip
+        if config.picture_places:
+            self.emb_pos = nn.Parameter(torch.empty(1, config.picture_places, given))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if hasattr(self, "emb_pos"):
+            tokens = tokens[:, : self.emb_pos.shape[1]]
+            tokens = tokens + self.emb_pos[:, : tokens.shape[1]].to(tokens)
+        out: torch.Tensor = self.proj(tokens)
+        return out
+
+
+@dataclass(slots=True)
+class VideoTokens:
+    """A video on its way through the blocks.
+
+    `img` [B, T, D]; `levels` [B, N], the noise levels; `pe`, the rotations of all tokens; `first` and `grid`, where the
+    video's own tokens begin and their frames, rows and columns.
     """
+
+    img: torch.Tensor
+    levels: torch.Tensor
+    pe: torch.Tensor
+    grid: tuple[int, int, int]
+    first: int = 0
+
+
+class VideoTransformer(nn.Module):
+    """`forward(x [B, in, F, h, w], timesteps [B] or [B, F], context [B, T, context_dim])` -> `[B, out, F, h, w]`.
+
+    `clip_fea` [B, P, picture_dim] is what a picture encoder saw, `reference_latent` [B, C, h, w] a reference picture,
+    `time_dim_concat` [B, C, f, h, w] further frames behind the video. Built without weights being drawn when a
+    `torch.device("meta")` context is open.
+    """
+
+    block_type: type[VideoBlock] = VideoBlock
 
     def __init__(self, config: VideoTransformerConfig) -> None:
         super().__init__()
@@ -149,8 +277,12 @@ class VideoTransformer(nn.Module):
         )
         self.time_embedding = nn.Sequential(Linear(TIME_WIDTH, width), nn.SiLU(), Linear(width, width))
         self.time_projection = nn.Sequential(nn.SiLU(), Linear(width, width * NUM_MODULATIONS))
-        self.blocks = nn.ModuleList(VideoBlock(config) for _ in range(config.num_blocks))
+        self.blocks = nn.ModuleList(self.block_type(config) for _ in range(config.num_blocks))
         self.head = VideoHead(config)
+        self.img_emb = PictureProjection(config) if config.picture_dim else None
+        self.ref_conv = None
+        if config.reference_channels:
+            self.ref_conv = Conv2d(config.reference_channels, width, PATCH, stride=PATCH)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -165,37 +297,87 @@ class VideoTransformer(nn.Module):
         y: torch.Tensor | None = None,
         control: object = None,
         transformer_options: Options | None = None,
-        **kwargs: object,
+        *,
+        clip_fea: torch.Tensor | None = None,
+        time_dim_concat: torch.Tensor | None = None,
+        **inputs: Any,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
-        height, width = x.shape[-2:]
-        padded = functional.pad(x, (0, -width % PATCH, 0, -height % PATCH, 0, 0), mode="circular")
-        cells = self.patch_embedding(padded)  # [B, D, F, rows, columns]
-        grid = cells.shape[2:]
-        vec = self.time_embedding(sinusoids_of_powers(timesteps, TIME_WIDTH).to(cells.dtype))  # [B, D]
-        shared = {
-            "txt": self.text_embedding(context),
-            "vec": self.time_projection(vec).view(vec.shape[0], 1, NUM_MODULATIONS, -1),
-            "pe": rotations(video_places(*grid).to(x.device), AXES).transpose(1, 2),
-            "transformer_options": options,
-        }
-        replaced = options.get("patches_replace", {}).get("dit", {})
-        img = cells.flatten(2).transpose(1, 2)
-        for index, block in enumerate(self.blocks):
-            original = _as_function(block)
-            replacement = replaced.get(("double_block", index))
-            inputs = {"img": img, **shared}
-            out = original(inputs) if replacement is None else replacement(inputs, {"original_block": original})
-            img = out["img"]
-        patches: torch.Tensor = self.head(img, vec).view(-1, *grid, PATCH, PATCH, self.config.out_channels)
+        frames, height, width = x.shape[2:]
+        padded = patched(x)
+        if time_dim_concat is not None:
+            padded = torch.cat([padded, patched(time_dim_concat)], dim=2)
+        tokens = self.tokens_of(padded, timesteps, inputs)
+        time = self.time_embedding(sinusoids_of_powers(tokens.levels.flatten(), TIME_WIDTH).to(tokens.img.dtype))
+        time = time.view(x.shape[0], -1, time.shape[-1])  # [B, N, D]
+        text, picture_tokens = self._read(context, clip_fea)
+        vec = self.time_projection(time).view(*time.shape[:2], NUM_MODULATIONS, -1)
+        shared = {"txt": text, "vec": vec, "pe": tokens.pe, "transformer_options": options}
+        img = self.through_blocks(tokens, shared, picture_tokens, inputs)
+        count = math.prod(tokens.grid)
+        patches: torch.Tensor = self.head(img, time)[:, tokens.first : tokens.first + count]
+        patches = patches.view(-1, *tokens.grid, PATCH, PATCH, self.config.out_channels)
         video = patches.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)  # [B, C, F, h, w]
-        return video[..., :height, :width]
+        return video[:, :, :frames, :height, :width]
+
+    def embedded(self, x: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+        """Return the patches [B, D, F, rows, columns] of a video of whole patches."""
+        cells: torch.Tensor = self.patch_embedding(x)
+        return cells
+
+    def tokens_of(self, x: torch.Tensor, timesteps: torch.Tensor, inputs: Inputs) -> VideoTokens:
+        """Return the tokens of a video of whole patches, and of a reference picture before them."""
+        cells = self.embedded(x, inputs)
+        frames, rows, columns = cells.shape[2:]
+        levels = timesteps.view(x.shape[0], -1)
+        img = cells.flatten(2).transpose(1, 2)
+        reference: torch.Tensor | None = inputs.get("reference_latent")
+        if self.ref_conv is None or reference is None:
+            pe = rotations_at(video_places(frames, rows, columns).to(x.device))
+            return VideoTokens(img, levels, pe, (frames, rows, columns))
+        before = self.ref_conv(reference).flatten(2).transpose(1, 2)
+        pe = rotations_at(video_places(frames + 1, rows, columns).to(x.device))
+        joined = torch.cat([before, img], dim=1)
+        return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])
+
+    def _read(self, context: torch.Tensor, clip_fea: torch.Tensor | None) -> tuple[torch.Tensor, int | None]:
+        """Return the tokens of picture and text [B, S, D], and how many of them are the picture's."""
+        text: torch.Tensor = self.text_embedding(context)
+        if clip_fea is None:
+            return text, None
+        if self.img_emb is not None:
+            text = torch.cat([self.img_emb(clip_fea), text], dim=1)
+        return text, clip_fea.shape[-2]
+
+    def through_blocks(
+        self, tokens: VideoTokens, shared: dict[str, Any], picture_tokens: int | None, inputs: Inputs
+    ) -> torch.Tensor:
+        """Return the tokens [B, T, D] behind all blocks."""
+        img = tokens.img
+        memory = self.beside_blocks(tokens, shared, inputs)
+        replaced = shared["transformer_options"].get("patches_replace", {}).get("dit", {})
+        for index, block in enumerate(self.blocks):
+            original = _as_function(block, picture_tokens)
+            replacement = replaced.get(("double_block", index))
+            given = {"img": img, **shared}
+            out = original(given) if replacement is None else replacement(given, {"original_block": original})
+            img = self.after_block(index, out["img"], tokens, memory)
+        return img
+
+    def beside_blocks(self, tokens: VideoTokens, shared: dict[str, Any], inputs: Inputs) -> Any:
+        """Return what `after_block` needs of the inputs: nothing here."""
+        return None
+
+    def after_block(self, index: int, img: torch.Tensor, tokens: VideoTokens, memory: Any) -> torch.Tensor:
+        """Return the tokens behind a block with what the network reads beside the video: as they are here."""
+        return img
 
 
-def _as_function(block: nn.Module) -> BlockFunction:
+def _as_function(block: nn.Module, picture_tokens: int | None) -> BlockFunction:
     """Return a block in the form in which custom nodes call it."""
 
     def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
-        return {"img": block(args["img"], args["txt"], args["vec"], args["pe"], args["transformer_options"])}
+        img = block(args["img"], args["txt"], args["vec"], args["pe"], args["transformer_options"], picture_tokens)
+        return {"img": img}
 
     return original

@@ -26,15 +26,15 @@ class CausalVideoLatentFormat(LatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 3
-    mean = (
+    mean: tuple[float, ...] = (
         -0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508, 0.4134, -0.0715, 0.5517, -0.3632,
         -0.1922, -0.9497, 0.2503, -0.2921,
     )  # fmt: skip
-    deviation = (
+    deviation: tuple[float, ...] = (
         2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743, 3.2687, 2.1526, 2.8652, 1.5579, 1.6382,
         1.1253, 2.8251, 1.9160,
     )  # fmt: skip
-    latent_rgb_factors = (
+    latent_rgb_factors: tuple[tuple[float, float, float], ...] = (
         (-0.1299, -0.1692, 0.2932), (0.0671, 0.0406, 0.0442), (0.3568, 0.2548, 0.1747), (0.0372, 0.2344, 0.1420),
         (0.0313, 0.0189, -0.0328), (0.0296, -0.0956, -0.0665), (-0.3477, -0.4059, -0.2925), (0.0166, 0.1902, 0.1975),
         (-0.0412, 0.0267, -0.1364), (-0.1293, 0.0740, 0.1636), (0.0680, 0.3019, 0.1128), (0.0032, 0.0581, 0.0639),
@@ -51,7 +51,7 @@ class CausalVideoLatentFormat(LatentFormat):
         return latent * deviation / self.scale_factor + mean
 
     def _moments(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        shape = (1, LATENT_CHANNELS) + (1,) * (like.ndim - 2)
+        shape = (1, self.latent_channels) + (1,) * (like.ndim - 2)
         mean, deviation = (torch.tensor(item).view(shape).to(like) for item in (self.mean, self.deviation))
         return mean, deviation
 

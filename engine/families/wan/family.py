@@ -1,16 +1,17 @@
-"""Wan 2.1 (Wan Team 2025, arXiv 2503.20314), text to video: 1.3 and 14 billion weights."""
+"""Wan 2.1 and 2.2 (Wan Team 2025, arXiv 2503.20314): videos from text, pictures, controls, cameras, sound and poses.
+
+Networks of 16 channels; that of 48, Wan 2.2 5B, is a family of its own.
+"""
 
 from __future__ import annotations
 
 from engine.adapters.lora_names import plain_keys
 from engine.architectures.t5 import T5Config
-from engine.architectures.video_transformer import (
-    FIRST,
-    MARK,
-    VideoTransformer,
-    VideoTransformerConfig,
-    video_transformer_config,
-)
+from engine.architectures.video_transformer import VideoTransformerConfig
+from engine.architectures.video_transformer_controls import CAMERA, CONTROLS
+from engine.architectures.video_transformer_faces import FACES
+from engine.architectures.video_transformer_sound import SOUND
+from engine.architectures.video_transformer_speech import SPEECH
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -28,55 +29,60 @@ from engine.families.parts.causal_video_vae import (
     SMALL,
     CausalVideoLatentFormat,
 )
-from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
 from engine.families.parts.t5 import umt5_xxl
-from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
-from engine.settings import DtypePolicy
+from engine.families.parts.transformer import always
+from engine.families.parts.video_denoisers import VideoDenoiser
+from engine.families.parts.video_transformer import NETWORK, channels_of, find
+from engine.families.wan.denoiser import (
+    AnimatedVideoDenoiser,
+    CameraVideoDenoiser,
+    ControlledVideoDenoiser,
+    PictureVideoDenoiser,
+    SoundVideoDenoiser,
+    SpeechVideoDenoiser,
+)
 
-PREFIXES = (PREFIX, "diffusion_model.", "model.", "")  # of files of the network alone
 CONTEXT_DIM = 4096
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
-# The layers of the network; those of pictures, controls, sound and cameras have more.
-LAYERS = ("patch_embedding.", "text_embedding.", "time_embedding.", "time_projection.", "blocks.", "head.")
-OF_PICTURES = ".k_img."
 MERGED_BLOCKS = (
     "patch_embedding.", "time_embedding.", "time_projection.", "text_embedding.", "img_emb.",
     *(f"blocks.{index}." for index in range(40)), "head.",
 )  # fmt: skip
-
-DENOISER = transformer(
-    MARK,
-    configure=video_transformer_config,
-    build=VideoTransformer,
-    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-    prefixes=PREFIXES,
-)
-
-
-find = detect_by(DENOISER, needs=(FIRST,))
+# Variants by the layers that only they have, in ComfyUI's order, then by the channels that enter.
+BY_LAYER = {CONTROLS: "vace", CAMERA: "camera", SOUND: "sound", SPEECH: "speech", FACES: "animate"}
+BY_CHANNELS = {LATENT_CHANNELS: "", 2 * LATENT_CHANNELS + 4: "image"}
 
 
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its last layer; networks that also read pictures, sound or cameras are others."""
+    """Recognise the transformer by its last layer and the channels that leave it."""
     match = find(index)
-    if match is None or index.shapes[str(match.names[FIRST])][1] != LATENT_CHANNELS:
+    if match is None or channels_of(index, match)[1] != LATENT_CHANNELS:
         return None
-    is_other = any(not name.startswith(LAYERS) or OF_PICTURES in name for name in match.names)
-    return None if is_other else match
+    by_layer = next((name for layer, name in BY_LAYER.items() if layer in match.names), None)
+    by_channels = BY_CHANNELS.get(channels_of(index, match)[0], "control")
+    return Match(match.specificity, match.names, by_channels if by_layer is None else by_layer)
 
 
 FAMILY = ModelFamily(
     name="wan",
-    label="Wan 2.1",
+    label="Wan",
     detect=detect,
     parameterise=always(FLOW),
-    denoiser=DENOISER,
-    denoiser_type=TextTokensDenoiser,
+    denoiser=NETWORK,
+    denoiser_type=VideoDenoiser,
     text=(umt5_xxl(),),
     vae=CAUSAL_VIDEO_VAE,
     latent_format=CausalVideoLatentFormat,
     denoiser_lora_keys=plain_keys,
-    variants={"": ()},
+    variants=dict.fromkeys(("", "image", "control", *BY_LAYER.values()), ()),
+    variant_types={
+        "image": PictureVideoDenoiser,
+        "vace": ControlledVideoDenoiser,
+        "camera": CameraVideoDenoiser,
+        "sound": SoundVideoDenoiser,
+        "speech": SpeechVideoDenoiser,
+        "animate": AnimatedVideoDenoiser,
+    },
     comfyui=ComfyUiNames("Wan21", ("wan",), {"ModelMergeWAN2_1": MERGED_BLOCKS}),
     default=Defaults(width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple", cost=400.0),
     nodes=(

@@ -1,0 +1,208 @@
+"""The causal 3-D autoencoder of Wan 2.2 5B (Wan Team 2025): cells of 16 pixels, levels with shortcuts around them.
+
+As `causal_video_vae.py`, but that pictures enter and leave as patches of two by two pixels, and that each level adds
+means of its input's cells, or repeats of them. Module names are those of the original checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.architectures.causal_video_vae import (
+    FRAMES_AT_ONCE,
+    CausalConv3d,
+    Downsample,
+    FrameMemory,
+    ResidualBlock,
+    Stack,
+    Upsample,
+)
+from engine.architectures.latent_unet_shapes import Shapes
+from engine.architectures.staged_video_vae_layers import patched, unpatched
+
+# Bytes of working memory per pixel of a frame and byte of the dtype, of the published network (ComfyUI's).
+ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 3300, 8000
+MEASURED_CHANNELS, MEASURED_DECODER_CHANNELS = 160, 256
+PATCH = (1, 2, 2)
+PATCH_CHANNELS = 12
+
+MARK = "decoder.upsamples.0.upsamples.0.residual.2.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedVaeConfig:
+    """Configuration of the network. `level_factors`: channels per level by the base channels, largest picture first.
+
+    Every level but the last halves the picture; where `halves_time` says so, the number of frames too.
+    """
+
+    base_channels: int = 160
+    decoder_channels: int = 256
+    latent_channels: int = 48
+    level_factors: tuple[int, ...] = (1, 2, 4, 4)
+    blocks_per_level: int = 2
+    halves_time: tuple[bool, ...] = (False, True, True)
+
+
+def folded_vae_config(shapes: Shapes) -> FoldedVaeConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    return FoldedVaeConfig(
+        base_channels=shapes["encoder.conv1.weight"][0],
+        decoder_channels=shapes["decoder.head.0.gamma"][0],
+        latent_channels=shapes["conv2.weight"][0],
+    )
+
+
+def _means(x: torch.Tensor, channels: int, frames: int, sides: int) -> torch.Tensor:
+    """Return the means [B, channels, F / frames, h / sides, w / sides] of groups of cells and channels."""
+    x = functional.pad(x, (0, 0, 0, 0, -x.shape[2] % frames, 0))
+    batch, given, length, height, width = x.shape
+    parts = x.reshape(batch, given, length // frames, frames, height // sides, sides, width // sides, sides)
+    folded = parts.permute(0, 1, 3, 5, 7, 2, 4, 6)
+    return folded.reshape(batch, channels, -1, *folded.shape[-3:]).mean(dim=2)
+
+
+def _repeats(x: torch.Tensor, channels: int, frames: int, sides: int, *, is_first: bool) -> torch.Tensor:
+    """Return channels spread over more cells [B, channels, F * frames, h * sides, w * sides].
+
+    Of a video's first frame there is one.
+    """
+    batch, given, length, height, width = x.shape
+    x = x.repeat_interleave(channels * frames * sides**2 // given, dim=1)
+    parts = x.view(batch, channels, frames, sides, sides, length, height, width).permute(0, 1, 5, 2, 6, 3, 7, 4)
+    spread = parts.reshape(batch, channels, length * frames, height * sides, width * sides)
+    return spread[:, :, frames - 1 :] if is_first else spread
+
+
+class DownLevel(nn.Module):
+    """Blocks and a change of size, beside the means of what enters."""
+
+    def __init__(self, in_channels: int, channels: int, num_blocks: int, *, halves: bool, halves_time: bool) -> None:
+        super().__init__()
+        self.channels, self.frames, self.sides = channels, 2 if halves_time else 1, 2 if halves else 1
+        widths = [in_channels, *[channels] * (num_blocks - 1)]
+        blocks: list[nn.Module] = [ResidualBlock(width, channels) for width in widths]
+        if halves:
+            blocks.append(Downsample(channels, halves_time=halves_time))
+        self.downsamples = nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
+        means = _means(x, self.channels, self.frames, self.sides)
+        for block in self.downsamples:
+            x = block(x, memory)
+        return x + means
+
+
+class UpLevel(nn.Module):
+    """Blocks and a change of size, beside repeats of what enters; the last level has neither."""
+
+    def __init__(self, in_channels: int, channels: int, num_blocks: int, *, doubles: bool, doubles_time: bool) -> None:
+        super().__init__()
+        self.channels, self.frames, self.doubles = channels, 2 if doubles_time else 1, doubles
+        widths = [in_channels, *[channels] * (num_blocks - 1)]
+        blocks: list[nn.Module] = [ResidualBlock(width, channels) for width in widths]
+        if doubles:
+            blocks.append(Upsample(channels, doubles_time=doubles_time, out_channels=channels))
+        self.upsamples = nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
+        is_first = memory.of(self) is None
+        memory.keep(self, x[:, :, :0])
+        entered = x
+        for block in self.upsamples:
+            x = block(x, memory)
+        return x + _repeats(entered, self.channels, self.frames, 2, is_first=is_first) if self.doubles else x
+
+
+class Encoder(Stack):
+    """`forward([B, 12, f, H/2, W/2], memory)` -> moments `[B, 2 * C, 1, h, w]`: of one frame first, then of four."""
+
+    def __init__(self, config: FoldedVaeConfig) -> None:
+        widths = [config.base_channels * factor for factor in (1, *config.level_factors)]
+        super().__init__(PATCH_CHANNELS, widths[0], widths[-1], config.latent_channels * 2, middle=widths[-1])
+        halves_time = (*config.halves_time, False)
+        self.downsamples = nn.ModuleList(
+            DownLevel(
+                before, channels, config.blocks_per_level,
+                halves=level < len(config.halves_time), halves_time=halves_time[level],
+            )
+            for level, (before, channels) in enumerate(pairwise(widths))
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
+        x = self.conv1(x, memory)
+        for block in (*self.downsamples, *self.middle):
+            x = block(x, memory)
+        return self.ended(x, memory)
+
+
+class Decoder(Stack):
+    """`forward([B, C, 1, h, w], memory)` -> patches `[B, 12, f, H / 2, W / 2]`: of one frame first, then of four."""
+
+    def __init__(self, config: FoldedVaeConfig) -> None:
+        factors = (config.level_factors[-1], *reversed(config.level_factors))
+        widths = [config.decoder_channels * factor for factor in factors]
+        super().__init__(config.latent_channels, widths[0], widths[-1], PATCH_CHANNELS, middle=widths[0])
+        doubles_time = (*reversed(config.halves_time), False)
+        self.upsamples = nn.ModuleList(
+            UpLevel(
+                before, channels, config.blocks_per_level + 1,
+                doubles=level < len(config.halves_time), doubles_time=doubles_time[level],
+            )
+            for level, (before, channels) in enumerate(pairwise(widths))
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
+        x = self.conv1(x, memory)
+        for block in (*self.middle, *self.upsamples):
+            x = block(x, memory)
+        return self.ended(x, memory)
+
+
+class FoldedVideoVae(nn.Module):
+    """The autoencoder. `frames_ratio` frames of a video, behind its first one, become one latent frame."""
+
+    latent_dim = 3
+    frames_ratio = FRAMES_AT_ONCE
+
+    def __init__(self, config: FoldedVaeConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.latent_channels = config.latent_channels
+        self.downscale_ratio = 2 ** len(config.halves_time) * PATCH[1]
+        moments = config.latent_channels * 2
+        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.conv1 = CausalConv3d(moments, moments, 1)
+        self.conv2 = CausalConv3d(config.latent_channels, config.latent_channels, 1)
+
+    @property
+    def encode_bytes_per_pixel(self) -> int:
+        """Bytes of working memory per pixel of a frame and byte of the dtype, for encoding."""
+        return ENCODE_BYTES_PER_PIXEL * self.config.base_channels // MEASURED_CHANNELS
+
+    @property
+    def decode_bytes_per_cell(self) -> int:
+        """Bytes of working memory per latent cell of a frame and byte of the dtype, for decoding."""
+        cell_px: int = self.downscale_ratio**2
+        return DECODE_BYTES_PER_PIXEL * cell_px * self.config.decoder_channels // MEASURED_DECODER_CHANNELS
+
+    def encode(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the posterior [B, C, 1 + n, h, w]. Frames beyond 1 + 4n are left out, as in ComfyUI."""
+        memory = FrameMemory()
+        patches = patched(videos, PATCH)
+        parts = [self.encoder(patches[:, :, :1], memory)]
+        for start in range(1, patches.shape[2] - FRAMES_AT_ONCE + 1, FRAMES_AT_ONCE):
+            parts.append(self.encoder(patches[:, :, start : start + FRAMES_AT_ONCE], memory))
+        moments: torch.Tensor = self.conv1(torch.cat(parts, dim=2))
+        return moments.chunk(2, dim=1)[0]
+
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return the frames [B, 3, 1 + 4n, H, W] of latents [B, C, 1 + n, h, w]."""
+        memory = FrameMemory()
+        frames = self.conv2(latents).split(1, dim=2)
+        return torch.cat([unpatched(self.decoder(frame, memory), PATCH) for frame in frames], dim=2)

@@ -1,0 +1,136 @@
+"""The inputs of Wan's networks that read more than text and pictures: controls, cameras, sound, faces.
+
+`B` batch, `C` channels, `f` latent frames, `h w` latent cells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, ConstantInput, NoiseShapedInput, RegularInput
+from engine.families.parts.video_denoisers import MASK_CHANNELS, VideoDenoiser
+
+LATENT_CHANNELS = 16
+CONTROL_LATENTS, CONTROL_MASKS = 2, 64  # latents and channels of masks of VACE
+# What the VAE makes of black: its first, its second and every further latent frame, by channel.
+BLACK_FIRST = (
+    0.8660, -0.4326, -0.0017, -0.4884, -0.5283, 0.9207, -0.9896, 0.4433, -0.5543, -0.0113, 0.5753, -0.6000, -0.8346,
+    -0.3497, -0.1926, -0.6938,
+)  # fmt: skip
+BLACK_SECOND = (
+    1.0869, -1.2370, 0.0206, -0.4357, -0.6411, 2.0307, -1.5972, 1.2659, -0.8595, -0.4654, 0.9638, -1.6330, -1.4310,
+    -0.1098, -0.3856, -1.4583,
+)  # fmt: skip
+BLACK = (
+    0.8642, -1.8583, 0.1577, 0.1350, -0.3641, 2.5863, -1.9670, 1.6065, -1.0475, -0.8678, 1.1734, -1.8138, -1.5933,
+    -0.7721, -0.3289, -1.3745,
+)  # fmt: skip
+
+
+class PictureVideoDenoiser(VideoDenoiser):
+    """Wan from pictures, which always reads a mask."""
+
+    always_masked = True
+
+
+class ControlledVideoDenoiser(VideoDenoiser):
+    """VACE, which follows videos and masks."""
+
+    comfy_name = "WAN21_Vace"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        noise = kwargs["noise"]
+        empty = noise.new_zeros(noise.shape[0], CONTROL_LATENTS * LATENT_CHANNELS, *noise.shape[2:])
+        frames = kwargs.get("vace_frames") or [empty]
+        everywhere = noise.new_ones(noise.shape[0], CONTROL_MASKS, *noise.shape[2:])
+        masks = kwargs.get("vace_mask") or [everywhere] * len(frames)
+        controls = [
+            torch.cat([self._each_processed(video.to(noise)), mask.to(noise)], dim=1)
+            for video, mask in zip(frames, masks, strict=False)
+        ]
+        inputs["vace_context"] = RegularInput(torch.stack(controls, dim=1))
+        inputs["vace_strength"] = ConstantInput(kwargs.get("vace_strength", [1.0] * len(controls)))
+        return inputs
+
+
+class CameraVideoDenoiser(VideoDenoiser):
+    """Wan that follows a camera."""
+
+    comfy_name = "WAN21_Camera"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        if kwargs.get("camera_conditions") is not None:
+            inputs["camera_conditions"] = RegularInput(kwargs["camera_conditions"])
+        return inputs
+
+
+class SoundVideoDenoiser(VideoDenoiser):
+    """Wan 2.2 S2V, a figure that moves after a sound."""
+
+    comfy_name = "WAN22_S2V"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        if kwargs.get("audio_embed") is not None:
+            inputs["audio_embed"] = RegularInput(kwargs["audio_embed"])
+        references = kwargs.get("reference_latents")
+        latents = {
+            "reference_latent": None if references is None else references[-1],
+            "reference_motion": kwargs.get("reference_motion"),
+            "control_video": kwargs.get("control_video"),
+        }
+        for name, latent in latents.items():
+            if latent is not None:
+                inputs[name] = RegularInput(self.process_latent_in(latent))
+        return inputs
+
+
+class SpeechVideoDenoiser(VideoDenoiser):
+    """HuMo, a figure that speaks. The larger network reads the reference picture with its mask."""
+
+    comfy_name = "WAN21_HuMo"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        if kwargs.get("audio_embed") is not None:
+            inputs["audio_embed"] = RegularInput(kwargs["audio_embed"])
+        references = kwargs.get("reference_latents")
+        reference = None if references is None else self.process_latent_in(references[-1])
+        reads_mask = "c_concat" in inputs
+        if reads_mask:
+            inputs["c_concat"] = NoiseShapedInput(_black(kwargs["noise"]))
+        if reference is not None:
+            inputs["reference_latent"] = RegularInput(_given(reference) if reads_mask else reference)
+        return inputs
+
+
+class AnimatedVideoDenoiser(VideoDenoiser):
+    """Wan 2.2 Animate, a figure that moves as poses and faces do."""
+
+    comfy_name = "WAN22_Animate"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        if kwargs.get("face_video_pixels") is not None:
+            inputs["face_pixel_values"] = RegularInput(kwargs["face_video_pixels"])
+        if kwargs.get("pose_video_latent") is not None:
+            inputs["pose_latents"] = RegularInput(self.process_latent_in(kwargs["pose_video_latent"]))
+        return inputs
+
+
+def _black(noise: torch.Tensor) -> torch.Tensor:
+    """Return a mask of nothing and the latent of black [B, 4 + 16, f, h, w] for noise [B, 16, f, h, w]."""
+    concat = noise.new_zeros(noise.shape[0], MASK_CHANNELS + noise.shape[1], *noise.shape[2:])
+    for frames, colours in ((slice(None), BLACK), (slice(0, 1), BLACK_FIRST), (slice(1, 2), BLACK_SECOND)):
+        concat[:, MASK_CHANNELS:, frames] = noise.new_tensor(colours).view(1, -1, 1, 1, 1)
+    return concat
+
+
+def _given(reference: torch.Tensor) -> torch.Tensor:
+    """Return nothing drawn, a mask of all and a picture's latent beside each other [B, 16 + 4 + 16, f, h, w]."""
+    nothing = torch.zeros_like(reference)
+    return torch.cat([nothing, torch.ones_like(reference)[:, :MASK_CHANNELS], reference], dim=1)

@@ -1,0 +1,9 @@
+"""Node classes made for Wan: latents, and the pictures, controls, cameras and poses of a video."""
+
+from __future__ import annotations
+
+from engine.families.wan.nodes import animation, cameras, controls, latents, pictures
+
+NODES = (
+    *latents.NODES, *pictures.NODES, *controls.NODES, *cameras.NODES, *animation.NODES,
+)  # fmt: skip

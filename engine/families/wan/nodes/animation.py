@@ -1,0 +1,131 @@
+"""Figures that move as a video does: poses, faces, a background, and frames to go on from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.families.wan.nodes.latents import (
+    CATEGORY,
+    CELL_PX,
+    FRAMES_RATIO,
+    LATENT_CHANNELS,
+    MODULE,
+    GivenImage,
+    Length,
+    Seen,
+    Side,
+    fitted,
+    grey_video,
+    latent_of,
+    num_latent_frames,
+    per_latent_frame,
+    with_both,
+    with_seen,
+)
+from engine.images.pixels import resize
+from engine.nodes.base import Int, NodeContext, Optional, Out, node
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
+
+FACE_PX = 512  # a side of the pictures of faces
+
+
+def _from(frames: torch.Tensor | None, offset: int) -> torch.Tensor | None:
+    """Return frames from a place on, None for none."""
+    return None if frames is None or frames.shape[0] <= offset else frames[offset:]
+
+
+def _mask_of_figure(mask: torch.Tensor, offset: int, length: int, width: int, height: int) -> torch.Tensor | None:
+    """Return a mask [1, 1, F, h, w] of cells from a mask of pictures; None where it ends before `offset`."""
+    if mask.shape[0] == 1:
+        mask = mask.repeat(length, *(1,) * (mask.ndim - 1))
+    elif mask.shape[0] <= offset:
+        return None
+    else:
+        mask = mask[offset:]
+    video = mask.unsqueeze(1).movedim(0, 1) if mask.ndim == 3 else mask
+    video = video.unsqueeze(1) if video.ndim == 4 else video
+    return resize(video[:, :, :length], width, height, "nearest-exact", "center")
+
+
+@node("WanAnimateToVideo", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+def wan_animate_to_video(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    vae: VAE,
+    width: Side = 832,
+    height: Side = 480,
+    length: Length = 77,
+    batch_size: Count = 1,
+    clip_vision_output: Seen = None,
+    reference_image: GivenImage = None,
+    face_video: GivenImage = None,
+    pose_video: GivenImage = None,
+    continue_motion_max_frames: Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=4)] = 5,
+    background_video: GivenImage = None,
+    character_mask: Annotated[MASK | None, Optional()] = None,
+    continue_motion: GivenImage = None,
+    video_frame_offset: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)] = 0,
+) -> tuple[
+    Positive,
+    Negative,
+    Start,
+    Annotated[INT, Out("trim_latent")],
+    Annotated[INT, Out("trim_image")],
+    Annotated[INT, Out("video_frame_offset")],
+]:
+    """Let a figure move as poses and faces do, from a frame of these videos on.
+
+    The latent frames of the reference picture come first: `trim_latent` is their number, `trim_image` that of the
+    frames gone on from, `video_frame_offset` where the next part begins.
+    """
+    frames = num_latent_frames(length)
+    if reference_image is None:
+        reference_image = torch.zeros(1, height, width, 3)
+    reference: torch.Tensor = vae.encode(fitted(reference_image[:length], width, height, "area")[..., :3])
+    cells = reference.shape[-2:]
+    video, num_kept = grey_video(length, width, height), 0
+    mask = torch.ones(1, 1, frames * FRAMES_RATIO, *cells)
+    if continue_motion is not None:
+        earlier = continue_motion[-continue_motion_max_frames:, :, :, :3]
+        video_frame_offset = max(0, video_frame_offset - earlier.shape[0])
+        earlier = fitted(earlier[-length:], width, height, "area")
+        video[: earlier.shape[0]] = earlier
+        latent_kept = num_latent_frames(earlier.shape[0])
+        num_kept = latent_kept * FRAMES_RATIO - (FRAMES_RATIO - 1)
+        mask[:, :, : latent_kept * FRAMES_RATIO] = 0.0
+    positive, negative = with_seen(positive, negative, clip_vision_output)
+    poses = _from(pose_video, video_frame_offset)
+    if poses is not None:
+        poses = fitted(poses[:length], width, height, "area")[..., :3]
+        missing = poses[-1:].expand(length - poses.shape[0], -1, -1, -1)
+        given: torch.Tensor = vae.encode(torch.cat([poses, missing]))
+        positive, negative = with_both(positive, negative, pose_video_latent=given)
+    faces = _from(face_video, video_frame_offset)
+    if faces is not None:
+        pixels = fitted(faces[:length], FACE_PX, FACE_PX, "area").movedim(-1, 0)[None] * 2.0 - 1.0  # [1, 3, F, H, W]
+        positive, _ = with_both(positive, negative, face_video_pixels=pixels)
+        _, negative = with_both(positive, negative, face_video_pixels=pixels * 0.0 - 1.0)
+    background = _from(background_video, video_frame_offset)
+    if background is not None:
+        background = fitted(background[:length, :, :, :3], width, height, "area")
+        video[num_kept : background.shape[0]] = background[num_kept:]
+    if character_mask is not None:
+        figure = _mask_of_figure(character_mask, video_frame_offset, length, cells[1], cells[0])
+        if figure is not None and figure.shape[2] > num_kept:
+            mask[:, :, num_kept : figure.shape[2]] = figure[:, :, num_kept:]
+    concat = torch.cat([reference, vae.encode(video)], dim=2)
+    known = torch.zeros(1, FRAMES_RATIO, *reference.shape[2:])
+    options = {"concat_latent_image": concat, "concat_mask": torch.cat([known, per_latent_frame(mask)], dim=2)}
+    positive, negative = with_both(positive, negative, **options)
+    trimmed = reference.shape[2]
+    samples = torch.zeros(batch_size, LATENT_CHANNELS, frames + trimmed, height // CELL_PX, width // CELL_PX)
+    return positive, negative, latent_of(samples), trimmed, num_kept, video_frame_offset + length
+
+
+NODES = (wan_animate_to_video,)

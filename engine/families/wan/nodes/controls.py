@@ -1,0 +1,162 @@
+"""Videos that a video follows: controls of Fun networks, and of VACE with masks and a reference picture.
+
+`F` frames, `f` latent frames, `h w` latent cells, `C` channels.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch.nn import functional
+
+from engine.families.wan.nodes.latents import (
+    CATEGORY,
+    CELL_PX,
+    FRAMES_RATIO,
+    GREY,
+    LATENT_CHANNELS,
+    MODULE,
+    GivenImage,
+    Length,
+    Seen,
+    Side,
+    empty_video,
+    fitted,
+    grey_video,
+    latent_of,
+    nothing_like,
+    num_latent_frames,
+    per_latent_frame,
+    with_both,
+    with_seen,
+)
+from engine.images.pixels import resize
+from engine.nodes.base import Float, NodeContext, Optional, Out, node
+from engine.nodes.library.conditioning.conditioning import with_appended
+from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
+
+
+def _placed(latent: torch.Tensor, first_channel: int, frames: torch.Tensor) -> None:
+    """Put the latent of frames [1, C, f, h, w] into the channels from `first_channel` on, as far as it reaches."""
+    part = frames[:, :, : latent.shape[2]]
+    latent[:, first_channel : first_channel + part.shape[1], : part.shape[2]] = part
+
+
+@node("WanFunControlToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+def wan_fun_control_to_video(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    vae: VAE,
+    width: Side = 832,
+    height: Side = 480,
+    length: Length = 81,
+    batch_size: Count = 1,
+    clip_vision_output: Seen = None,
+    start_image: GivenImage = None,
+    control_video: GivenImage = None,
+) -> tuple[Positive, Negative, Start]:
+    """Let a video follow a control, and begin with pictures."""
+    latent = empty_video(batch_size, length, width, height)
+    concat = nothing_like(latent).repeat(1, 2, 1, 1, 1)
+    for first_channel, frames in ((LATENT_CHANNELS, start_image), (0, control_video)):
+        if frames is not None:
+            _placed(concat, first_channel, vae.encode(fitted(frames[:length], width, height)[..., :3]))
+    positive, negative = with_both(positive, negative, concat_latent_image=concat)
+    positive, negative = with_seen(positive, negative, clip_vision_output)
+    return positive, negative, latent_of(latent)
+
+
+@node("Wan22FunControlToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+def wan22_fun_control_to_video(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    vae: VAE,
+    width: Side = 832,
+    height: Side = 480,
+    length: Length = 81,
+    batch_size: Count = 1,
+    ref_image: GivenImage = None,
+    control_video: GivenImage = None,
+) -> tuple[Positive, Negative, Start]:
+    """Let a video of Wan 2.2 follow a control, and show what is in a reference picture."""
+    channels, cell_px = vae.latent_channels, vae.spacial_compression_encode()
+    latent = empty_video(batch_size, length, width, height, channels=channels, cell_px=cell_px)
+    concat = nothing_like(latent).repeat(1, 2, 1, 1, 1)
+    if control_video is not None:
+        _placed(concat, 0, vae.encode(fitted(control_video[:length], width, height)[..., :3]))
+    mask = per_latent_frame(torch.ones(1, 1, latent.shape[2] * FRAMES_RATIO, *latent.shape[-2:]))
+    options = {"concat_latent_image": concat, "concat_mask": mask, "concat_mask_index": channels}
+    positive, negative = with_both(positive, negative, **options)
+    if ref_image is not None:
+        reference: torch.Tensor = vae.encode(fitted(ref_image[:1], width, height)[..., :3])
+        positive, negative = (with_appended(item, "reference_latents", reference) for item in (positive, negative))
+    return positive, negative, latent_of(latent)
+
+
+def _lengthened(frames: torch.Tensor, length: int, value: float) -> torch.Tensor:
+    """Return `length` frames [F, H, W, C], missing ones of one value."""
+    return functional.pad(frames, (0, 0, 0, 0, 0, 0, 0, max(0, length - frames.shape[0])), value=value)
+
+
+def _cells_of_mask(mask: torch.Tensor, frames: int) -> torch.Tensor:
+    """Return a mask of pixels [F, H, W, 1] as [64, frames, h, w]: the pixels of a cell beside each other."""
+    length, height, width, _ = mask.shape
+    rows, columns = height // CELL_PX, width // CELL_PX
+    parts = mask.view(length, rows, CELL_PX, columns, CELL_PX).permute(2, 4, 0, 1, 3)
+    cells = parts.reshape(1, CELL_PX**2, length, rows, columns)
+    return functional.interpolate(cells, size=(frames, rows, columns), mode="nearest-exact")[0]
+
+
+@node("WanVaceToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+def wan_vace_to_video(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    vae: VAE,
+    width: Side = 832,
+    height: Side = 480,
+    length: Length = 81,
+    batch_size: Count = 1,
+    strength: Annotated[float, Float(min=0.0, max=1000.0, step=0.01)] = 1.0,
+    control_video: GivenImage = None,
+    control_masks: Annotated[MASK | None, Optional()] = None,
+    reference_image: GivenImage = None,
+) -> tuple[Positive, Negative, Start, Annotated[INT, Out("trim_latent")]]:
+    """Let a video follow a control where a mask is 1, and keep it elsewhere.
+
+    The latent frames of the reference picture come first; `trim_latent` is their number.
+    """
+    frames = num_latent_frames(length)
+    if control_video is None:
+        video = grey_video(length, width, height)
+    else:
+        video = _lengthened(fitted(control_video[:length, :, :, :3], width, height), length, GREY)
+    if control_masks is None:
+        mask = torch.ones(length, height, width, 1)
+    else:
+        channelled = control_masks.unsqueeze(1) if control_masks.ndim == 3 else control_masks
+        mask = resize(channelled[:length], width, height, "bilinear", "center").movedim(1, -1)
+        mask = _lengthened(mask, length, 1.0)
+    moved = video - GREY
+    kept, drawn = vae.encode(moved * (1 - mask) + GREY), vae.encode(moved * mask + GREY)
+    control, cells = torch.cat([kept, drawn], dim=1), _cells_of_mask(mask, frames)
+    trimmed = 0
+    if reference_image is not None:
+        reference: torch.Tensor = vae.encode(fitted(reference_image[:1], width, height)[..., :3])
+        trimmed = reference.shape[2]
+        control = torch.cat([torch.cat([reference, nothing_like(reference)], dim=1), control], dim=2)
+        cells = functional.pad(cells, (0, 0, 0, 0, trimmed, 0))
+    for name, item in (("vace_frames", control), ("vace_mask", cells[None]), ("vace_strength", strength)):
+        positive, negative = (with_appended(entry, name, item) for entry in (positive, negative))
+    samples = torch.zeros(batch_size, LATENT_CHANNELS, frames + trimmed, height // CELL_PX, width // CELL_PX)
+    return positive, negative, latent_of(samples), trimmed
+
+
+NODES = (wan_fun_control_to_video, wan22_fun_control_to_video, wan_vace_to_video)

@@ -1,0 +1,102 @@
+"""Latents of videos: empty ones, parts of them, and what the nodes that make them share.
+
+`B` batch, `C` channels, `f` latent frames, `h w` latent cells, `F` frames.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.families.parts.causal_video_vae import CausalVideoLatentFormat
+from engine.families.parts.folded_video_vae import FOLDED_CHANNELS, FoldedVideoLatentFormat
+from engine.images.pixels import resize_image
+from engine.nodes.base import Int, NodeContext, Optional, node
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from engine.nodes.library.conditioning.picture_conditioning import Count
+from engine.nodes.sockets import CLIP_VISION_OUTPUT, IMAGE, LATENT, Conditioning, Latent
+
+LATENT_CHANNELS, CELL_PX, FRAMES_RATIO = 16, 8, 4
+MODULE = "comfy_extras.nodes_wan"
+CATEGORY = "conditioning/video_models"
+GREY = 0.5  # of frames that are not given
+
+Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
+Length = Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=4)]
+GivenImage = Annotated[IMAGE | None, Optional()]
+Seen = Annotated[CLIP_VISION_OUTPUT | None, Optional()]
+
+
+def num_latent_frames(length: int) -> int:
+    """Return how many latent frames `length` frames become."""
+    return (length - 1) // FRAMES_RATIO + 1
+
+
+def empty_video(
+    batch_size: int, length: int, width: int, height: int, *, channels: int = LATENT_CHANNELS, cell_px: int = CELL_PX
+) -> torch.Tensor:
+    """Return zeros [batch_size, C, f, h, w] for videos of `length` frames of a size in pixels."""
+    return torch.zeros(batch_size, channels, num_latent_frames(length), height // cell_px, width // cell_px)
+
+
+def latent_of(samples: torch.Tensor) -> Latent:
+    return {"samples": samples}
+
+
+def nothing_like(latent: torch.Tensor) -> torch.Tensor:
+    """Return the latent [B, C, f, h, w] that the network sees as zeros."""
+    known = FoldedVideoLatentFormat() if latent.shape[1] == FOLDED_CHANNELS else CausalVideoLatentFormat()
+    return known.process_out(torch.zeros_like(latent))
+
+
+def fitted(frames: torch.Tensor, width: int, height: int, method: str = "bilinear") -> torch.Tensor:
+    """Return frames [F, height, width, C], cut to that aspect ratio around the middle, then scaled."""
+    return resize_image(frames, width, height, method, "center")
+
+
+def grey_video(length: int, width: int, height: int, channels: int = 3) -> torch.Tensor:
+    """Return frames [length, height, width, channels] of grey."""
+    return torch.full((length, height, width, channels), GREY)
+
+
+def per_latent_frame(mask: torch.Tensor) -> torch.Tensor:
+    """Return a mask of frames [1, 1, 4 * f, h, w] as one of latent frames [1, 4, f, h, w]."""
+    _, _, frames, height, width = mask.shape
+    return mask.view(1, frames // FRAMES_RATIO, FRAMES_RATIO, height, width).transpose(1, 2)
+
+
+def with_both(positive: Conditioning, negative: Conditioning, **options: object) -> tuple[Conditioning, Conditioning]:
+    """Return both conditionings with these options set."""
+    return with_options(positive, **options), with_options(negative, **options)
+
+
+def with_seen(positive: Conditioning, negative: Conditioning, seen: object | None) -> tuple[Conditioning, Conditioning]:
+    """Return both conditionings with what a picture encoder saw, as they are without it."""
+    return (positive, negative) if seen is None else with_both(positive, negative, clip_vision_output=seen)
+
+
+@node("EmptyHunyuanLatentVideo", category="latent/video", python_module="comfy_extras.nodes_hunyuan")
+def empty_hunyuan_latent_video(
+    context: NodeContext,
+    *,
+    width: Side = 848,
+    height: Side = 480,
+    length: Length = 25,
+    batch_size: Count = 1,
+) -> LATENT:
+    """Return an empty latent of videos of `length` frames."""
+    return latent_of(empty_video(batch_size, length, width, height))
+
+
+@node("TrimVideoLatent", display_name=None, category="latent/video", python_module=MODULE)
+def trim_video_latent(
+    context: NodeContext, *, samples: LATENT, trim_amount: Annotated[int, Int(min=0, max=99999)] = 0
+) -> LATENT:
+    """Return a latent without its first `trim_amount` latent frames."""
+    trimmed = samples.copy()
+    trimmed["samples"] = samples["samples"][:, :, trim_amount:]
+    return trimmed
+
+
+NODES = (empty_hunyuan_latent_video, trim_video_latent)

@@ -1,0 +1,89 @@
+"""Wan 2.2 5B (Wan Team 2025): videos from text and pictures, in cells of 16 pixels; Fun control and inpainting."""
+
+from __future__ import annotations
+
+from engine.adapters.lora_names import plain_keys
+from engine.architectures.t5 import T5Config
+from engine.architectures.video_transformer import VideoTransformerConfig
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+)
+from engine.families.parts.folded_video_vae import (
+    FOLDED_CHANNELS,
+    FOLDED_FULL,
+    FOLDED_SMALL,
+    FOLDED_VIDEO_VAE,
+    FoldedVideoLatentFormat,
+)
+from engine.families.parts.t5 import umt5_xxl
+from engine.families.parts.transformer import always
+from engine.families.parts.video_transformer import NETWORK, channels_of, find
+from engine.families.wan22.denoiser import FramesVideoDenoiser
+
+CONTEXT_DIM = 4096
+FLOW = Parameterisation(flow_of, {"shift": 8.0})
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its last layer and the channels that leave it."""
+    match = find(index)
+    if match is None or channels_of(index, match)[1] != FOLDED_CHANNELS:
+        return None
+    variant = "" if channels_of(index, match)[0] == FOLDED_CHANNELS else "control"
+    return Match(match.specificity, match.names, variant)
+
+
+FAMILY = ModelFamily(
+    name="wan22",
+    label="Wan 2.2 5B",
+    detect=detect,
+    parameterise=always(FLOW),
+    denoiser=NETWORK,
+    denoiser_type=FramesVideoDenoiser,
+    text=(umt5_xxl(),),
+    vae=FOLDED_VIDEO_VAE,
+    latent_format=FoldedVideoLatentFormat,
+    denoiser_lora_keys=plain_keys,
+    variants={"": (), "control": ()},
+    comfyui=ComfyUiNames("Wan22", ("wan",)),
+    default=Defaults(width=1280, height=704, steps=20, cfg=5.0, sampler_name="uni_pc", scheduler="simple", cost=500.0),
+    nodes=(
+        "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "Wan22ImageToVideoLatent",
+        "KSampler", "VAEDecode",
+    ),
+    memory_usage_factor=1.4,  # its width / 2222
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            VideoTransformerConfig(
+                width=3072, num_blocks=30, inner_width=14336, in_channels=FOLDED_CHANNELS, out_channels=FOLDED_CHANNELS
+            ),
+            {
+                "umt5xxl": T5Config(
+                    num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240, vocabulary_size=256384,
+                    is_biased_everywhere=True,
+                )
+            },
+            FOLDED_FULL,
+        ),
+        "small": Scale(
+            VideoTransformerConfig(
+                width=128, num_blocks=3, inner_width=256, in_channels=FOLDED_CHANNELS, out_channels=FOLDED_CHANNELS
+            ),
+            {
+                "umt5xxl": T5Config(
+                    num_layers=1, width=CONTEXT_DIM, heads=1, inner_width=64, vocabulary_size=512,
+                    is_biased_everywhere=True,
+                )
+            },
+            FOLDED_SMALL,
+        ),
+    },
+)  # fmt: skip
