@@ -3,15 +3,16 @@
 #
 #     ./setup.sh           the worker
 #     ./setup.sh full      with an S3 store, a receiver of webhooks, Prometheus and Grafana
+#     ./setup.sh fleet     with a gateway, Redis and PostgreSQL
 #
 # With an NVIDIA driver it takes the GPUs: CUDA 13 from driver 580 on, else CUDA 12. An .env that is there stays.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 case "${1:-}" in
-  "" | full) ;;
+  "" | full | fleet) ;;
   *)
-    echo "usage: ./setup.sh [full]" >&2
+    echo "usage: ./setup.sh [full | fleet]" >&2
     exit 2
     ;;
 esac
@@ -25,7 +26,7 @@ if driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/n
   files+=:gpu.yaml accelerator=cuda12
   if [ "${driver%%.*}" -ge 580 ]; then accelerator=cuda13; fi
 fi
-if [ "${1:-}" = full ]; then files+=:full.yaml; fi
+if [ -n "${1:-}" ]; then files+=:$1.yaml; fi
 
 secret() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 umask 077
@@ -38,5 +39,7 @@ S3_ACCESS_KEY_ID=darkroom
 S3_SECRET_ACCESS_KEY=$(secret)
 WEBHOOK_SECRET=$(secret)
 GRAFANA_PASSWORD=$(secret)
+REDIS_PASSWORD=$(secret)
+POSTGRES_PASSWORD=$(secret)
 END
 echo "Wrote $PWD/.env: $files for $accelerator"

@@ -47,6 +47,20 @@ def kubernetes_deployment() -> dict[str, Any]:
     return pod
 
 
+def fleet_deployments() -> dict[str, dict[str, Any]]:
+    """Container of the fleet -> the pod that has it, of gateway, broker and database."""
+    folder = DEPLOY / "kubernetes" / "components" / "fleet"
+    documents = [item for name in ("gateway", "redis", "postgres") for item in yaml_documents(folder / f"{name}.yaml")]
+    pods = [item["spec"]["template"]["spec"] for item in documents if "template" in item.get("spec", {})]
+    return {pod["containers"][0]["name"]: pod for pod in pods}
+
+
+def fleet_services() -> dict[str, dict[str, Any]]:
+    (document,) = yaml_documents(DEPLOY / "compose" / "fleet.yaml")
+    services: dict[str, dict[str, Any]] = document["services"]
+    return services
+
+
 def cloud_run_service() -> dict[str, Any]:
     (document,) = yaml_documents(DEPLOY / "cloud_run" / "service.yaml")
     pod: dict[str, Any] = document["spec"]["template"]["spec"]
@@ -74,6 +88,11 @@ def worker_environments() -> dict[str, dict[str, str]]:
     (settings,) = re.findall(r"settings = ({.*?})", modal)
     return {
         "compose": compose_services()["worker"]["environment"],
+        "compose worker of a fleet": fleet_services()["worker"]["environment"],
+        "compose gateway": fleet_services()["gateway"]["environment"],
+        "kubernetes gateway": {
+            item["name"]: item.get("value", "") for item in fleet_deployments()["gateway"]["containers"][0]["env"]
+        },
         "kubernetes": {item["name"]: item.get("value", "") for item in pod["env"]},
         "systemd": unit | dict(re.findall(r"^(\w+)=(.*)$", file, re.MULTILINE)),
         "runpod": json.loads((DEPLOY / "runpod" / "template.json").read_text(encoding="utf-8"))["env"],

@@ -18,6 +18,8 @@ from tests.deploy.recipes import (
     all_values,
     cloud_run_service,
     compose_services,
+    fleet_deployments,
+    fleet_services,
     kubernetes_deployment,
     salad_group,
     unit_values,
@@ -26,9 +28,13 @@ from tests.deploy.recipes import (
     yaml_files,
 )
 from worker.api import health
+from worker.gateway.serve import GOODBYE_SECONDS
 from worker.models.manifest import built_in_manifest
+from worker.settings.broker import BrokerConfig
 from worker.settings.environment import load_settings
 from worker.settings.variable_names import known_names
+from worker.sources.redis_streams import GROUP
+from worker.sources.stream_order import PRIORITIES, JobStream
 
 ROOT = DEPLOY.parent
 ROUTES = {getattr(route, "path", "") for route in health.router.routes}
@@ -121,14 +127,14 @@ def test_mounted_files_of_compose_are_there_and_services_need_one_another() -> N
     assert worker["S3_ENDPOINT_URL"].endswith(":8333") and "store.localhost" in worker["ALLOWED_PRIVATE_HOSTS"]
 
 
-@pytest.mark.parametrize("arguments", [(), ("full",)])
+@pytest.mark.parametrize("arguments", [(), ("full",), ("fleet",)])
 def test_setup_writes_every_variable_that_compose_asks_for(arguments: tuple[str, ...], tmp_path: Path) -> None:
     shutil.copy(DEPLOY / "compose" / "setup.sh", tmp_path)
     subprocess.run([tmp_path / "setup.sh", *arguments], check=True, capture_output=True)
     written = (tmp_path / ".env").read_text(encoding="utf-8")
     values = dict(line.split("=", 1) for line in written.splitlines())
     files = values["COMPOSE_FILE"].split(":")
-    assert ("full.yaml" in files) == bool(arguments)
+    assert [f"{name}.yaml" for name in arguments] == [name for name in files if name in ("full.yaml", "fleet.yaml")]
     asked = {
         name
         for file in files
@@ -148,7 +154,30 @@ def test_kustomize_builds_every_overlay() -> None:
         done = subprocess.run([kubectl, "kustomize", str(overlay)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         images = set(re.findall(r"image: (\S+)", done.stdout))
-        assert images and all(image.startswith("registry.example.com/") for image in images)
+        assert images and all(image.startswith(("registry.example.com/", "redis:", "postgres:")) for image in images)
+
+
+def test_autoscaler_of_the_fleet_reads_the_streams_of_workers() -> None:
+    documents = yaml_documents(DEPLOY / "kubernetes" / "components" / "fleet" / "scaled_object.yaml")
+    triggers = [trigger["metadata"] for trigger in documents[0]["spec"]["triggers"]]
+    prefix = BrokerConfig().prefix
+    streams = {f"{prefix}:{JobStream(priority).suffix}" for priority in PRIORITIES}
+    for count in ("lagCount", "pendingEntriesCount"):
+        assert {trigger["stream"] for trigger in triggers if count in trigger} == streams
+    assert {trigger["consumerGroup"] for trigger in triggers} == {GROUP}
+    assert {int(trigger["pendingEntriesCount"]) for trigger in triggers if "pendingEntriesCount" in trigger} == {
+        BrokerConfig().num_held
+    }
+
+
+def test_a_fleet_has_the_versions_and_secrets_that_its_parts_name() -> None:
+    services, pods = fleet_services(), fleet_deployments()
+    for name in ("redis", "postgres"):
+        assert services[name]["image"] == pods[name]["containers"][0]["image"]
+    assert {"gateway", "redis", "postgres"} == set(pods)
+    assert services["gateway"]["command"] == pods["gateway"]["containers"][0]["command"] == ["darkroom", "gateway"]
+    (hook,) = [pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] for pod in (pods["gateway"],)]
+    assert pods["gateway"]["terminationGracePeriodSeconds"] > int(hook[1]) + GOODBYE_SECONDS
 
 
 def test_metrics_that_scale_pods_exist() -> None:

@@ -17,7 +17,7 @@ FRESH_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of the fleet. `at` is monotonic."""
+    """Workers and node lists as last read from the broker. `at` is monotonic."""
 
     at: float = float("-inf")
     num_workers: int = 0

@@ -42,7 +42,7 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 @dataclass(frozen=True, slots=True)
 class GatewayServices:
-    """What routes use. Names are those of `Services`, whose guard and list of jobs serve here too."""
+    """Services that the routes use, with the names of `Services`, whose check of callers serves here too."""
 
     gateway: Gateway
     guard: RequestGuard

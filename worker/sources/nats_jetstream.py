@@ -59,7 +59,7 @@ LAST_WORKER = "last"
 
 @dataclass(slots=True)
 class _Opened:
-    """What exists at the server."""
+    """Stream, consumers and buckets that exist at the server."""
 
     stream: JetStreamContext
     consumers: dict[str, JetStreamContext.PullSubscription]

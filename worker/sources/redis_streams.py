@@ -141,6 +141,8 @@ class RedisBroker:
         """Queue a job. Returns False for an id that is known already: nothing is queued then."""
         stream = JobStream(priority_name(priority), model)
         with self._translated():
+            if stream not in self._groups:  # an autoscaler reads the group, also before the first worker
+                await self._add_groups([stream])
             if model:
                 await self._redis.sadd(self._key("streams"), stream.suffix)
             keys = [stream.suffix, f"known:{job_id}"]

@@ -237,3 +237,26 @@ async def test_jobs_for_the_model_in_use_go_first(server: RedisServer, producer:
     order = [(await consumer.receive(1, ["b.safetensors"]))[0].job_id for _ in range(4)]
     assert order == ["urgent", "b", "any", "a"]
     await consumer.close()
+
+
+async def test_an_autoscaler_sees_queued_jobs_as_lag_and_held_ones_as_pending(
+    server: RedisServer, producer: RedisBroker
+) -> None:
+    async def seen() -> tuple[int, int]:
+        (group,) = await producer._redis.xinfo_groups("darkroom:jobs:normal")
+        return group["lag"], group["pending"]
+
+    for name in ("a", "b"):
+        await producer.put(name, b"{}")
+    assert await seen() == (2, 0), "before the first worker"
+    consumer = RedisBroker(BrokerConfig(url=SecretStr(server.url)))
+    await consumer.connect("one")
+    (held,) = await consumer.receive(1, [])
+    assert await seen() == (1, 1)
+    await consumer.finish(held.job_id, held.receipt, b"{}")
+    assert await seen() == (1, 0)
+    (held,) = await consumer.receive(1, [])
+    await consumer.finish(held.job_id, held.receipt, b"{}")
+    await producer.put("c", b"{}")
+    assert await seen() == (1, 0)
+    await consumer.close()
