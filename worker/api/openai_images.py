@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -131,7 +131,7 @@ async def _form(request: Request) -> tuple[JsonObject, list[bytes], bytes | None
     services.bodies.check_length(request, None)
     with services.bodies.memory.lease(sender) as lease:
 
-        async def chunks() -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncGenerator[bytes, None]:
             num_bytes = 0
             async for chunk in request.stream():
                 lease.grow(len(chunk))
@@ -180,8 +180,9 @@ async def _filled(order: Order, request: Request, caller: Identity) -> Response:
         return StreamingResponse(_events(order, jobs, request), media_type="text/event-stream")
     ending = asyncio.gather(*(services_of(request).pipeline.wait_for_end(job) for job in jobs))
     leaving = asyncio.ensure_future(_left(request))
+    watched: set[asyncio.Future[Any]] = {ending, leaving}
     try:
-        await asyncio.wait({ending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
             _cancel(jobs, request)
             return Response(status_code=499)
