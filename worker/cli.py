@@ -5,6 +5,7 @@ Commands that need the engine's code exec `python -m engine`, a separate program
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -168,6 +169,34 @@ def benchmark(
         raise typer.Exit(2) from None
     Console().print_json(data=report)
     raise typer.Exit(0 if report["verdict"] in ("pass", "skipped") else 1)
+
+
+@app.command()
+def mcp(
+    url: Annotated[str, typer.Option(help="where the front listens")] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="where pictures are saved, and the only place that files are sent from")
+    ] = None,
+    api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
+    insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
+) -> None:
+    """Serve the Model Context Protocol on standard input and output, so that assistants draw with a worker."""
+    from darkroom.client import AsyncClient
+
+    try:
+        from worker import mcp_server
+    except ModuleNotFoundError as error:
+        typer.echo(f"{error.name}: not installed; expected `pip install 'darkroom[mcp]'`", err=True)
+        raise typer.Exit(EXIT_BAD_SETTING) from None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    worker = worker_at(url, is_insecure=insecure)
+
+    async def serve_tools() -> None:
+        async with AsyncClient(worker.url, api_key or worker.own_key, verify=worker.verify) as client:
+            await mcp_server.serve_stdio(mcp_server.DrawingTools(client, folder))
+
+    asyncio.run(serve_tools())
 
 
 @app.command()

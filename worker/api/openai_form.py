@@ -65,7 +65,7 @@ def read_order(
     own = {name: value for name, value in fields.items() if name not in OWN and value is not None}
     modifications = {"prompt": prompt, **settings, **width_height, **_encoded(modifier, pictures, mask), **own}
     has_links = answer == "url"
-    output: dict[str, Any] = {} if output_format is None else {"format": output_format}
+    output: dict[str, object] = {} if output_format is None else {"format": output_format}
     if quality is not None and output_format in ("jpeg", "webp"):
         output["quality"] = max(1, quality)
     base = {"modifier": modifier, "return_outputs_as_base64": not has_links, **({"output": output} if output else {})}

@@ -178,7 +178,7 @@ async def _filled(order: Order, request: Request, caller: Identity) -> Response:
         return _refused(error)
     if order.is_streamed:
         return StreamingResponse(_events(order, jobs, request), media_type="text/event-stream")
-    ending = asyncio.gather(*(services_of(request).pipeline.wait_for_end(job) for job in jobs))
+    ending = asyncio.ensure_future(_ended(jobs, request))
     leaving = asyncio.ensure_future(_left(request))
     watched: set[asyncio.Future[Any]] = {ending, leaving}
     try:
@@ -197,6 +197,11 @@ async def _filled(order: Order, request: Request, caller: Identity) -> Response:
         return _failed(failed)
     pictures = [record for job in jobs for record in await _pictures(job, request)]
     return FiniteJSONResponse(reply_of(pictures, order, int(time.time())))
+
+
+async def _ended(jobs: Sequence[Job], request: Request) -> None:
+    for job in jobs:
+        await services_of(request).pipeline.wait_for_end(job)
 
 
 async def _events(order: Order, jobs: Sequence[Job], request: Request) -> AsyncIterator[str]:
