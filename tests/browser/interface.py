@@ -1,0 +1,76 @@
+"""ComfyUI's web interface in a visitor's browser: what a user does on its canvas, and what its WebSocket brought."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.browser.visitor import SECONDS, Visitor
+
+if TYPE_CHECKING:
+    from playwright.sync_api import WebSocket
+
+KNOWN = "Cannot read properties of undefined (reading 'id')"
+"""Raised by the package itself, 1.28.9, while it registers its settings; until a later one does not."""
+
+
+class Interface:
+    """The interface of one engine, opened by one visitor."""
+
+    def __init__(self, guest: Visitor, url: str) -> None:
+        self.guest = guest
+        self.page = guest.page
+        self.messages: list[str] = []
+        self.num_previews = 0
+        self.url = url
+        self.page.on("websocket", self._listen)
+
+    def _listen(self, socket: WebSocket) -> None:
+        socket.on("framereceived", self._take)
+
+    def _take(self, frame: str | bytes) -> None:
+        if isinstance(frame, bytes):
+            self.num_previews += 1
+        else:
+            self.messages.append(json.loads(frame)["type"])
+
+    def open(self) -> None:
+        """Load the page, and wait for the workflow of the last visit."""
+        self.page.goto(self.url)
+        self.guest.wait_for("textarea.comfy-multiline-input")
+
+    def widget(self, class_type: str, name: str) -> Any:
+        return self.page.evaluate(
+            "([type, name]) => app.graph.nodes.find((node) => node.type === type)"
+            ".widgets.find((widget) => widget.name === name).value",
+            [class_type, name],
+        )
+
+    def edit_number(self, class_type: str, name: str, value: str) -> None:
+        """Double-click a number on the canvas and type another."""
+        place = self.page.evaluate(
+            """([type, name]) => {
+                const node = app.graph.nodes.find((node) => node.type === type);
+                const widget = node.widgets.find((widget) => widget.name === name);
+                const corner = app.canvas.canvas.getBoundingClientRect();
+                const at = [node.pos[0] + node.size[0] / 2, node.pos[1] + widget.last_y + 12];
+                const [x, y] = app.canvas.ds.convertOffsetToCanvas(at);
+                return [corner.x + x, corner.y + y];
+            }""",
+            [class_type, name],
+        )
+        self.page.mouse.dblclick(*place)
+        self.page.locator(".graphdialog input.value").fill(value)
+        self.page.keyboard.press("Enter")
+
+    def run(self) -> None:
+        """Queue the workflow and wait until its picture is shown."""
+        self.page.get_by_role("button", name="Run", exact=True).click()
+        self.page.wait_for_function(
+            "() => app.graph.nodes.find((node) => node.type === 'SaveImage').imgs?.length", timeout=SECONDS * 1000
+        )
+
+    def complaints(self) -> list[str]:
+        """What the browser complained of, but for addresses of the Internet that cannot be reached."""
+        own = (line for line in self.guest.complaints if KNOWN not in line)
+        return [line for line in own if self.url in line or "http" not in line]
