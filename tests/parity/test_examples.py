@@ -7,14 +7,10 @@ fewer steps, other words; the README lists where each comes from. A fast share r
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
 
 from engine.engine import Engine
-from engine.settings import EngineSettings
-from tests.parity.compare import CASES, INPUTS, find_cases
+from tests.parity.compare import CASES, find_cases
 from tests.parity.in_process import assert_like_the_reference
 
 EXAMPLES = "examples"
@@ -25,15 +21,6 @@ FAST = (
 SLOW = [case.stem for case in find_cases(family=EXAMPLES) if case.stem not in FAST]
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    base = tmp_path_factory.mktemp("examples")
-    shutil.copytree(INPUTS, base / "input")
-    with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
-        yield running
-    shutil.rmtree(base)
 
 
 @pytest.mark.parametrize("name", FAST)

@@ -6,15 +6,12 @@ A fast share of each family's cases runs with `./test.sh`, on small networks; al
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.engine import Engine
-from engine.settings import EngineSettings
-from tests.parity.compare import CASES, INPUTS
+from tests.parity.compare import CASES
 from tests.parity.in_process import assert_like_the_reference
 
 FAST = {
@@ -30,15 +27,6 @@ FAST = {
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    base = tmp_path_factory.mktemp("parity")
-    shutil.copytree(INPUTS, base / "input")
-    with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
-        yield running
-    shutil.rmtree(base)
 
 
 @pytest.mark.parametrize(

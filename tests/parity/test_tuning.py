@@ -5,7 +5,6 @@ CUDA graphs are played by a recorder that computes anew from the static buffers,
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from engine.engine import Engine
 from engine.settings import EngineSettings
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
 from tests.engine.tuning.replaying import Replaying
-from tests.parity.compare import CASES, INPUTS
+from tests.parity.compare import CASES
 from tests.parity.in_process import assert_like_the_reference, run_case
 
 FAMILY = "sd15"
@@ -32,20 +31,6 @@ WITH_GRAPHS, WITH_CACHE = ("cuda_graph",), ("prompt_cache",)
 SAME = ("prompt_cache", "channels_last", "fused_qkv")
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("tuned")
-    shutil.copytree(INPUTS, folder / "input")
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def plain(base: Path) -> Iterator[Engine]:
-    with Engine(EngineSettings(base_directory=base, cpu=True)) as engine:
-        yield engine
 
 
 def tuned_engine(base: Path, names: tuple[str, ...]) -> Iterator[Engine]:
@@ -75,6 +60,6 @@ def test_draws_what_comfyui_draws(of_same: Engine, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES_TO_RUN)
-def test_exact_strategies_draw_the_plain_paths_bits(plain: Engine, of_exact: Engine, name: str) -> None:
+def test_exact_strategies_draw_the_plain_paths_bits(engine: Engine, of_exact: Engine, name: str) -> None:
     case = CASES / FAMILY / f"{name}.json"
-    assert run_case(of_exact, case) == run_case(plain, case)
+    assert run_case(of_exact, case) == run_case(engine, case)
