@@ -99,7 +99,7 @@ def stop(worker: RunningWorker) -> int:
     if worker.process.poll() is None:
         worker.process.send_signal(signal.SIGTERM)
     try:
-        return worker.process.wait(timeout=20)
+        return worker.process.wait(timeout=60)
     except subprocess.TimeoutExpired:
         worker.process.kill()
         worker.process.wait()

@@ -51,9 +51,9 @@ async def test_the_loop_is_not_silent_for_28_mib_of_lists(closed: RunningFront) 
     async def look() -> None:
         nonlocal longest
         while True:
-            began = time.monotonic()
+            began = time.process_time()  # not the clock, which goes on while other programs have the processor
             await asyncio.sleep(0.01)
-            longest = max(longest, time.monotonic() - began)
+            longest = max(longest, time.process_time() - began)
 
     looking = asyncio.create_task(look())
     for headers, status in ((STRANGER, 401), ({"Authorization": "Bearer hush"}, 422)):

@@ -61,7 +61,7 @@ async def binary_messages(server: Server, extra_data: dict[str, Any] | None = No
         await asyncio.sleep(0.05)
     await server.post("/prompt", prompt=PROMPT, client_id="me", extra_data=extra_data or {})
     found: list[bytes] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             message = await socket.receive()
             if isinstance(message.data, bytes):

@@ -11,7 +11,7 @@ from tests.engine.server.conftest import Server, held, shown
 
 
 async def finished(server: Server, prompt_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             entry = await server.get(f"/history/{prompt_id}")
             if entry:
@@ -144,7 +144,7 @@ async def test_the_heartbeat_moves_with_the_running_prompt(server: Server) -> No
     await entered(server)
     first = await server.get("/api/v1/heartbeat")
     assert first["engine_ready"] and first["running"] == "running"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await server.get("/api/v1/heartbeat"))["events"] <= first["events"]:  # noqa: ASYNC110 - over HTTP
             await asyncio.sleep(0.01)
 

@@ -75,7 +75,7 @@ async def test_executed_is_reported_when_the_file_is_there(server: Server, disk:
     await server.post("/prompt", prompt=saved(5), client_id="me", prompt_id="a")
     path = server.settings.output_path / "number_00001_.txt"
     await until(socket, "executing", node="2")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not path.exists():  # noqa: ASYNC110 - made by another thread
             await asyncio.sleep(0.01)
     assert path.read_text() == ""

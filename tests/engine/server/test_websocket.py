@@ -13,7 +13,7 @@ from tests.engine.server.test_prompts import entered
 async def until(socket: Any, kind: str, **data: Any) -> list[dict[str, Any]]:
     """Every message up to the first of that kind and data."""
     seen: list[dict[str, Any]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (seen and seen[-1]["type"] == kind and data.items() <= seen[-1]["data"].items()):
             seen.append(await socket.receive_json())
     return seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -38,9 +37,7 @@ async def submit(front: RunningFront, name: str, workflow: dict[str, object]) ->
 
 async def test_while_our_engine_restarts_jobs_are_accepted_and_wait(own: RunningFront) -> None:
     await take_away(own)
-    began = time.monotonic()
-    assert (await submit(own, "waits", draw())).status_code == 202
-    assert time.monotonic() - began < 5
+    assert (await submit(own, "waits", draw())).status_code == 202  # though no engine comes before the answer
     sync = asyncio.create_task(own.sync(draw("other")))
     await asyncio.sleep(0.3)
     assert not sync.done() and own.engine.runs == []
@@ -65,14 +62,17 @@ async def test_what_the_last_engine_would_refuse_is_decided_by_the_next_one(
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
 
 
-async def test_a_foreign_engine_that_is_gone_is_said_to_be_gone_at_once(tmp_path: Path, engine: FakeEngine) -> None:
+async def test_a_foreign_engine_that_is_gone_is_said_to_be_gone_at_once(
+    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "worker.api.job_making.ENGINE_WAIT_SECONDS", 600.0
+    )  # longer than the client waits for its answer
     async with running_front(tmp_path, engine) as front:
         for waits_for_notice in (False, True):
             front.engine.is_down = True
             if waits_for_notice:
                 await take_away(front)
-            began = time.monotonic()
             refused = await submit(front, "lost", draw())
-            assert time.monotonic() - began < 5
             assert (refused.status_code, refused.json()["error"]["code"]) == (502, "engine_unreachable")
             assert "does not start" in refused.json()["message"] and "restart" not in refused.json()["message"]

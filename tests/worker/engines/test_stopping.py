@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -160,10 +159,8 @@ async def test_a_run_ends_by_its_time_limit_at_an_engine_that_answers_nothing(en
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
     client = EngineClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", is_supervised=True)
-    began = time.monotonic()
     with pytest.raises(JobTimedOut):
         await client.run(draw(), "silent-1", lambda *_: None, timeout_seconds=1.0)
-    assert time.monotonic() - began < 20
     assert [request.prompt_id for request in client.stops.running] == ["silent-1"]
     await client.close()
     server.close()

@@ -35,7 +35,7 @@ async def test_who_is_cancelled_in_the_line_or_on_the_threshold_takes_no_place()
         in_line.cancel()
     on_threshold.cancel()  # it has just been given the place and has not woken
     await asyncio.gather(in_line, on_threshold, return_exceptions=True)
-    async with asyncio.timeout(5), semaphore.acquire((0, 9)):
+    async with asyncio.timeout(60), semaphore.acquire((0, 9)):
         pass
 
 
@@ -49,7 +49,7 @@ async def test_a_name_whose_places_are_all_taken_keeps_no_other_waiting() -> Non
 
     hanging = [asyncio.create_task(use("slow")) for _ in range(3)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(5), semaphore.acquire("other", (0, 9)):
+    async with asyncio.timeout(60), semaphore.acquire("other", (0, 9)):
         pass
     release.set()
     assert await asyncio.gather(*hanging) == ["slow"] * 3

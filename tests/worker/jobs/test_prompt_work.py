@@ -233,6 +233,6 @@ def test_long_chains_cost_what_their_length_does() -> None:
         f"k{index}": node("SamplerCustomAdvanced", latent_image=["0", 0], sigmas=[f"s{index}", 0])
         for index in range(num_nodes)
     }
-    began = time.monotonic()
+    began = time.process_time()
     PromptWork({**chain, **relays, **sigmas, **samplers, "l": latent(["r0", 0])}, INFO).pixel_steps  # noqa: B018
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 30

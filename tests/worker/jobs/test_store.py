@@ -212,7 +212,7 @@ async def test_who_only_looks_is_not_held_up_by_a_disk_that_refuses(tmp_path: Pa
         await limit_pages(store, 1)
         job.move_to(JobState.PROCESSING, "x" * 100_000)
         written = store.save(job)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await store.settle(job)
         assert not written.done()
         await limit_pages(store, 100_000)
