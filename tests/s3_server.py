@@ -40,7 +40,9 @@ def client(server: S3Server):  # type: ignore[no-untyped-def]  # boto3 makes its
         aws_access_key_id=server.access_key_id,
         aws_secret_access_key=server.secret_access_key,
         region_name=server.region,
-        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}, connect_timeout=2, read_timeout=5),
+        config=Config(
+            s3={"addressing_style": "path"}, retries={"max_attempts": 1}, connect_timeout=10, read_timeout=30
+        ),
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.s3_server import S3Server, free_ports
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import settings_for
+from worker.doctor import services
 from worker.doctor.check import Status
 from worker.doctor.services import check_autoscaler, check_s3, check_webhook, clock_skews
 from worker.settings.settings import Settings
@@ -18,8 +21,9 @@ def with_settings(tmp_path: Path, **changes: Any) -> Settings:
 
 
 async def test_a_store_that_answers_is_good_and_a_wrong_bucket_says_what_to_look_at(
-    tmp_path: Path, s3_server: S3Server
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(services, "SECONDS", 60.0)  # the first client of a store reads descriptions of megabytes
     settings = with_settings(tmp_path, **store(s3_server))
     assert (await check_s3(settings.s3, ("127.0.0.1",))).status is Status.GOOD
     wrong = with_settings(tmp_path, **store(s3_server) | {"s3_bucket_name": "nothing-here"})

@@ -17,8 +17,8 @@ from worker.s3.stores import S3Stores
 from worker.s3.targets import S3Target
 from worker.settings.outputs import InputLimits, S3Config
 
-NO_STORE = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
-LIMITS = InputLimits(max_bytes=1000, timeout_seconds=5.0, max_redirects=2)
+NO_STORE = S3Config(connect_timeout_seconds=20.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
+LIMITS = InputLimits(max_bytes=1000, timeout_seconds=60.0, max_redirects=2)
 KEY = "some folder/a?b=c ü.png"
 
 
