@@ -1,4 +1,4 @@
-"""What packs of custom nodes bring for ComfyUI's web interface: translations, example workflows, blueprints."""
+"""Extras that packs of custom nodes bring for ComfyUI's web interface: translations, example workflows, blueprints."""
 
 from __future__ import annotations
 

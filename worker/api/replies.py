@@ -625,7 +625,7 @@ class OpenAiModel(Reply):
 
 
 class OpenAiModels(Reply):
-    """What `model` may name."""
+    """Names that `model` may have."""
 
     object: Literal["list"]
     data: list[OpenAiModel]
