@@ -17,6 +17,8 @@ from modifiers.registry import build_registry
 from tests.markdown import code_blocks, links, table_rows
 from worker.api import (
     benchmark,
+    comfy_assets,
+    comfy_jobs,
     convert,
     documentation,
     generate,
@@ -119,6 +121,8 @@ def test_the_routes_of_the_page_are_the_worker_s() -> None:
         webhooks,
         runpod,
         openai_images,
+        comfy_assets,
+        comfy_jobs,
     )
     real = {route.path for module in routers for route in module.router.routes if isinstance(route, APIRoute)}
     assert {re.sub(r"{\w+}", "{}", path) for path in told} <= {re.sub(r"{.*?}", "{}", path) for path in real}

@@ -13,6 +13,8 @@ from starlette.exceptions import HTTPException
 
 from worker.api import (
     benchmark,
+    comfy_assets,
+    comfy_jobs,
     convert,
     documentation,
     generate,
@@ -59,6 +61,8 @@ PARTS = (
     openai_images,
     own_pages,
     worker_info,
+    comfy_assets,
+    comfy_jobs,
 )
 
 log = structlog.get_logger("api")

@@ -8,6 +8,8 @@
         JobNotFound               no job has that id
         RequestIdConflict         the id is taken by a request with another body
         JobNotEnded               the job is live and cannot be deleted
+        AssetNotFound             no asset of the caller has that id or content
+        HashMismatch              an uploaded file has another hash than its sender says
         WebhookNotFound           no webhook has that id
         WorkflowNotFound          no stored workflow has that name or version
         WebhookNotReady           the webhook cannot be sent again as it is
@@ -198,6 +200,14 @@ class JobNotEnded(CallerError):
 
 class WebhookNotFound(CallerError):
     code = "webhook_not_found"
+
+
+class AssetNotFound(CallerError):
+    code = "asset_not_found"
+
+
+class HashMismatch(CallerError):
+    code = "hash_mismatch"
 
 
 class WorkflowNotFound(CallerError):
@@ -407,6 +417,8 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     WebhookNotFound: 404,
     WebhookNotReady: 409,
     WorkflowNotFound: 404,
+    AssetNotFound: 404,
+    HashMismatch: 409,
     Unauthorized: 401,
     Forbidden: 403,
     RequestTooLarge: 413,

@@ -26,7 +26,7 @@ DRAWN_FIRST: Final = "Text2Image"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work that the command line asks for. `parameters` are of Text2Image, those that were given."""
+    """Arguments of the command. `parameters` are of Text2Image, those that were given."""
 
     subject: str
     assignments: Sequence[str] = ()

@@ -18,6 +18,7 @@ from worker.guard.rate_limits import RateLimits
 from worker.identity.caller import Identity
 from worker.inputs.uploads import UploadedFiles
 from worker.jobs.admission import Admission, Gate
+from worker.jobs.asset_store import AssetStore
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.job_models import JobModels
 from worker.jobs.outbox import Outbox
@@ -77,6 +78,7 @@ class Services:
     floors: Callable[[], list[Floor]]
     prompt_rules: PromptRules
     workflows: WorkflowStore
+    assets: AssetStore
     caller_limits: CallerLimits
     caller_rates: RateLimits
     caller_quota: CallerQuota

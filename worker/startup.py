@@ -35,6 +35,7 @@ from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
 from worker.identity.own_key import OwnKey
 from worker.jobs.admission import Admission, Gate, free_bytes_of
+from worker.jobs.asset_store import AssetStore
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.event_notices import EventNotices
 from worker.jobs.expiry import Expiry
@@ -134,6 +135,12 @@ class Front:
         self._tracer = build_tracer(settings.tracing)
         self._spans = JobSpans(self._tracer)
         sender = self._external_io.webhook_sender
+        self._assets = AssetStore(
+            self.store,
+            self._external_io.uploads,
+            settings.queue.min_free_disk_bytes,
+            settings.retention.result_ttl_seconds,
+        )
         self._outbox = Outbox(self.store, sender, settings.webhook, self._io_metrics, self._tracer)
         self.services = self._build_services()
         self._intake = self._build_intake()
@@ -234,6 +241,7 @@ class Front:
             ],
             prompt_rules=PromptRules(settings.prompts, settings.node_policy),
             workflows=WorkflowStore(self.store),
+            assets=self._assets,
             caller_limits=settings.callers,
             caller_rates=RateLimits(settings.callers),
             caller_quota=quota,
@@ -372,6 +380,7 @@ class Front:
             self._external_io.claimed_outputs,
             [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
             self.services.removal,
+            self._assets.forget_unused,
         )
 
     def _link_key(self) -> bytes:

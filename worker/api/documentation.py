@@ -55,6 +55,7 @@ TAGS = {
     "workflows": "Workflows kept under a name, each with a typed route.",
     "worker": "Probes, metrics, modifiers and the benchmark.",
     "webhooks": "The outbox of webhooks, for operators.",
+    "Comfy API v2": "Assets, jobs and events in the format of the Comfy API v2.",
     "OpenAI's form": "OpenAI's images API over the modifiers.",
     "RunPod's form": "RunPod's request and reply formats.",
 }

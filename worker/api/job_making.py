@@ -14,6 +14,7 @@ from typing import Any
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierUnusable, UnknownModifier
 from names.tuning import DEFAULT_QUALITY, QualityName
+from worker.api.asset_references import with_assets
 from worker.api.request_warnings import RequestWarning, find_size_warnings, warning_of
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
 from worker.engines.client import EngineClient
@@ -64,7 +65,8 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     webhook = _webhook(services, parsed.input)
     credentials, notes = _credentials(services, parsed.input)
     parsed = await _with_stored_workflow(services, parsed)
-    made = await _checked_prompt(services, parsed, name, credentials)
+    async with with_assets(services, parsed, name.owner) as parsed:
+        made = await _checked_prompt(services, parsed, name, credentials)
     now_ms = int(time.time() * 1000)
     return Job(
         id=name.job_id,

@@ -28,7 +28,7 @@ OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request for pictures: inputs of jobs, one a picture, and the form of the reply."""
+    """A request that has been read: inputs of jobs, one a picture, and the form of the reply."""
 
     inputs: Sequence[dict[str, Any]]
     has_links: bool

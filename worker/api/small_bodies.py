@@ -20,7 +20,7 @@ LARGE_ROUTES: Final = frozenset(
     {"/generate", "/generate/sync", "/generate/stream", "/convert", "/run", "/runsync"}
     | {"/v1/images/generations", "/v1/images/edits"}
 )
-LARGE_BELOW: Final = ("/session/", "/workflows/")
+LARGE_BELOW: Final = ("/session/", "/workflows/", "/api/v2/")
 
 
 class SmallBodies:

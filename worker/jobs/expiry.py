@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +49,7 @@ class Expiry:
         claimed_outputs: ClaimedOutputs,
         temporary_folders: Sequence[Path],
         removal: JobRemoval,
+        forget_assets: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._outbox = outbox
@@ -57,6 +58,7 @@ class Expiry:
         self._claimed_outputs = claimed_outputs
         self._temporary_folders = temporary_folders
         self._removal = removal
+        self._forget_assets = forget_assets
         self._measured: dict[str, JobFolder] = {}  # folders of ended jobs, which do not change any more
 
     async def run_forever(self) -> None:
@@ -83,6 +85,8 @@ class Expiry:
                 await self._removal.remove_folder(job_id)
         await self._keep_sum_of_outputs()
         await self._inputs.forget_unused(before, config.input_max_bytes)
+        if self._forget_assets is not None:
+            await self._forget_assets(int(before * 1000))
         for folder in self._temporary_folders:
             await asyncio.to_thread(remove_older, folder, now - TEMPORARY_SECONDS)
         if not any(job.is_at_engine or job.state is JobState.GENERATING for job in self._store.jobs.values()):

@@ -29,6 +29,14 @@ class Progress:
     _total: float = 0
     _done: float = 0
 
+    @property
+    def num_nodes(self) -> int:
+        return len(self._work)
+
+    @property
+    def num_done(self) -> int:
+        return len(self._work) - len(self._open)
+
     def begin(self, prompt: JsonObject) -> None:
         """Begin the run of a prompt. No effect if it has already begun."""
         if self._work:

@@ -1,0 +1,241 @@
+"""The jobs of the Comfy API v2: submission with an idempotency key, state, events, cancellation, list."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from worker import finite_json
+from worker.api.callers import sender_of
+from worker.api.comfy_assets import REFUSALS, base_of, refused
+from worker.api.comfy_form import (
+    BASE,
+    STATUSES,
+    moment,
+    shown_job,
+    shown_outputs,
+    shown_progress,
+    status_of,
+)
+from worker.api.declared import EVENT_STREAM
+from worker.api.direct_submission import submit_input
+from worker.api.replies import ComfyJob, ComfyJobs, ComfyWorkflow
+from worker.api.results import check_caller, public_outputs, services_of
+from worker.errors import JobNotFound, Problem, RequestRejected, WorkerError
+from worker.finite_json import FiniteJSONResponse
+from worker.guard.json_body import nested_too_deeply
+from worker.identity.caller import Identity, Scope
+from worker.jobs.database import JOBS
+from worker.jobs.job import Job, JobState
+from worker.jobs.ownership import find_job
+
+router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
+
+LOOK_SECONDS: Final = 2.0
+KEEP_ALIVE_SECONDS: Final = 10.0
+MIN_PAUSE_SECONDS: Final = 0.02
+MAX_PAGE: Final = 200
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["workflow"],
+                    "properties": {
+                        "workflow": {"type": "object", "description": "In API format, or as the page saves it."},
+                        "extra_data": {"type": "object"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/jobs", operation_id="comfy_create_job", status_code=201, response_model=ComfyJob, responses=REFUSALS,
+    openapi_extra=_BODY,
+)  # fmt: skip
+async def create_job(request: Request) -> Response:
+    """Submit a workflow. The same `Idempotency-Key` and body never run twice."""
+    try:
+        caller, services = check_caller(request), services_of(request)
+        with services.bodies.memory.lease(sender_of(request)) as lease:
+            body = await services.bodies.parse(await services.bodies.read(request, lease))
+        given = _input_of(body)
+        admitted = await submit_input(request, caller, given, request.headers.get("idempotency-key", ""))
+        return FiniteJSONResponse(await _shown(admitted.job, request), status_code=201)
+    except RecursionError:
+        return refused(nested_too_deeply())
+    except WorkerError as error:
+        return refused(error)
+
+
+@router.get("/jobs", operation_id="comfy_list_jobs", response_model=ComfyJobs, responses=REFUSALS)
+async def list_jobs(request: Request, limit: int = Query(50, ge=1, le=MAX_PAGE), cursor: str = "") -> Response:
+    """Return the caller's jobs, the newest first; an operator gets all."""
+    try:
+        caller = check_caller(request)
+        query = sa.select(JOBS.c.id, JOBS.c.number, JOBS.c.asked_id).order_by(JOBS.c.number.desc()).limit(limit + 1)
+        if Scope.ADMIN not in caller.scopes:
+            query = query.where(JOBS.c.owner == caller.key_name)
+        if cursor:
+            if not (cursor.isdecimal() and len(cursor) < 18):
+                raise RequestRejected([Problem("cursor: is none of this list", "query.cursor")])
+            query = query.where(JOBS.c.number < int(cursor))
+        rows = await services_of(request).store.read(query)
+    except WorkerError as error:
+        return refused(error)
+    listed = []
+    for row in rows[:limit]:
+        job = await services_of(request).store.find(row.id)
+        if job is not None:
+            listed.append(_summary(job))
+    more = {"next_cursor": str(rows[limit - 1].number)} if len(rows) > limit else {}
+    return FiniteJSONResponse({"jobs": listed, **more})
+
+
+@router.get("/jobs/{job_id}", operation_id="comfy_get_job", response_model=ComfyJob, responses=REFUSALS)
+async def get_job(job_id: str, request: Request) -> Response:
+    """Return a job, with its outputs once it has ended."""
+    try:
+        job = await _job(job_id, request, check_caller(request))
+        return FiniteJSONResponse(await _shown(job, request))
+    except WorkerError as error:
+        return refused(error)
+
+
+@router.get(
+    "/jobs/{job_id}/events", operation_id="comfy_job_events", response_class=StreamingResponse,
+    responses={**EVENT_STREAM, **REFUSALS},
+)  # fmt: skip
+async def job_events(job_id: str, request: Request) -> Response:
+    """Stream a job's status, progress and outputs as server-sent events."""
+    try:
+        job = await _job(job_id, request, check_caller(request))
+    except WorkerError as error:
+        return refused(error)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_events(job, request), media_type="text/event-stream", headers=headers)
+
+
+@router.post("/jobs/{job_id}/cancel", operation_id="comfy_cancel_job", response_model=ComfyJob, responses=REFUSALS)
+async def cancel_job(job_id: str, request: Request) -> Response:
+    """Cancel a job, within one sampling step. One that has ended stays as it is."""
+    try:
+        job = await _job(job_id, request, check_caller(request))
+        pipeline = services_of(request).pipeline
+        if pipeline.cancel(job):
+            await pipeline.wait_for_end(job)
+        return FiniteJSONResponse(await _shown(job, request))
+    except WorkerError as error:
+        return refused(error)
+
+
+@router.get(
+    "/jobs/{job_id}/workflow", operation_id="comfy_job_workflow", response_model=ComfyWorkflow, responses=REFUSALS
+)
+async def job_workflow(job_id: str, request: Request) -> Response:
+    """Return the prompt that a job ran."""
+    try:
+        job = await _job(job_id, request, check_caller(request))
+    except WorkerError as error:
+        return refused(error)
+    rows = await services_of(request).store.read(sa.select(JOBS.c.prompt).where(JOBS.c.id == job.id))
+    prompt = await asyncio.to_thread(json.loads, rows[0].prompt) if rows else {}
+    return FiniteJSONResponse({"workflow": prompt, "format": "api"})
+
+
+def _input_of(body: dict[str, object]) -> dict[str, Any]:
+    """Return the `input` object for a body. Raises RequestRejected."""
+    workflow, extra = body.get("workflow"), body.get("extra_data")
+    if not isinstance(workflow, dict) or not workflow:
+        raise RequestRejected([Problem("workflow: expected an object of nodes", "workflow", type="missing")])
+    if body.get("metadata"):
+        raise RequestRejected([Problem("metadata: labels are not kept; expected none", "metadata", type="unknown")])
+    page = extra.get("extra_pnginfo") if isinstance(extra, dict) else None
+    return {"workflow_json": workflow, **({"extra_data": {"extra_pnginfo": page}} if isinstance(page, dict) else {})}
+
+
+async def _job(job_id: str, request: Request, caller: Identity) -> Job:
+    """Return a caller's job. Raises JobNotFound."""
+    job = await find_job(services_of(request).store, job_id, caller)
+    if job is None:
+        raise JobNotFound(f"job {job_id[:80]}: no such id")
+    return job
+
+
+async def _shown(job: Job, request: Request) -> dict[str, Any]:
+    services = services_of(request)
+    if job.state.is_terminal:
+        await services.pipeline.wait_for_end(job)
+    else:
+        await services.store.settle(job)
+    position = None
+    if status_of(job) == "queued":
+        position = services.queue_info.position_of(job).get("position")
+    return shown_job(job, await _outputs(job, request), position, services.assets.ttl_seconds)
+
+
+async def _outputs(job: Job, request: Request) -> list[dict[str, Any]]:
+    records = await public_outputs(job, request)
+    if not records:
+        return []
+    return shown_outputs(job, records, base_of(request), services_of(request).assets.ttl_seconds)
+
+
+async def _events(job: Job, request: Request) -> AsyncIterator[str]:
+    services = services_of(request)
+    status, progress, sent_at = "", {}, time.monotonic()
+    with services.pipeline.feed.watch(job.id) as changed:
+        while not services.pipeline.has_ended(job):
+            changed.clear()
+            if services.pipeline.is_deferred(job):
+                return  # the worker stops; the client asks again
+            now = shown_progress(job)
+            if status_of(job) != status or now != progress:
+                await services.store.settle(job)
+            if not job.state.is_terminal and status_of(job) != status:
+                status, sent_at = status_of(job), time.monotonic()
+                position = services.queue_info.position_of(job).get("position") if status == "queued" else None
+                yield _event("status", {"status": status, "queue_position": position})
+            if now != progress:
+                progress, sent_at = now, time.monotonic()
+                yield _event("progress", progress)
+            elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
+                sent_at = time.monotonic()
+                yield ": keep-alive\n\n"
+            await asyncio.sleep(MIN_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await changed.wait()
+    if job.state is JobState.COMPLETED:
+        yield _event("progress", shown_progress(job))
+    for output in await _outputs(job, request):
+        yield _event("output", output)
+    yield _event("status", {"status": status_of(job), "queue_position": None})
+
+
+def _summary(job: Job) -> dict[str, Any]:
+    updated_ms = job.times.completed_at_ms or job.times.queued_at_ms
+    return {
+        "id": job.public_id,
+        "status": STATUSES[job.state],
+        "create_time": moment(job.times.queued_at_ms),
+        "update_time": moment(updated_ms),
+        "metadata": {},
+    }
+
+
+def _event(name: str, data: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {finite_json.dumps(data)}\n\n"

@@ -1,0 +1,179 @@
+"""AssetStore: files that callers upload once and refer to, kept by content below the state directory.
+
+Equal content is on disk once. A caller finds by hash only what it has uploaded itself: a hash alone is no right to a
+file. An asset that nothing has used for as long as results are kept is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import sqlalchemy as sa
+from blake3 import blake3
+
+from worker.errors import AssetNotFound, DiskLow, HashMismatch
+from worker.inputs.uploads import ReceivedFile, UploadedFiles
+from worker.jobs.database import ASSETS
+from worker.jobs.store import JobStore
+
+HASH_PREFIX: Final = "blake3:"
+PIECE_BYTES: Final = 1024 * 1024
+PARTIAL_PREFIX: Final = ".partial-"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A caller's record of a file. `hash` is the BLAKE3 of its content in hexadecimal."""
+
+    id: str
+    owner: str
+    hash: str
+    size_bytes: int
+    content_type: str
+    file_path: str
+    created_ms: int
+    used_ms: int
+
+
+class AssetStore:
+    def __init__(self, store: JobStore, uploads: UploadedFiles, min_free_bytes: int, ttl_seconds: float) -> None:
+        self._store = store
+        self._uploads = uploads
+        self._min_free_bytes = min_free_bytes
+        self._adding = asyncio.Lock()
+        self.ttl_seconds = ttl_seconds
+
+    @property
+    def folder(self) -> Path:
+        return self._store.directory / "assets"
+
+    def path_of(self, asset: Asset) -> Path:
+        return self.folder / asset.hash
+
+    async def add(
+        self, file: BinaryIO, owner: str, content_type: str, file_path: str, expected_hash: str = ""
+    ) -> tuple[Asset, bool]:
+        """Store a file; return its record, and False if the caller has uploaded its content before.
+
+        Raises HashMismatch, DiskLow, StateUnusable.
+        """
+        partial, digest, size_bytes = await asyncio.to_thread(self._receive, file)
+        try:
+            if expected_hash and expected_hash.removeprefix(HASH_PREFIX) != digest:
+                raise HashMismatch(f"expected_hash: got {expected_hash[:80]}, but the file has {HASH_PREFIX}{digest}")
+            async with self._adding:
+                earlier = await self._of_hash(digest, owner)
+                await asyncio.to_thread(os.replace, partial, self.folder / digest)
+                return await self._record(earlier, owner, digest, size_bytes, content_type, file_path), not earlier
+        finally:
+            await asyncio.to_thread(partial.unlink, missing_ok=True)
+
+    async def of_hash(self, raw_hash: str, owner: str, file_path: str = "") -> Asset:
+        """Return a record for content that the caller has uploaded before. Raises AssetNotFound, StateUnusable."""
+        async with self._adding:
+            earlier = await self._of_hash(raw_hash.removeprefix(HASH_PREFIX), owner)
+            if not earlier:
+                raise AssetNotFound(f"asset {raw_hash[:80]}: no such content")
+            first = earlier[0]
+            name = file_path or first.file_path
+            return await self._record(earlier, owner, first.hash, first.size_bytes, first.content_type, name)
+
+    async def get(self, asset_id: str, owner: str) -> Asset:
+        """Return a caller's asset. Raises AssetNotFound, StateUnusable."""
+        query = sa.select(ASSETS).where(ASSETS.c.id == asset_id, ASSETS.c.owner == owner)
+        rows = await self._store.read(query)
+        if not rows:
+            raise AssetNotFound(f"asset {asset_id[:80]}: no such id")
+        return _asset_of(rows[0])
+
+    async def delete(self, asset_id: str, owner: str) -> None:
+        """Delete an asset. Jobs that were sent with it are not affected. Raises AssetNotFound, StateUnusable."""
+        asset = await self.get(asset_id, owner)
+        await self._forget([asset])
+
+    async def lend(self, asset_ids: Iterable[str], owner: str) -> dict[str, ReceivedFile]:
+        """Return copies of assets by id, as files that came with a request. Raises AssetNotFound, DiskLow."""
+        lent: dict[str, ReceivedFile] = {}
+        for asset_id in asset_ids:
+            asset = await self.get(asset_id, owner)
+            lent[asset_id] = await asyncio.to_thread(self._copy, asset)
+            used = sa.update(ASSETS).where(ASSETS.c.id == sa.bindparam("used_id")).values(used_ms=_now_ms())
+            await self._store.write((used, {"used_id": asset_id}))
+        return lent
+
+    async def forget_unused(self, before_ms: int) -> None:
+        """Delete the assets that nothing has used since a time."""
+        rows = await self._store.read(sa.select(ASSETS).where(ASSETS.c.used_ms < before_ms))
+        if rows:
+            await self._forget([_asset_of(row) for row in rows])
+
+    async def _of_hash(self, digest: str, owner: str) -> list[Asset]:
+        query = sa.select(ASSETS).where(ASSETS.c.hash == digest, ASSETS.c.owner == owner).order_by(ASSETS.c.created_ms)
+        return [_asset_of(row) for row in await self._store.read(query)]
+
+    async def _record(
+        self, earlier: list[Asset], owner: str, digest: str, size_bytes: int, content_type: str, file_path: str
+    ) -> Asset:
+        """Return the caller's record of a content under this name, a new one unless there is one."""
+        same = next((asset for asset in earlier if asset.file_path == file_path), None)
+        if same is not None:
+            return same
+        now = _now_ms()
+        made = Asset(str(uuid.uuid4()), owner, digest, size_bytes, content_type, file_path, now, now)
+        row = {name: getattr(made, name) for name in Asset.__slots__}
+        await self._store.write((sa.insert(ASSETS), row))
+        return made
+
+    async def _forget(self, assets: list[Asset]) -> None:
+        async with self._adding:
+            erase = sa.delete(ASSETS).where(ASSETS.c.id == sa.bindparam("gone_id"))
+            await self._store.write(*((erase, {"gone_id": asset.id}) for asset in assets))
+            for digest in {asset.hash for asset in assets}:
+                if not await self._store.read(sa.select(ASSETS.c.id).where(ASSETS.c.hash == digest).limit(1)):
+                    await asyncio.to_thread((self.folder / digest).unlink, missing_ok=True)
+
+    def _receive(self, file: BinaryIO) -> tuple[Path, str, int]:
+        """Write a file beside the others; return its path, its hash and its size in bytes. Raises DiskLow."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial, digest, size_bytes = self.folder / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}", blake3(), 0
+        with partial.open("xb") as target:
+            while piece := file.read(PIECE_BYTES):
+                if shutil.disk_usage(self.folder).free - len(piece) < self._min_free_bytes:
+                    partial.unlink()
+                    raise DiskLow("The disk is almost full", retry_after_seconds=30)
+                digest.update(piece)
+                size_bytes += len(piece)
+                target.write(piece)
+            target.flush()
+            os.fsync(target.fileno())
+        return partial, digest.hexdigest(), size_bytes
+
+    def _copy(self, asset: Asset) -> ReceivedFile:
+        upload = self._uploads.begin(asset.file_path)
+        try:
+            with self.path_of(asset).open("rb") as file:
+                while piece := file.read(PIECE_BYTES):
+                    upload.write(piece)
+            return upload.finish()
+        except FileNotFoundError:
+            upload.discard()
+            raise AssetNotFound(f"asset {asset.id}: its file is gone; expected to be uploaded again") from None
+        except Exception:
+            upload.discard()
+            raise
+
+
+def _asset_of(row: Any) -> Asset:
+    return Asset(**row._mapping)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
