@@ -16,6 +16,7 @@ from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
 from tests.markdown import code_blocks, links, table_rows
 from worker.api import (
+    batch,
     benchmark,
     comfy_assets,
     comfy_jobs,
@@ -111,6 +112,9 @@ def test_the_routes_of_the_page_are_the_worker_s() -> None:
         documentation,
         generate,
         plan,
+        batch,
+        convert,
+        stored_workflows,
         stream,
         jobs,
         job_list,

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from worker.api import (
+    batch,
     benchmark,
     comfy_assets,
     comfy_jobs,
@@ -48,6 +49,7 @@ MAX_PATH_LENGTH = 200
 PARTS = (
     documentation,
     generate,
+    batch,
     stored_workflows,
     convert,
     plan,

@@ -181,10 +181,14 @@ async def _shown(job: Job, request: Request) -> dict[str, Any]:
         await services.pipeline.wait_for_end(job)
     else:
         await services.store.settle(job)
-    position = None
-    if status_of(job) == "queued":
-        position = services.queue_info.position_of(job).get("position")
+    position = _position(job, request)
     return shown_job(job, await _outputs(job, request), position, services.assets.ttl_seconds)
+
+
+def _position(job: Job, request: Request) -> int | None:
+    """Return the place of a waiting job in its queue, 1 is next; None for any other."""
+    found = services_of(request).queue_info.position_of(job).get("position")
+    return found if status_of(job) == "queued" and isinstance(found, int) else None
 
 
 async def _outputs(job: Job, request: Request) -> list[dict[str, Any]]:
@@ -196,7 +200,8 @@ async def _outputs(job: Job, request: Request) -> list[dict[str, Any]]:
 
 async def _events(job: Job, request: Request) -> AsyncIterator[str]:
     services = services_of(request)
-    status, progress, sent_at = "", {}, time.monotonic()
+    status, sent_at = "", time.monotonic()
+    progress: dict[str, Any] = {}
     with services.pipeline.feed.watch(job.id) as changed:
         while not services.pipeline.has_ended(job):
             changed.clear()
@@ -207,8 +212,7 @@ async def _events(job: Job, request: Request) -> AsyncIterator[str]:
                 await services.store.settle(job)
             if not job.state.is_terminal and status_of(job) != status:
                 status, sent_at = status_of(job), time.monotonic()
-                position = services.queue_info.position_of(job).get("position") if status == "queued" else None
-                yield _event("status", {"status": status, "queue_position": position})
+                yield _event("status", {"status": status, "queue_position": _position(job, request)})
             if now != progress:
                 progress, sent_at = now, time.monotonic()
                 yield _event("progress", progress)

@@ -242,6 +242,12 @@ class Result(Reply):
     error: ErrorEntry | None = None
 
 
+class BatchReply(Reply):
+    """State of each job of a batch, in the order of its inputs; one that was refused has `error` with its `status`."""
+
+    results: list[Result]
+
+
 class Progress(Reply):
     """Progress of a run: `percent` of the whole, `value` of `max` of the running node."""
 

@@ -17,7 +17,7 @@ from worker.settings.listener import JsonLimits
 MAX_SMALL_BYTES: Final = 64 * 1024
 BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 LARGE_ROUTES: Final = frozenset(
-    {"/generate", "/generate/sync", "/generate/stream", "/convert", "/run", "/runsync"}
+    {"/generate", "/generate/sync", "/generate/stream", "/generate/batch", "/convert", "/run", "/runsync"}
     | {"/v1/images/generations", "/v1/images/edits"}
 )
 LARGE_BELOW: Final = ("/session/", "/workflows/", "/api/v2/")

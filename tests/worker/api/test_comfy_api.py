@@ -89,7 +89,8 @@ async def test_a_job_is_cancelled_listed_and_found_again(comfy: AsyncComfy, fron
 async def test_what_goes_wrong_is_raised_as_the_sdks_errors(comfy: AsyncComfy, front: RunningFront) -> None:
     with pytest.raises(JobFailed) as failed:
         await comfy.run(comfy.workflows.from_json(fail()))
-    assert failed.value.error.code == "node_execution_error" and failed.value.error.node_id == "1"
+    error = failed.value.error
+    assert error is not None and (error.code, error.node_id) == ("node_execution_error", "1")
     with pytest.raises(ComfyError) as wrong:
         await comfy.submit(comfy.workflows.from_json(draw(size=65)))
     assert wrong.value.code == "invalid_workflow"

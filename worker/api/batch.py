@@ -1,0 +1,82 @@
+"""POST /generate/batch: several jobs in one body, each accepted or refused for itself."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from worker.api.callers import sender_of
+from worker.api.declared import refusals
+from worker.api.direct_submission import submit_input
+from worker.api.replies import BatchReply
+from worker.api.results import check_caller, public_outputs, refuse, services_of
+from worker.errors import Problem, RequestRejected, WorkerError, http_status
+from worker.finite_json import FiniteJSONResponse
+from worker.guard.json_body import nested_too_deeply
+from worker.identity.caller import Identity
+from worker.jobs.envelope import refusal, result_of
+
+router = APIRouter(tags=["generate"])
+
+MAX_INPUTS: Final = 1000
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "properties": {
+                        "inputs": {
+                            "type": "array",
+                            "maxItems": MAX_INPUTS,
+                            "items": {"$ref": "#/components/schemas/GenerateInput"},
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/generate/batch",
+    operation_id="generate_batch",
+    status_code=202,
+    response_model=BatchReply,
+    responses=refusals(401, 403, 413, 422, 429, 500, 503),
+    openapi_extra=_BODY,
+)
+async def generate_batch(request: Request) -> Response:
+    """Submit several jobs and reply at once with the state of each, in their order; a wrong one stops no other."""
+    try:
+        caller, services = check_caller(request), services_of(request)
+        with services.bodies.memory.lease(sender_of(request)) as lease:
+            body = await services.bodies.parse(await services.bodies.read(request, lease))
+        inputs = body.get("inputs")
+        if not isinstance(inputs, list) or not 1 <= len(inputs) <= MAX_INPUTS:
+            message = f"inputs: expected a list of 1 to {MAX_INPUTS} `input` objects"
+            raise RequestRejected([Problem(message, "inputs", allowed={"minimum": 1, "maximum": MAX_INPUTS})])
+        results = [await _submitted(request, caller, given, index) for index, given in enumerate(inputs)]
+    except RecursionError:
+        return refuse(nested_too_deeply())
+    except WorkerError as error:
+        return refuse(error)
+    return FiniteJSONResponse({"results": results}, status_code=202)
+
+
+async def _submitted(request: Request, caller: Identity, given: object, index: int) -> dict[str, object]:
+    """Return the state of one job, or its refusal with the status that it would have alone."""
+    asked_id = str(given.get("request_id") or "") if isinstance(given, dict) else ""
+    try:
+        if not isinstance(given, dict):
+            raise RequestRejected([Problem(f"inputs.{index}: expected an object", f"inputs.{index}")])
+        job = (await submit_input(request, caller, given, asked_id)).job
+        await services_of(request).store.settle(job)
+        return result_of(job, await public_outputs(job, request))
+    except WorkerError as error:
+        return refusal(asked_id, error.message, {"status": http_status(type(error)), **error.as_json()})
