@@ -303,6 +303,7 @@ class Front:
             self._external_io.outputs,
             PipelineLimits(limits.job_timeout_seconds, settings.pipeline.num_fetching, settings.callers.jobs_running),
             make_webhook=self._webhook,
+            on_accepted=lambda job: self._notices.follow(job),
             on_start=self._job_started,
             on_end=self._job_ended,
             job_log=JobLog(self._prompt_texts, has_prompts=settings.log.has_prompts),
@@ -492,7 +493,6 @@ class Front:
         self.services.platform.autoscaler.job_started(job.id)
         if job.attempt == 1:  # else the first run is in it
             self.services.metrics.job_started(time.time() - job.times.queued_at_ms / 1000)
-        self._notices.follow(job)
 
     def _link(self, base: str, job_id: str, path: str) -> str:
         return self.services.links.link(base, job_id, path, time.time())

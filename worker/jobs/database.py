@@ -21,7 +21,7 @@ from worker.errors import StateUnusable
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
 from worker.outputs.options import OutputOptions
 
-HEAD_REVISION = "0006"
+HEAD_REVISION = "0007"
 """The newest migration. A test compares it with the versions folder."""
 
 WAY_OUT = "restore a backup of the state directory, or move the directory away to begin without its jobs and results"
@@ -70,16 +70,16 @@ WORKFLOWS = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True),
     sa.Column("digest", sa.Text),
     sa.Column("content", sa.Text),
-    sa.Column("created_ms", sa.Integer),
+    sa.Column("created_ms", sa.BigInteger),
 )
 ASSETS = sa.Table(
     "assets",
     METADATA,
     sa.Column("id", sa.Text, primary_key=True),
     *(sa.Column(name, sa.Text) for name in ("owner", "hash")),
-    sa.Column("size_bytes", sa.Integer),
+    sa.Column("size_bytes", sa.BigInteger),
     *(sa.Column(name, sa.Text) for name in ("content_type", "file_path")),
-    *(sa.Column(name, sa.Integer) for name in ("created_ms", "used_ms")),
+    *(sa.Column(name, sa.BigInteger) for name in ("created_ms", "used_ms")),
 )
 FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Text))
 FACT_UPSERT = sa.text(

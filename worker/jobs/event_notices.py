@@ -1,4 +1,4 @@
-"""EventNotices: webhook notices of a job's start and progress, for requests that ask for them.
+"""EventNotices: webhook notices of a job's acceptance, start and progress, for requests that ask for them.
 
 Unlike the notice of the end, these are best-effort: sent once, kept in memory only, one at a time. Each contains the
 newest state when the receiver is ready for it. None is sent after the job has ended. `seq` and `percent` never
@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from worker import finite_json
-from worker.jobs.job import Job, WebhookEvent, WebhookTarget
+from worker.jobs.job import Job, JobState, WebhookEvent, WebhookTarget
 from worker.jobs.outbox import Sender, secret_of, signed_row
 from worker.jobs.pipeline import JobFeed
 from worker.jobs.webhook_rows import WebhookRow, WebhookState
@@ -35,6 +35,7 @@ log = structlog.get_logger("webhooks")
 class SentNotices:
     """The state of a job as last sent to the receiver. `at_seconds` is monotonic."""
 
+    was_queued: bool = False
     has_started: bool = False
     percent: float = 0.0
     at_seconds: float = float("-inf")
@@ -44,10 +45,19 @@ def next_notice(
     job: Job, events: tuple[WebhookEvent, ...], sent: SentNotices, now_seconds: float
 ) -> WebhookEvent | None:
     """Return the event to send now, or None. Pure."""
+    if not sent.was_queued and "queued" in events and not job.is_recovered:
+        return "queued"
+    if not has_begun(job):
+        return None
     if not sent.has_started and "started" in events:
         return "started"
     is_time = now_seconds >= sent.at_seconds + PROGRESS_SECONDS
     return "progress" if "progress" in events and is_time and job.progress.percent > sent.percent else None
+
+
+def has_begun(job: Job) -> bool:
+    """Return True once an engine has begun with a job."""
+    return job.state not in (JobState.PENDING, JobState.PROCESSING)
 
 
 def notice_body(job: Job, event: WebhookEvent, extra: JsonObject) -> dict[str, object]:
@@ -86,7 +96,7 @@ class EventNotices:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, job: Job) -> None:
-        """Start the notices of a job. A further call after a retry has no effect."""
+        """Start the notices of a job that has been accepted. A further call has no effect."""
         target = job.request.webhook
         if target is None or not target.events or job.id in self._tasks:
             return
@@ -114,12 +124,15 @@ class EventNotices:
                 now = self._clock()
                 event = next_notice(job, target.events, sent, now)
                 if event is not None:
-                    sent = SentNotices(True, job.progress.percent if event == "progress" else sent.percent, now)
+                    percent = job.progress.percent if event == "progress" else sent.percent
+                    at_seconds = sent.at_seconds if event == "queued" else now
+                    sent = SentNotices(True, sent.has_started or event != "queued", percent, at_seconds)
                     await self._send(job, target, event)
                     continue
                 pause = max(0.05, sent.at_seconds + PROGRESS_SECONDS - now) if "progress" in target.events else None
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause if job.progress.percent > sent.percent else None):
+                    is_due_later = has_begun(job) and job.progress.percent > sent.percent
+                    async with asyncio.timeout(pause if is_due_later else None):
                         await changed.wait()
 
     async def _send(self, job: Job, target: WebhookTarget, event: WebhookEvent) -> None:

@@ -133,8 +133,10 @@ class Pipeline:
         job_log: JobLog | None = None,
         spans: JobSpans | None = None,
         models: JobModels | None = None,
+        on_accepted: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.feed = JobFeed()
+        self._on_accepted = on_accepted
         self._store = store
         self._pool = pool
         self._inputs = inputs
@@ -172,6 +174,7 @@ class Pipeline:
         self._tasks[job.id] = task
         task.add_done_callback(lambda _: self._leave(job, task))
         self._deadlines.begin(job)
+        self._on_accepted(job)
 
     def recover(self) -> int:
         """Start every job that the last front left unfinished; return their number.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from worker.jobs.event_notices import PROGRESS_SECONDS, SentNotices, next_notice
-from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.jobs.job import Job, JobRequest, JobState, JobTimes, WebhookEvent
 
 
 def job_at(percent: float) -> Job:
     job = Job("id", 1, "hash", JobRequest(), {}, JobTimes(queued_at_ms=0))
+    job.state = JobState.GENERATING
     job.progress.percent = percent
     return job
 
@@ -15,6 +16,15 @@ def job_at(percent: float) -> Job:
 def test_the_start_is_reported_once_and_first() -> None:
     assert next_notice(job_at(50), ("started", "progress"), SentNotices(), 0) == "started"
     assert next_notice(job_at(0), ("started",), SentNotices(has_started=True, at_seconds=0), 100) is None
+
+
+def test_a_waiting_job_is_reported_as_queued_once_and_not_after_a_restart() -> None:
+    job = Job("id", 1, "hash", JobRequest(), {}, JobTimes(queued_at_ms=0))
+    events: tuple[WebhookEvent, ...] = ("queued", "started", "progress")
+    assert next_notice(job, events, SentNotices(), 0) == "queued"
+    assert next_notice(job, events, SentNotices(was_queued=True), 0) is None
+    job.is_recovered = True
+    assert next_notice(job, events, SentNotices(), 0) is None
 
 
 def test_progress_is_reported_when_there_is_some_and_not_too_often() -> None:

@@ -1,6 +1,6 @@
 """Table for assets: files that a caller uploads once and refers to.
 
-Revision ID: 0006
+Revision ID: 0007
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 
@@ -20,11 +20,11 @@ def upgrade() -> None:
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("owner", sa.Text, nullable=False),
         sa.Column("hash", sa.Text, nullable=False),
-        sa.Column("size_bytes", sa.Integer, nullable=False),
+        sa.Column("size_bytes", sa.BigInteger, nullable=False),
         sa.Column("content_type", sa.Text, nullable=False),
         sa.Column("file_path", sa.Text, nullable=False),
-        sa.Column("created_ms", sa.Integer, nullable=False),
-        sa.Column("used_ms", sa.Integer, nullable=False),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("used_ms", sa.BigInteger, nullable=False),
     )
     op.create_index("assets_hash", "assets", ["owner", "hash"])
 

@@ -1,6 +1,6 @@
 """Table for workflows that are kept under a name, one row a version.
 
-Revision ID: 0005
+Revision ID: 0006
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 
@@ -21,7 +21,7 @@ def upgrade() -> None:
         sa.Column("version", sa.Integer, primary_key=True),
         sa.Column("digest", sa.Text, nullable=False),
         sa.Column("content", sa.Text),
-        sa.Column("created_ms", sa.Integer, nullable=False),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
     )
 
 
