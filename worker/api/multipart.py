@@ -18,6 +18,7 @@ from worker.errors import Problem, RequestRejected
 from worker.guard.bodies import Bodies, Lease
 from worker.guard.json_scan import JsonScan
 from worker.inputs.uploads import ReceivedFile, Upload, UploadedFiles
+from worker.inputs.zipped import PART, unzip
 
 JSON_PARTS = ("input", "json")
 MAX_PARTS = 64
@@ -68,6 +69,12 @@ async def read_multipart(
             await asyncio.to_thread(reader.feed, chunk)
             lease.grow(reader.num_json_bytes - lease.num_bytes)
         received = reader.finish()
+        if PART in received.files:
+
+            def check_total(num_unzipped: int) -> None:
+                bodies.check_size(num_bytes + num_unzipped, lease.sender)
+
+            await asyncio.to_thread(reader.unzip, check_total)
         is_whole = True
         return received
     except FormParserError as error:
@@ -128,6 +135,19 @@ class _Reader:
             known = " or ".join(JSON_PARTS)
             raise RequestRejected([Problem(f"there is no part {known} with the JSON of the request", field="body")])
         return Received(self._json, self._files)
+
+    def unzip(self, check_total: Callable[[int], None]) -> None:
+        """Replace the archive among the files by the files in it. Raises RequestRejected, RequestTooLarge, DiskLow."""
+        archive = self._files.pop(PART)
+        try:
+            unzipped = unzip(archive.path, self._uploads, MAX_PARTS, check_total)
+        finally:
+            archive.path.unlink(missing_ok=True)
+        twice = sorted(unzipped.keys() & self._files.keys())
+        if twice:
+            Received(b"", unzipped).discard()
+            raise RequestRejected([Problem("a part and a file of the archive have this name", field=twice[0])])
+        self._files |= unzipped
 
     def discard(self) -> None:
         if self._upload is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 
 import httpx
 
 from modifiers.example_picture import EXAMPLE_PICTURE
 from tests.fakes import FakeEngine, paint
-from tests.worker.running_front import running_front
+from tests.worker.running_front import RunningFront, running_front
 from worker.app import create_app
 from worker.inputs.fetch import decode_data_uri
 
@@ -39,4 +41,37 @@ async def test_a_body_over_the_limit_is_413_and_leaves_nothing(tmp_path: Path, e
     async with running_front(tmp_path, engine, max_request_bytes=len(PICTURE) + 100) as front:
         response = await front.http.post("/generate/sync", files=parts(paint(image="photo")))
         assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
+        assert not list((tmp_path / "state").rglob(".partial-*"))
+
+
+def zipped(**files: bytes) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return content.getvalue()
+
+
+async def sent(front: RunningFront, archive: bytes, image: str = "photos/a.png") -> httpx.Response:
+    body = json.dumps({"workflow_json": paint(image=image)})
+    return await front.http.post("/generate/sync", files=[("input", (None, body)), ("zip", ("in.zip", archive))])
+
+
+async def test_the_files_of_an_archive_are_named_by_their_paths(front: RunningFront) -> None:
+    archive = zipped(**{"photos/a.png": PICTURE, "__MACOSX/photos/a.png": b"x", "photos/.hidden": b"x"})
+    response = await sent(front, archive)
+    assert response.status_code == 200, response.text
+
+
+async def test_an_archive_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, max_request_bytes=200_000) as front:
+        for archive, status in (
+            (b"PK no archive", 422),
+            (zipped(**{"photos/a.png": PICTURE})[:-30], 422),
+            (zipped(**{"photos/a.png": bytes(10_000_000)}), 413),  # ten kilobytes on the wire
+            (zipped(**{"photos/a.png": PICTURE, "unused.png": PICTURE}), 422),
+            (zipped(**{f"{n}.png": b"" for n in range(70)}), 422),
+        ):
+            response = await sent(front, archive)
+            assert response.status_code == status, response.text
         assert not list((tmp_path / "state").rglob(".partial-*"))

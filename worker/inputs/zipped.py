@@ -1,0 +1,76 @@
+"""A zip archive of inputs: its files become files of the request, each under its path in the archive."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from worker.errors import Problem, RequestRejected
+from worker.inputs.uploads import ReceivedFile, UploadedFiles
+
+PART: Final = "zip"
+PIECE_BYTES: Final = 256 * 1024
+MAX_NAME_LENGTH: Final = 200
+ENCRYPTED: Final = 1  # bit of an entry's flags
+
+
+def unzip(
+    path: Path, uploads: UploadedFiles, max_files: int, check_total: Callable[[int], None]
+) -> dict[str, ReceivedFile]:
+    """Return the files of an archive by their paths in it; hidden files and those that macOS adds are passed over.
+
+    `check_total` gets the number of bytes so far and raises if they are too many, so that a small archive cannot fill
+    the disk. Raises RequestRejected, RequestTooLarge, DiskLow; no file is left on disk then.
+    """
+    found: dict[str, ReceivedFile] = {}
+    num_bytes, is_whole = 0, False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [entry for entry in archive.infolist() if _is_wanted(entry)]
+            if len(entries) > max_files:
+                raise _refused(f"has too many files; got {len(entries)}, expected at most {max_files}")
+            for entry in entries:
+                _check(entry, found)
+                upload = uploads.begin(entry.filename)
+                try:
+                    with archive.open(entry) as file:
+                        for piece in _pieces(file):
+                            num_bytes += len(piece)
+                            check_total(num_bytes)
+                            upload.write(piece)
+                    found[entry.filename] = upload.finish()
+                except BaseException:
+                    upload.discard()
+                    raise
+        is_whole = True
+        return found
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError, OSError, ValueError) as error:
+        raise _refused(f"cannot be read: {error}; expected a zip archive") from None
+    finally:
+        for file in () if is_whole else found.values():
+            file.path.unlink(missing_ok=True)
+
+
+def _is_wanted(entry: zipfile.ZipInfo) -> bool:
+    parts = entry.filename.split("/")
+    return not entry.is_dir() and "__MACOSX" not in parts and not any(part.startswith(".") for part in parts)
+
+
+def _check(entry: zipfile.ZipInfo, found: dict[str, ReceivedFile]) -> None:
+    name = entry.filename
+    if not 0 < len(name) <= MAX_NAME_LENGTH or name in found:
+        raise _refused(f"has a file whose name is too long or there twice; got {name[:MAX_NAME_LENGTH]!r}")
+    if entry.flag_bits & ENCRYPTED:
+        raise _refused(f"is encrypted ({name}); expected an archive without a password")
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
+def _refused(message: str) -> RequestRejected:
+    return RequestRejected([Problem(f"{PART}: {message}", field=PART, type="input_broken")])
