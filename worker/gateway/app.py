@@ -10,6 +10,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.access_log import AccessLog
+from worker.api.documentation import docs, part_of_docs
+from worker.api.page_headers import PageHeaders
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.api.small_bodies import SmallBodies
@@ -23,16 +26,21 @@ MAX_PATH_LENGTH = 200
 log = structlog.get_logger("gateway")
 
 
-def create_gateway_app(services: GatewayServices) -> FastAPI:
+def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_access_log: bool = False) -> FastAPI:
     """Build the application, which opens the gateway's connections when the server starts."""
 
     def enter(_app: FastAPI) -> AbstractAsyncContextManager[None]:
         return services.gateway.lifespan()
 
-    app = FastAPI(title="Darkroom gateway", version=version(), lifespan=enter, redoc_url=None)
+    app = FastAPI(title="Darkroom gateway", version=version(), lifespan=enter, docs_url=None, redoc_url=None)
     app.state.services = services
     app.add_middleware(SmallBodies, limits=services.bodies.structure)
+    app.add_middleware(PageHeaders, hsts_seconds=hsts_seconds)
+    if has_access_log:
+        app.add_middleware(AccessLog)
     app.include_router(router)
+    app.add_api_route("/docs", docs, include_in_schema=False)
+    app.add_api_route("/docs/{name}", part_of_docs, include_in_schema=False)
 
     @app.exception_handler(WorkerError)
     async def _known(_request: Request, error: WorkerError) -> Response:

@@ -40,6 +40,7 @@ SEND_AGAIN_SECONDS = 2.0
 COLLECT_SECONDS = 1.0
 BATCH = 500
 EVENT_SECONDS = 1.0
+STORED_SECONDS = 5.0  # between looks at the database for those that wait: an end comes to the broker first
 EXPIRY_SECONDS = 60.0
 SECRET_FREE_WORDS = "Request accepted"
 
@@ -171,19 +172,24 @@ class Gateway:
         """Return a job with its result, stored if that is new; None if it has not ended."""
         if job.state.is_terminal:
             return job
+        return await self._end_at_broker(job) or await self._stored_end(job)
+
+    async def _end_at_broker(self, job: Job) -> Job | None:
         try:
             found = await self.producer.result(job.id)
         except BrokerUnreachable:
-            found = None
-        if found is not None:
-            return await self.records.end(job, json.loads(found))
+            return None
+        return None if found is None else await self.records.end(job, json.loads(found))
+
+    async def _stored_end(self, job: Job) -> Job | None:
+        """Return the job as another replica has stored its end; None if none has."""
         stored = await self.records.find(job.id)
         return stored if stored is not None and stored.state.is_terminal else None
 
     async def follow(self, job: Job) -> AsyncIterator[JobEvent]:
         """Yield the progress of a job until its end, which comes last."""
-        after = "0"
-        while (end := await self.ended(job)) is None:
+        after, end, looked_at = "0", await self.ended(job), time.monotonic()
+        while end is None:
             try:
                 events = await self.producer.events(job.id, after, EVENT_SECONDS)
             except BrokerUnreachable:
@@ -193,6 +199,9 @@ class Gateway:
                 progress = json.loads(event)
                 if not JobState(progress["status"]).is_terminal:
                     yield JobEvent(job, progress)
+            end = await self._end_at_broker(job)
+            if end is None and time.monotonic() - looked_at > STORED_SECONDS:
+                end, looked_at = await self._stored_end(job), time.monotonic()
         yield JobEvent(end, {})
 
     async def cancel(self, job: Job) -> Job:

@@ -11,6 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -36,13 +37,15 @@ class JobRecords:
     def __init__(self, config: DatabaseConfig) -> None:
         self._config = config.model_copy(update={"schema_name": f"{config.schema_name}{SUFFIX}"})
         self._engine = open_postgres(self._config, num_connections=POOL_SIZE)
+        self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="gateway-database")
 
     async def open(self) -> None:
         """Create or migrate the tables. Raises StateUnusable."""
-        await asyncio.to_thread(prepare_schema, self._engine, self._config)
+        await self._in_thread(lambda: prepare_schema(self._engine, self._config))
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._engine.dispose)
+        await self._in_thread(self._engine.dispose)
+        self._threads.shutdown()
 
     async def check(self) -> None:
         """Make a round trip to the database."""
@@ -121,14 +124,17 @@ class JobRecords:
     async def _run(self, function: Callable[[sa.Connection], Answer]) -> Answer:
         """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone."""
         try:
-            return await asyncio.to_thread(self._in_transaction, function)
+            return await self._in_thread(lambda: self._in_transaction(function))
         except sa.exc.OperationalError as error:
             if not error.connection_invalidated:
                 raise _unreachable(error) from None
         try:
-            return await asyncio.to_thread(self._in_transaction, function)
+            return await self._in_thread(lambda: self._in_transaction(function))
         except sa.exc.OperationalError as error:
             raise _unreachable(error) from None
+
+    async def _in_thread(self, function: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     def _in_transaction(self, function: Callable[[sa.Connection], Answer]) -> Answer:
         with self._engine.begin() as connection:

@@ -69,7 +69,9 @@ def serve_gateway(**overrides: Any) -> int:
         sys.stderr.write(f"Settings: {error.message}\n")
         return EXIT_BAD_SETTING
     config = uvicorn.Config(
-        create_gateway_app(services),
+        create_gateway_app(
+            services, hsts_seconds=settings.listener.hsts_seconds, has_access_log=settings.log.has_access_log
+        ),
         host=settings.listen_host,
         port=settings.listener.port,
         ws="none",

@@ -85,6 +85,9 @@ async def test_a_job_goes_through_and_is_the_same_from_every_replica(
         await until_status(other, "two", "completed")
         assert (await other.delete("/jobs/two")).status_code == 200
         assert (await gateway.get("/result/two")).status_code == 404
+        assert (
+            "swagger" in (await gateway.get("/docs")).text and "/generate" in (await gateway.get("/openapi.json")).text
+        )
         info = (await gateway.get("/queue-info")).json()
         assert info == {"queued": 0, "live": 0, "workers": 1}
     assert len(engine.runs) == 2

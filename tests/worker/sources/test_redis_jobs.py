@@ -260,3 +260,15 @@ async def test_an_autoscaler_sees_queued_jobs_as_lag_and_held_ones_as_pending(
     await producer.put("c", b"{}")
     assert await seen() == (1, 0)
     await consumer.close()
+
+
+async def test_the_time_in_the_queue_counts_for_the_expiry_of_a_job(
+    tmp_path: Path, engine: FakeEngine, server: RedisServer, producer: RedisBroker
+) -> None:
+    await producer.put("late", body(draw(), expires=0.01))
+    await producer.put("good", body(draw(), expires=600))
+    async with worker(tmp_path, engine, server):
+        late = await result(producer, "late")
+        assert late["status"] == "timeout" and late["error"]["code"] == "job_expired"
+        assert (await result(producer, "good"))["status"] == "completed"
+    assert len(engine.runs) == 1
