@@ -64,6 +64,7 @@ from worker.observe.log_markers import write_marker
 from worker.observe.machine_metrics import MachineMetrics
 from worker.observe.memory import MachineMemory
 from worker.observe.metrics import EndedJob, LabelValues, Metrics, Waiting
+from worker.observe.model_metrics import ModelMetrics
 from worker.observe.prompt_texts import PromptTexts
 from worker.observe.scrape import Scrape
 from worker.observe.tracer import build_tracer
@@ -131,7 +132,14 @@ class Front:
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.folders.state_path)
         self._external_io = ExternalIo(settings, self._io_metrics, self._own_key.secret)
-        self._models = JobModels(build_library(settings), settings.models.fetch_missing)
+        self._model_metrics = ModelMetrics()
+        self._models = JobModels(
+            build_library(settings),
+            settings.models,
+            settings.folders.state_path,
+            self._model_metrics,
+            self._forget_choices,
+        )
         self._tracer = build_tracer(settings.tracing)
         self._spans = JobSpans(self._tracer)
         sender = self._external_io.webhook_sender
@@ -172,6 +180,8 @@ class Front:
         if self._intake is not None:
             self._spawn(self._intake.run_forever())
         self._spawn(expiry.run_forever())
+        if self._settings.models.limits_disk:
+            self._spawn(self._models.run_forever())
         try:
             yield
         finally:
@@ -279,6 +289,7 @@ class Front:
             machine,
             gpus,
             *self._io_metrics.collectors,
+            *self._model_metrics.collectors,
         )
 
         async def ask_engines() -> None:
@@ -329,6 +340,11 @@ class Front:
             models_of=lambda job: [file.name for file in model_files_in(job.prompt)],
             node_list=lambda: services.pool.any_client.known_object_info(),
         )
+
+    def _forget_choices(self) -> None:
+        """Have the engines asked anew for their files. May be called from any thread."""
+        for client in self._fleet.pool.clients:
+            client.forget_object_info()
 
     def _has_room(self) -> bool:
         try:

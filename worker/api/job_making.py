@@ -188,7 +188,7 @@ async def _prompt_checked_by(
             prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         page = page_of(_extra_data(parsed.input))
-        models = await off_loop(is_large, services.models.pending_names, prompt, object_info, page)
+        models = await services.models.pending_names(prompt, object_info, page)
         await engine.check(planned.prompt, (*planned.pending_files, *models))
         cost = await cost_of(services, prompt, engine)
         known = await engine.known_object_info()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 from typing import Any, Final
@@ -83,7 +84,7 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int) -> Workfl
         uses = await off_loop(
             is_large, lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow)
         )
-        needs = await off_loop(is_large, services.models.needs, uses, object_info, workflow if is_page else {})
+        needs = await asyncio.to_thread(services.models.needs, uses, object_info, workflow if is_page else {})
         return await _checked(services, engine, workflow, object_info, uses, needs)
     except EngineUnreachable:
         raise services.pool.no_engine() from None

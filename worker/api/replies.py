@@ -149,6 +149,40 @@ class Plan(Reply):
     estimate: PlannedRun
 
 
+class ModelFileEntry(Reply):
+    """A model file on disk by its place below `models/`. `used_at`: UTC epoch of its last use, of downloaded files."""
+
+    place: str
+    size_bytes: int
+    used_at: float | None
+    num_uses: int
+
+
+class FetchingModel(Reply):
+    """A model file that is being fetched."""
+
+    name: str
+    percent: float
+    size_bytes: int | None
+
+
+class LoadedModel(Reply):
+    """A model that an engine of ours holds: on its device (`vram`), in `ram`, or read from its `file` as needed."""
+
+    name: str
+    level: str
+    size_bytes: int | None
+
+
+class ModelHints(Reply):
+    """Model files of a worker by level. `asked`: `disk`, `fetching`, `shared`, `network` or `none` by name."""
+
+    files: list[ModelFileEntry]
+    fetching: list[FetchingModel]
+    loaded: list[LoadedModel]
+    asked: dict[str, str]
+
+
 class WarningEntry(Reply):
     """Part of an accepted request that has no effect, or another one than it seems."""
 

@@ -1,10 +1,12 @@
-"""JobModels: fetches the model files that a job names and the engine lacks, before the job runs (FETCH_MISSING)."""
+"""JobModels: the model files that jobs name: found on disk, on shared volumes or fetched before the job runs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -13,63 +15,143 @@ from worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, WorkerEr
 from worker.jobs.job import Job
 from worker.jobs.model_needs import MissingModel, ModelNeeds, find_needs
 from worker.json_values import JsonObject, object_at
+from worker.models.disk_level import DiskLevel
 from worker.models.download.downloader import DownloadProgress, ModelDownloader
+from worker.models.entry import ModelEntry, find_name_problem
 from worker.models.errors import DiskFull, DownloadBroke, ModelsError, SourceUnreachable
+from worker.models.eviction import EvictionRules
 from worker.models.library import ModelLibrary
-from worker.settings.models import FetchMissing
-from worker.workflows.node_uses import ModelHint, NodeUse, model_hints, running_part, uses_in_prompt
+from worker.models.sources import FileSource
+from worker.observe.model_metrics import ModelMetrics
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.settings.models import ModelSettings
+from worker.workflows.node_uses import NodeUse, model_hints, running_part, uses_in_prompt
 
 SAID_SECONDS: Final = 0.25  # between two messages of one job's downloads
 RETRY_AFTER_SECONDS: Final = 60.0
+SWEEP_SECONDS: Final = 60.0
 
 log = structlog.get_logger("jobs")
 
 
 class JobModels:
-    """Owner of the front's downloads of model files. Use `close()` at the end."""
+    """Owner of the front's downloads of model files and of their level on disk. Use `close()` at the end.
 
-    def __init__(self, library: ModelLibrary, mode: FetchMissing = "off") -> None:
+    `on_change` is called when files have come or gone, so that lists of them are read anew.
+    """
+
+    def __init__(
+        self,
+        library: ModelLibrary,
+        settings: ModelSettings,
+        state_directory: Path,
+        metrics: ModelMetrics | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self.library = library
-        self.mode = mode
+        self._settings = settings
+        self._metrics = metrics or ModelMetrics()
+        self._on_change = on_change
+        self.disk = DiskLevel(
+            library.directory,
+            state_directory / "model_uses.json",
+            EvictionRules(settings.eviction, settings.disk_bytes, settings.unused_seconds),
+            {entry.place for entry in library.manifest.required()},
+            self._evicted,
+        )
         self._downloader: ModelDownloader | None = None
 
     async def close(self) -> None:
         if self._downloader is not None:
             await self._downloader.close()
+        await asyncio.to_thread(self.disk.sweep)
+
+    async def run_forever(self) -> None:
+        """Evict files above the limit and expired ones, again and again."""
+        while True:
+            await asyncio.to_thread(self.disk.sweep)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    def in_flight(self) -> list[DownloadProgress]:
+        """Return the progress of every download that runs or waits."""
+        return [] if self._downloader is None else self._downloader.in_flight()
+
+    # what a workflow needs
 
     def needs(self, uses: Sequence[NodeUse], object_info: JsonObject, page: JsonObject) -> ModelNeeds:
         """Return the model files that nodes name, with every source that is known, whatever a job may fetch.
 
-        `page` is the workflow as the page saved it, which may give download addresses; empty without one.
+        `page` is the workflow as the page saved it, which may give download addresses; empty without one. Reads shared
+        volumes.
         """
-        return find_needs(uses, object_info, self.library.manifest, model_hints(page))
+        needs = find_needs(uses, object_info, self.library.manifest, model_hints(page))
+        return replace(needs, missing=tuple(map(self._on_shared, needs.missing)))
 
     def may_fetch(self, missing: MissingModel) -> bool:
-        """Return True if a job may fetch a missing file."""
-        if missing.entry is None or self.mode == "off":
+        """Return True if a job may bring a missing file."""
+        if missing.entry is None or self._settings.fetch_missing == "off":
             return False
-        return missing.is_operators or self.mode == "any"
+        return missing.is_operators or self._settings.fetch_missing == "any"
 
-    def fetchable(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> list[MissingModel]:
-        """Return the missing files of a prompt that its job may fetch, each once."""
-        if self.mode == "off":
-            return []
-        hints: Sequence[ModelHint] = model_hints(page) if self.mode == "any" else ()
-        uses = uses_in_prompt(running_part(prompt, object_info))
-        needs = find_needs(uses, object_info, self.library.manifest, hints)
-        return [item for item in needs.to_fetch().values() if self.may_fetch(item)]
-
-    def pending_names(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> list[str]:
+    async def pending_names(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> list[str]:
         """Return the names of model files that will be there when the prompt runs."""
-        return [item.model.name for item in self.fetchable(prompt, object_info, page)]
+        if self._settings.fetch_missing == "off":
+            return []
+        needs = await self._needs_of_run(prompt, object_info, page)
+        return [item.model.name for item in needs.to_fetch().values() if self.may_fetch(item)]
+
+    async def _needs_of_run(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> ModelNeeds:
+        """Return the needs of the nodes that run, with addresses of the workflow where those may be used."""
+        allowed = page if self._settings.fetch_missing == "any" else {}
+        is_slow = len(prompt) >= LARGE_GRAPH_NODES or bool(self._settings.shared_directories)
+        return await off_loop(
+            is_slow,
+            lambda: self.needs(uses_in_prompt(running_part(prompt, object_info)), object_info, allowed),
+        )
+
+    def _on_shared(self, missing: MissingModel) -> MissingModel:
+        """Return a missing file with the shared volume that has it as its first source."""
+        entry, model = missing.entry, missing.model
+        name = model.name.replace("\\", "/")
+        if find_name_problem(name):
+            return missing
+        kinds = model.kinds if entry is None else (entry.kind,)
+        for directory in self._settings.shared_directories:
+            for kind in kinds:
+                path = directory / kind / name
+                if path.is_file():
+                    source = FileSource(path.absolute())
+                    if entry is None or not missing.is_operators:
+                        found = ModelEntry(f"{kind}/{name}", name, kind, name, (source,))
+                    else:
+                        found = replace(entry, sources=(source, *entry.sources))
+                    return MissingModel(model, found)
+        return missing
+
+    def level_beyond_disk(self, name: str) -> str:
+        """Return where a file that is not on disk would come from: `shared`, `network`, or `none`.
+
+        `name` is a place below `models/` or a file's name. Reads shared volumes.
+        """
+        entry = next((item for item in self.library.manifest.entries.values() if name in (item.name, item.place)), None)
+        place = name if entry is None else entry.place
+        if not find_name_problem(place) and any((path / place).is_file() for path in self._settings.shared_directories):
+            return "shared"
+        return "network" if entry is not None and self._settings.fetch_missing != "off" else "none"
+
+    # a job
 
     async def fetch(self, job: Job, object_info: JsonObject, say: Callable[[str], None]) -> bool:
-        """Fetch the files that a job's prompt lacks; `say` is called with the progress in words.
+        """Bring the files that a job's prompt lacks; `say` is called with the progress in words.
 
-        Returns True if files have come. The first failure ends the others, unless further jobs wait for them. Raises
-        ModelUnavailable, ModelSourceFailed, DiskLow.
+        Its files are held until `release`. Returns True if files have come. The first failure ends the others, unless
+        further jobs wait for them. Raises ModelUnavailable, ModelSourceFailed, DiskLow.
         """
-        missing = self.fetchable(job.prompt, object_info, page_of(job.request.extra))
+        if self._settings.fetch_missing == "off" and not self._settings.limits_disk:
+            return False
+        needs = await self._needs_of_run(job.prompt, object_info, page_of(job.request.extra))
+        self._use(needs, job)
+        missing = [item for item in needs.to_fetch().values() if self.may_fetch(item)]
         if not missing:
             return False
         log.info("model files missing", request_id=job.id, models=[item.model.name for item in missing])
@@ -80,23 +162,50 @@ class JobModels:
                     group.create_task(self._bring(item, job, said))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
+        self._on_change()
         return True
 
+    def release(self, job_id: str) -> None:
+        """Release the files of a job that has ended."""
+        self.disk.release(job_id)
+
+    def _use(self, needs: ModelNeeds, job: Job) -> None:
+        for model in needs.named:
+            if model.is_here:
+                self._metrics.found("disk")
+                for kind in model.kinds:
+                    if self.disk.has(place := f"{kind}/{model.name}"):
+                        self.disk.use(place, job.id)
+
     async def _bring(self, item: MissingModel, job: Job, said: _Said) -> None:
-        assert item.entry is not None
+        entry = item.entry
+        assert entry is not None
         if self._downloader is None:
-            self._downloader = self.library.downloader()
-        said.begun(item.entry.name)
+            self._downloader = self.library.downloader(self._make_room)
+        said.begun(entry.name)
+        self.disk.hold(entry.place, job.id)
+        self._metrics.found("shared" if isinstance(entry.sources[0], FileSource) else "network")
+        self._metrics.fetch_began()
+        size_bytes: int | None = None
         try:
-            await self._downloader.fetch(
-                item.entry, priority=job.order, on_progress=said.progressed, is_operators=item.is_operators
+            path = await self._downloader.fetch(
+                entry, priority=job.order, on_progress=said.progressed, is_operators=item.is_operators
             )
+            size_bytes = (await asyncio.to_thread(path.stat)).st_size
+            self.disk.use(entry.place, job.id)
         except ModelsError as failed:
             raise _error_of(item, failed) from None
+        finally:
+            self._metrics.fetch_ended(size_bytes)
 
-    def in_flight(self) -> list[DownloadProgress]:
-        """Return the progress of every download that runs or waits."""
-        return [] if self._downloader is None else self._downloader.in_flight()
+    def _make_room(self, num_bytes: int, lacking_bytes: int) -> None:
+        self.disk.sweep(num_bytes)
+        if lacking_bytes:
+            self.disk.make_room(lacking_bytes)
+
+    def _evicted(self, place: str, num_bytes: int) -> None:
+        self._metrics.evicted()
+        self._on_change()
 
 
 class _Said:

@@ -437,8 +437,6 @@ class Pipeline:
         object_info = await _object_info(engine)
         if self._models is not None and await self._models.fetch(job, object_info, lambda words: self._say(job, words)):
             self._say(job, "Preprocessing")
-            for client in self._pool.clients:
-                client.forget_object_info()  # it lists the files that were there
             object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
             return job.prompt
@@ -531,6 +529,8 @@ class Pipeline:
         self._log.hold(job)
         job.end(state, message, int(time.time() * 1000), failure)
         self._inputs.release(job.id)
+        if self._models is not None:
+            self._models.release(job.id)
         self._cancelled.discard(job.id)
         self._begun.discard(job.id)
         self._expired.discard(job.id)

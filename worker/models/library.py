@@ -8,7 +8,7 @@ from pathlib import Path
 
 from worker.errors import SettingsInvalid
 from worker.models.download.credentials import BearerToken
-from worker.models.download.downloader import DownloadLimits, ModelDownloader
+from worker.models.download.downloader import DownloadLimits, MakeRoom, ModelDownloader, keep_all
 from worker.models.download.open_source import SourceAccess, SourceOpener, hosts_of
 from worker.models.download.transfer import TransferLimits
 from worker.models.errors import ManifestInvalid
@@ -33,9 +33,10 @@ class ModelLibrary:
     read_access: Callable[[], SourceAccess]
     limits: DownloadLimits
 
-    def downloader(self) -> ModelDownloader:
+    def downloader(self, make_room: MakeRoom = keep_all) -> ModelDownloader:
         """Return a new downloader, which its owner closes; on a running event loop. Raises SettingsInvalid."""
-        return ModelDownloader(self.directory, SourceOpener(self.read_access()), self.limits, self.lock_path)
+        opener = SourceOpener(self.read_access())
+        return ModelDownloader(self.directory, opener, self.limits, self.lock_path, make_room=make_room)
 
 
 def build_library(settings: Settings) -> ModelLibrary:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import GIB, LOWER, NaturalInt, PositiveInt, PositiveSeconds, Section, env
+from worker.settings.section import GIB, LOWER, CommaList, NaturalInt, PositiveInt, PositiveSeconds, Section, env
 
 FetchMissing = Literal["off", "manifest", "any"]
 
@@ -52,12 +52,31 @@ class ModelSettings(Section):
     max_request_bytes: Annotated[PositiveInt, env("MODEL_MAX_BYTES")] = 64 * GIB
     """Largest model file that a job may fetch from an address of its own (`FETCH_MISSING=any`)."""
 
+    disk_bytes: Annotated[NaturalInt, env("MODEL_DISK_BYTES")] = 0
+    """Bytes that downloaded model files may take; above them files that no job needs are removed. 0: no limit."""
+
+    eviction: Annotated[Literal["lru", "gdsf", "ttl"], LOWER, env("MODEL_EVICTION")] = "lru"
+    """Files removed first ([model files](model_files.md#the-disk-as-a-cache)): `lru` the longest unused, `gdsf` those
+    whose download costs least for their size and use, `ttl` those unused for `MODEL_TTL`, even where there is room."""
+
+    unused_seconds: Annotated[PositiveSeconds, env("MODEL_TTL")] = 7 * 86400.0
+    """Seconds without use after which `MODEL_EVICTION=ttl` removes a downloaded model file."""
+
+    shared_directories: Annotated[CommaList[Path], env("MODEL_SHARED_DIRECTORIES")] = ()
+    """Comma list of folders laid out as `models/`, on a shared volume for instance, from which missing files are copied
+    before any other source is read. Nothing is written there."""
+
     timeout_seconds: Annotated[PositiveSeconds, env("MODEL_TIMEOUT")] = 30.0
     """Seconds without a byte after which a model's download is tried again."""
 
     tokens: Annotated[Annotated[SecretStr, AfterValidator(_check_tokens)], env("MODEL_TOKENS")] = SecretStr("")
     """Comma list of `https://host/folder=token`: bearer tokens for downloads from these addresses. `HF_TOKEN` and
     `CIVITAI_TOKEN` are for the hub and Civitai."""
+
+    @property
+    def limits_disk(self) -> bool:
+        """True if files are ever evicted."""
+        return self.disk_bytes > 0 or self.eviction == "ttl"
 
     def manifest_path(self, base_directory: Path) -> Path | None:
         """Return the manifest to read; None without one."""

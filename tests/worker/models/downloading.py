@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from tests.worker.models.model_server import ModelServer
 from worker.backoff import Backoff
-from worker.models.download.downloader import DownloadLimits, ModelDownloader
+from worker.models.download.downloader import DownloadLimits, ModelDownloader, keep_all
 from worker.models.download.open_source import SourceAccess, SourceOpener
 from worker.models.download.transfer import TransferLimits
 from worker.models.entry import ModelEntry
@@ -44,7 +44,7 @@ def access_to(server: ModelServer, **fields: Any) -> SourceAccess:
 
 @asynccontextmanager
 async def downloader_at(
-    models: Path, access: SourceAccess, make_room: Any = lambda num_bytes: None, **limits: Any
+    models: Path, access: SourceAccess, make_room: Any = keep_all, **limits: Any
 ) -> AsyncIterator[ModelDownloader]:
     """Run a downloader into a folder; its lock file lies beside it."""
     given = DownloadLimits(**{"transfer": QUICK, **limits})

@@ -230,13 +230,15 @@ async def test_a_file_of_this_machine_is_copied(tmp_path: Path, server: ModelSer
 
 
 async def test_a_full_disk_is_named_before_a_byte_is_written(server: ModelServer, tmp_path: Path) -> None:
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
     free = shutil.disk_usage(tmp_path).free
     limits = {"min_free_bytes": free + BLOCK_BYTES}
-    async with downloader_at(tmp_path / "models", access_to(server), make_room=asked.append, **limits) as downloader:
+    async with downloader_at(
+        tmp_path / "models", access_to(server), make_room=lambda *given: asked.append(given), **limits
+    ) as downloader:
         with pytest.raises(DiskFull, match=r"no room on the disk; \d+ bytes are to be fetched"):
             await downloader.fetch(entry_of(f"{server.url}/b/small.safetensors"))
-    assert asked and asked[0] > 0
+    assert asked[0][0] == len(LARGE) and asked[0][1] > 0
     assert not list((tmp_path / "models" / ".downloads").rglob("*.part"))
 
 

@@ -195,3 +195,39 @@ async def test_downloads_in_flight_are_listed(server: ModelServer, tmp_path: Pat
         server.hold.set()
         await task
         assert front.front.services.models.in_flight() == []
+
+
+async def test_files_above_the_limit_make_room_and_are_fetched_again(server: ModelServer, tmp_path: Path) -> None:
+    models = tmp_path / "base" / "models" / "checkpoints"
+    limit = len(server.files[f"/{NAMES[0]}"]) + 1000
+    server.files["/third.safetensors"] = checkpoint(100_000)
+    changes = {"model_disk_bytes": limit, "model_eviction": "lru", "allowed_private_hosts": "127.0.0.1"}
+    async with front_with(tmp_path, server, "any", **changes) as front:
+        for name in ("third.safetensors", "fourth.safetensors", "third.safetensors"):
+            server.files[f"/{name}"] = checkpoint(100_000)
+            fields = {"extra_data": page_with_address(f"{server.url}/{name}", name)}
+            assert (await front.sync(drawing(name), **fields)).status_code == 200
+            assert [path.name for path in models.glob("*.safetensors")] == [name]
+        text = (await front.http.get("/metrics")).text
+    assert "darkroom_model_files_evicted_total 2.0" in text
+    assert 'darkroom_model_file_lookups_total{level="network"} 3.0' in text
+    assert 'darkroom_model_file_fetches_total{outcome="fetched"} 3.0' in text
+
+
+async def test_a_shared_volume_is_read_before_the_network(server: ModelServer, tmp_path: Path) -> None:
+    shared = tmp_path / "volume" / "checkpoints"
+    shared.mkdir(parents=True)
+    (shared / NAMES[0]).write_bytes(checkpoint(5000))
+    (shared / "only-there.safetensors").write_bytes(checkpoint(100))
+    async with front_with(tmp_path, server, model_shared_directories=str(tmp_path / "volume")) as front:
+        hints = (await front.http.get("/models/hint", params={"name": [*NAMES, "only-there.safetensors", "x"]})).json()
+        assert hints["asked"][NAMES[0]] == "shared" and hints["asked"][NAMES[1]] == "network"
+        assert (await front.sync(drawing(NAMES[0], "only-there.safetensors"))).status_code == 200
+        text = (await front.http.get("/metrics")).text
+        hints = (await front.http.get("/models/hint", params={"name": [NAMES[0], "x"]})).json()
+    assert server.heads == [] and 'darkroom_model_file_lookups_total{level="shared"} 2.0' in text
+    assert hints["asked"] == {NAMES[0]: "disk", "x": "none"}
+    assert [file["place"] for file in hints["files"]] == [
+        f"checkpoints/{name}" for name in (NAMES[0], "only-there.safetensors")
+    ]
+    assert (shared / NAMES[0]).is_file() and not list(shared.glob(".*"))

@@ -18,7 +18,7 @@ COUNTS = frozenset(
         *("darkroom_jobs", "darkroom_queue_jobs", "darkroom_webhooks", "darkroom_cpu_cores", "darkroom_front_tasks"),
         *("darkroom_front_threads", "darkroom_engine_prompts", "darkroom_benchmark_verdict", "darkroom_engine_state"),
         *("darkroom_ready", "darkroom_engine_up", "darkroom_operator_needed", "darkroom_gpu_throttled"),
-        "darkroom_engine_seconds_without_progress",
+        *("darkroom_engine_seconds_without_progress", "darkroom_model_file_downloads"),
     }
 )
 """Plain numbers: of things, and of what is true."""

@@ -36,7 +36,14 @@ LAST = (1 << 62,)
 """Priority of a download that nothing waits for."""
 
 Priority = tuple[int, ...]
+MakeRoom = Callable[[int, int], None]
+"""Evicts files before so many bytes come, for whose place so many bytes of the disk are lacking."""
+
 log = structlog.get_logger("models")
+
+
+def keep_all(num_bytes: int, lacking_bytes: int) -> None:
+    """Evict nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ class ModelDownloader:
         limits: DownloadLimits,
         lock_path: Path,
         *,
-        make_room: Callable[[int], None] = lambda num_bytes: None,
+        make_room: MakeRoom = keep_all,
     ) -> None:
         self._models = models_directory
         self._opener = opener
@@ -267,10 +274,8 @@ class ModelDownloader:
             if item.entry.place != entry.place and item.turn is None and item.progress.done_bytes
         )
         needed = num_bytes + others + self._limits.min_free_bytes
+        self._make_room(num_bytes, max(0, needed - shutil.disk_usage(self._models).free))
         free = shutil.disk_usage(self._models).free
-        if free < needed:
-            self._make_room(needed - free)
-            free = shutil.disk_usage(self._models).free
         if free < needed:
             raise DiskFull(
                 f"{entry.place}: no room on the disk; {num_bytes} bytes are to be fetched, {free} are free, and "

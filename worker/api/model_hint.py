@@ -1,0 +1,90 @@
+"""GET /models/hint: which model files this worker has at which level, for gateways and autoscalers that route by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+
+from worker.api.declared import refusals
+from worker.api.replies import ModelHints
+from worker.api.results import check_caller, services_of
+from worker.errors import EngineUnreachable
+from worker.models.files import list_models
+from worker.services import Services
+
+router = APIRouter(tags=["worker"])
+
+MEMORY_SECONDS: Final = 2.0
+MAX_NAMES: Final = 100
+
+
+@router.get(
+    "/models/hint",
+    operation_id="get_model_hint",
+    response_model=ModelHints,
+    responses=refusals(401, 403, 429),
+)
+async def hint(
+    request: Request,
+    name: Annotated[list[str], Query(description="Files to tell the level of", max_length=MAX_NAMES)] = [],  # noqa: B006
+) -> dict[str, Any]:
+    """Return the model files of this worker, those under way, the models that its engines hold, and the disk's room."""
+    check_caller(request)
+    services = services_of(request)
+    models = services.models
+    on_disk = await asyncio.to_thread(list_models, models.library.directory)
+    uses = {use.place: use for use in await asyncio.to_thread(models.disk.listed)}
+    files = [
+        {
+            "place": file.name,
+            "size_bytes": file.size_bytes,
+            "used_at": uses[file.name].used_at_seconds if file.name in uses else None,
+            "num_uses": uses[file.name].num_uses if file.name in uses else 0,
+        }
+        for file in on_disk
+    ]
+    fetching = [
+        {"name": item.name, "percent": round(item.percent, 1), "size_bytes": item.total_bytes or None}
+        for item in models.in_flight()
+    ]
+    there, coming = {file.name for file in on_disk}, {item.name for item in models.in_flight()}
+    return {
+        "files": files,
+        "fetching": fetching,
+        "loaded": await _loaded(services),
+        "asked": {item: await asyncio.to_thread(_level_of, services, item, there, coming) for item in name},
+    }
+
+
+def _level_of(services: Services, name: str, there: set[str], coming: set[str]) -> str:
+    """Return the nearest level that has a file: `disk`, `fetching`, `shared`, `network`, or `none`."""
+    if any(place == name or place.partition("/")[2] == name for place in there):
+        return "disk"
+    if name in coming or name.partition("/")[2] in coming:
+        return "fetching"
+    return services.models.level_beyond_disk(name)
+
+
+async def _loaded(services: Services) -> list[dict[str, Any]]:
+    """Return the models that engines of ours hold, as they report them; an engine that does not answer is left out."""
+    found: list[dict[str, Any]] = []
+    for engine in services.pool.clients_serving:
+        if engine.has_check:
+            try:
+                _, answer = await engine.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)
+            except EngineUnreachable:
+                continue
+            models = answer.get("models")
+            found += (
+                [_as_json(item) for item in models if isinstance(item, Mapping)] if isinstance(models, list) else []
+            )
+    return found
+
+
+def _as_json(model: Mapping[str, Any]) -> dict[str, Any]:
+    is_on_device = bool(model.get("on_device")) and bool(model.get("loaded_bytes"))
+    level = "vram" if is_on_device else "ram" if model.get("ram_bytes") or model.get("loaded_bytes") else "file"
+    return {"name": str(model.get("name")), "level": level, "size_bytes": model.get("size_bytes")}
