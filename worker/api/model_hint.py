@@ -50,13 +50,24 @@ async def hint(
         {"name": item.name, "percent": round(item.percent, 1), "size_bytes": item.total_bytes or None}
         for item in models.in_flight()
     ]
+    loaded = await _loaded(services)
     there, coming = {file.name for file in on_disk}, {item.name for item in models.in_flight()}
     return {
         "files": files,
         "fetching": fetching,
-        "loaded": await _loaded(services),
-        "asked": {item: await asyncio.to_thread(_level_of, services, item, there, coming) for item in name},
+        "loaded": loaded,
+        "asked": {
+            item: _level_in_memory(item, loaded) or await asyncio.to_thread(_level_of, services, item, there, coming)
+            for item in name
+        },
     }
+
+
+def _level_in_memory(name: str, loaded: list[dict[str, Any]]) -> str:
+    """Return `vram` or `ram` where an engine holds a part of a file; our engine names a part by its file and role."""
+    file_name = name.rpartition("/")[2]
+    levels = {model["level"] for model in loaded if f"{model['name']} ".startswith(f"{file_name} ")}
+    return next((level for level in ("vram", "ram") if level in levels), "")
 
 
 def _level_of(services: Services, name: str, there: set[str], coming: set[str]) -> str:

@@ -175,7 +175,7 @@ class LoadedModel(Reply):
 
 
 class ModelHints(Reply):
-    """Model files of a worker by level. `asked`: `disk`, `fetching`, `shared`, `network` or `none` by name."""
+    """Model files by level. `asked`: `vram`, `ram`, `disk`, `fetching`, `shared`, `network` or `none` by name."""
 
     files: list[ModelFileEntry]
     fetching: list[FetchingModel]

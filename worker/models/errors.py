@@ -82,3 +82,9 @@ class DiskFull(SourceFailed):
 
     exit_code = 8
     code = "model_disk_full"
+
+
+class DiskUnwritable(DiskFull):
+    """Error for a models folder that cannot be written: read-only, of another user, or not a folder."""
+
+    code = "model_disk_unwritable"

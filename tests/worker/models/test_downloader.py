@@ -18,6 +18,7 @@ from worker.models.download.part_file import BLOCK_BYTES
 from worker.models.download.transfer import RUN_BYTES, TransferLimits
 from worker.models.errors import (
     DiskFull,
+    DiskUnwritable,
     DownloadBroke,
     ModelBroken,
     SourceFailed,
@@ -240,6 +241,12 @@ async def test_a_full_disk_is_named_before_a_byte_is_written(server: ModelServer
             await downloader.fetch(entry_of(f"{server.url}/b/small.safetensors"))
     assert asked[0][0] == len(LARGE) and asked[0][1] > 0
     assert not list((tmp_path / "models" / ".downloads").rglob("*.part"))
+
+
+async def test_a_models_folder_that_cannot_be_written_is_named(server: ModelServer, tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("a file")
+    with pytest.raises(DiskUnwritable, match="the models folder cannot be written: "):
+        await fetched(tmp_path, server, HUB)
 
 
 async def test_ten_that_wait_get_one_download(server: ModelServer, tmp_path: Path) -> None:

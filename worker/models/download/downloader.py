@@ -24,7 +24,7 @@ from worker.models.download.part_file import PartFile, discard
 from worker.models.download.throttle import Throttle
 from worker.models.download.transfer import MAX_FILE_BYTES, Expected, Received, Transfer, TransferLimits
 from worker.models.entry import ModelEntry
-from worker.models.errors import DiskFull, ModelBroken, ModelsError, SourceFailed, SourceMissing
+from worker.models.errors import DiskFull, DiskUnwritable, ModelBroken, SourceFailed, SourceMissing
 from worker.models.files import checksum_path, find_file_problem
 from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
 from worker.models.sources import Source
@@ -163,6 +163,8 @@ class ModelDownloader:
             await self._turn(download)
             try:
                 return await self._bring(download)
+            except OSError as error:
+                raise _disk_error(download.entry, error) from None
             finally:
                 self._num_running -= 1
                 self._next_turn()
@@ -226,8 +228,6 @@ class ModelDownloader:
                 log.warning("model source failed", model=entry.name, reason=str(failed))
                 failures.append(failed)
                 continue
-            except OSError as error:
-                raise _disk_error(entry, error) from None
             await asyncio.to_thread(self._place, entry, part, target, received, str(source))
             log.info("model fetched", model=entry.name, size_bytes=received.size_bytes, source=str(source))
             return target
@@ -306,10 +306,10 @@ def _find_problem(shown: str, part: Path, entry: ModelEntry, received: Received)
     return None if problem is None else f"{shown}: {entry.name} {problem}; it was removed"
 
 
-def _disk_error(entry: ModelEntry, error: OSError) -> ModelsError:
+def _disk_error(entry: ModelEntry, error: OSError) -> DiskFull:
     if error.errno in FULL_DISK:
         return DiskFull(f"{entry.place}: the disk is full; what came is kept and resumed")
-    return ModelsError(f"{entry.place}: cannot be written: {error.strerror or error}")
+    return DiskUnwritable(f"{entry.place}: the models folder cannot be written: {error.strerror or error}")
 
 
 def _most_telling(entry: ModelEntry, failures: list[SourceFailed]) -> SourceFailed:
