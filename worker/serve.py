@@ -24,6 +24,8 @@ from worker.listener.certificate import Certificate
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import raise_open_files
 from worker.listener.server import GuardedServer
+from worker.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
+from worker.listener.web_socket import GuardedWebSocket
 from worker.observe.log_markers import write_marker
 from worker.observe.logs import LogForm, Redaction, set_up_logs
 from worker.observe.prompt_texts import PromptTexts
@@ -151,7 +153,8 @@ def server_config(settings: Settings, front: Front) -> uvicorn.Config:
         create_app(front.services, front.lifespan()),
         host=settings.listen_host,
         port=settings.listener.port,
-        ws="none",
+        ws=GuardedWebSocket,
+        **WEB_SOCKET_OPTIONS,
         backlog=min(BACKLOG, front.services.connections.limits.max_connections),
         access_log=False,
         log_config=None,

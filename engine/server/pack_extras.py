@@ -1,4 +1,4 @@
-"""Extras that packs of custom nodes bring for ComfyUI's web interface: translations, example workflows, blueprints."""
+"""Extras of node packs for ComfyUI's web interface: translations, example workflows, blueprints."""
 
 from __future__ import annotations
 

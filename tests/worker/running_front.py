@@ -20,6 +20,8 @@ from worker.app import create_app
 from worker.autoscaler.vast.timing import VastTiming
 from worker.listener.certificate import Certificate
 from worker.listener.server import GuardedServer
+from worker.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
+from worker.listener.web_socket import GuardedWebSocket
 from worker.settings.environment import load_settings
 from worker.settings.settings import Settings
 from worker.startup import Front
@@ -114,7 +116,8 @@ async def running_front(
         log_config=None,
         access_log=False,
         server_header=False,
-        ws="none",
+        ws=GuardedWebSocket,
+        **WEB_SOCKET_OPTIONS,
         timeout_graceful_shutdown=1,
     )
     certificate = None if tls is None else Certificate(tls)

@@ -13,6 +13,7 @@ import base64
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -35,6 +36,14 @@ MIN_PAUSE_SECONDS = 0.02  # limits the event rate of a graph of thousands of sma
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a job's stream. `id` is the job's `seq`, 0 before it has one."""
+
+    id: int
+    data: Mapping[str, object]
+
+
 @router.get(
     "/stream/{job_id}",
     operation_id="stream",
@@ -50,14 +59,24 @@ async def stream(job_id: str, request: Request) -> Response:
 
 
 def stream_of(job: Job, request: Request, *, is_new: bool = False) -> StreamingResponse:
-    return StreamingResponse(_events(job, request, is_new), media_type="text/event-stream", headers=HEADERS)
+    content = _as_text(events_of(job, request, is_new=is_new))
+    return StreamingResponse(content, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str]:
+async def _as_text(events: AsyncIterator[Event | None]) -> AsyncIterator[str]:
+    async for event in events:
+        if event is None:
+            yield ": keep-alive\n\n"
+        else:
+            yield f"id: {event.id}\ndata: {finite_json.dumps(event.data)}\n\n"
+
+
+async def events_of(job: Job, request: Request, *, is_new: bool = False) -> AsyncIterator[Event | None]:
+    """Yield a job's events to its result; None where a connection that is silent for long needs a sign of life."""
     services, began = services_of(request), time.monotonic()
     if is_new:
         first = {"request_id": job.public_id, "status": "queued", "message": job.message, "timestamp": time.time()}
-        yield _event(0, first)
+        yield Event(0, first)
     with services.pipeline.feed.watch(job.id) as changed:
         shown: dict[str, Any] = {}
         shown_frame: PreviewFrame | None = None
@@ -66,7 +85,7 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
             changed.clear()
             if services.pipeline.is_deferred(job):
                 message = "The worker is shutting down; the job is kept and goes on when it starts again"
-                yield _event(
+                yield Event(
                     job.seq, {"request_id": job.public_id, "status": "error", "message": message, **_times(began)}
                 )
                 return
@@ -75,16 +94,16 @@ async def _events(job: Job, request: Request, is_new: bool) -> AsyncIterator[str
                 preview = {} if frame is None or frame is shown_frame else {"preview": _preview(frame)}
                 shown, shown_frame, sent_at, seq = snapshot, frame, time.monotonic(), job.seq
                 await services.store.settle(job)
-                yield _event(seq, {**snapshot, **preview, **_times(began)})
+                yield Event(seq, {**snapshot, **preview, **_times(began)})
             elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
                 sent_at = time.monotonic()
-                yield ": keep-alive\n\n"
+                yield None
             await asyncio.sleep(MIN_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await changed.wait()
     result = result_of(job, await public_outputs(job, request))
-    yield _event(job.seq, {"request_id": job.public_id, "status": "final_result", "result": result, **_times(began)})
+    yield Event(job.seq, {"request_id": job.public_id, "status": "final_result", "result": result, **_times(began)})
 
 
 def _snapshot(services: Services, job: Job) -> dict[str, object]:
@@ -107,7 +126,3 @@ def _preview(frame: PreviewFrame) -> dict[str, str]:
 
 def _times(began: float) -> dict[str, float]:
     return {"timestamp": time.time(), "elapsed_time": round(time.monotonic() - began, 3)}
-
-
-def _event(event_id: int, data: Mapping[str, object]) -> str:
-    return f"id: {event_id}\ndata: {finite_json.dumps(data)}\n\n"

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from worker.listener.connections import Connection, ConnectionTable, Slot
+from worker.listener.web_socket import GuardedWebSocket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -149,7 +151,7 @@ class GuardedProtocol(HttpToolsProtocol):
             is_probe = self.parser.get_method() in (b"GET", b"HEAD") and path in PROBE_PATHS
             self.app = self._real_app if is_probe else self._busy
         super().on_headers_complete()
-        if self._connection.slot is Slot.PROBE:
+        if self._connection.slot is Slot.PROBE and self.cycle is not None:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -177,6 +179,20 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self._is_in_head:
             self._unset_keepalive_if_required()
             self._set_timer(LINGER_SECONDS, self.transport.abort)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection to the WebSocket protocol, counted as before. One for probes may not have one."""
+        if self._is_over:
+            return
+        self._is_over = True  # for this protocol
+        self._stop_timer()
+        if self._connection.slot is Slot.PROBE:
+            self.transport.abort()
+            return
+        super().handle_websocket_upgrade()
+        protocol = self.transport.get_protocol()
+        if isinstance(protocol, GuardedWebSocket):
+            protocol.on_lost = partial(self._table.release, self._connection)
 
     # time limits
 
