@@ -13,10 +13,11 @@ from tests.browser.visitor import visitor
 from tests.flow.running_worker import RunningWorker, running_worker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+TIMINGS = {"queued_at_ms": 1763708400000, "total_ms": 1500}
 APPLE = "a red apple on a blue background"
 
 
@@ -124,5 +125,21 @@ def test_keys_are_asked_for_and_the_operator_sees_the_engines(browser: Browser, 
         page.get_by_role("cell", name="darkroom-emoji").first.wait_for()
         assert "No job waits or runs." in page.inner_text("#queue")
         guest.keep_picture("page_admin")
-        refused = [line for line in guest.complaints if not re.search("40[13]", line)]
+        refused = [line for line in guest.complaints if not re.search("40[13]|/jobs", line)]
         assert not refused
+
+
+def test_the_operator_sees_the_last_jobs_and_those_that_failed(browser: Browser, worker: RunningWorker) -> None:
+    job = {"id": "broken", "owner": "shop", "status": "failed", "message": "Generation failed", "timings": TIMINGS}
+
+    def answer(route: Route) -> None:
+        route.fulfill(json={"jobs": [{**job, "error": {"message": "<b>out of memory</b>"}}], "next_cursor": None})
+
+    with visitor(browser) as guest:
+        page = guest.page
+        page.route("**/jobs?*", answer)
+        page.goto(f"{worker.url}/admin")
+        page.get_by_role("cell", name="<b>out of memory</b>").wait_for()
+        with page.expect_request(re.compile("state=failed")):
+            page.select_option("#jobs-state", "failed")
+        assert not guest.complaints

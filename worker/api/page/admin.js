@@ -6,6 +6,7 @@ import { KeyField } from "./key_field.js";
 
 const REFRESH_MS = 3000;
 const DEAD_SHOWN = 50;
+const JOBS_SHOWN = 30;
 
 const keyField = new KeyField(() => refresh());
 let isAsking = false;
@@ -14,8 +15,8 @@ async function refresh() {
   if (isAsking) return;
   isAsking = true;
   try {
-    const [worker, engines, queue, dead] = await Promise.all([
-      ask("worker"), ask("engines"), ask("queue-info"), ask(`webhooks?state=dead&limit=${DEAD_SHOWN}`),
+    const [worker, engines, queue, dead, jobs] = await Promise.all([
+      ask("worker"), ask("engines"), ask("queue-info"), ask(`webhooks?state=dead&limit=${DEAD_SHOWN}`), lastJobs(),
     ]);
     keyField.hide();
     show(at("problem"), "");
@@ -24,6 +25,8 @@ async function refresh() {
     at("queue").replaceChildren(queueTable(queue));
     at("engines").replaceChildren(...engines.map(engineCard));
     at("dead").replaceChildren(deadTable(dead));
+    at("jobs-section").hidden = jobs === null;
+    if (jobs) at("jobs").replaceChildren(jobsTable(jobs));
   } catch (refusal) {
     if (!refusal.needsKey) show(at("problem"), refusal.message);
     else if (keyField.form.hidden) keyField.ask(key.get() ? refusal.message : "");
@@ -53,6 +56,28 @@ function queueTable({ jobs = [], seconds_per_job: pace, estimated_wait_seconds: 
   const about = `${plural(jobs.length, "job")}, ${pace ? duration(pace) : "–"} a job, a new one would wait ${duration(wait)}`;
   return make("div", {}, make("p", { className: "note" }, about),
     table(["Id", "Owner", "Status", "Priority", "Progress", "Wait", ""], rows, "No job waits or runs."));
+}
+
+/** Return the newest jobs on disk; null from a worker that does not list them. */
+async function lastJobs() {
+  const state = at("jobs-state").value;
+  const query = new URLSearchParams({ limit: JOBS_SHOWN, ...(state ? { state } : {}) });
+  return ask(`jobs?${query}`).catch((refusal) => {
+    if (refusal.status === 404) return null;
+    throw refusal;
+  });
+}
+
+function jobsTable({ jobs }) {
+  const rows = jobs.map((job) => [
+    job.id,
+    job.owner || "–",
+    job.status,
+    new Date(job.timings.queued_at_ms).toLocaleString(),
+    job.timings.total_ms ? duration(job.timings.total_ms / 1000) : "–",
+    job.error ? job.error.message : job.message,
+  ]);
+  return table(["Id", "Owner", "Status", "Arrived", "Time", "Message"], rows, "There is none.");
 }
 
 function engineCard(engine) {
@@ -101,5 +126,6 @@ function button(words, act) {
   return element;
 }
 
+at("jobs-state").addEventListener("change", refresh);
 setInterval(() => document.hidden || refresh(), REFRESH_MS);
 refresh();
