@@ -8,11 +8,13 @@ choose another level to step down to, so they are written here again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from engine.diffusion.brownian import brownian_noise_sampler
+from engine.diffusion.flow_levels import levels_with_ratio, model_sampling_of
 from engine.diffusion.model_sampling_variants import RectifiedFlow
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs, OptionDict
@@ -25,19 +27,14 @@ from engine.diffusion.samplers import (
     to_d,
 )
 from engine.diffusion.samplers_cfg_pp import UnconditionalWatch
+from engine.diffusion.samplers_sde_flow import sample_dpmpp_sde_flow
 
-FIRST_PERCENT = 1e-4  # pure noise has no ratio: the first step starts this far into the schedule instead
 BEFORE_NOISE = 0.9999
 LAST_LEVEL = 0.001
 
 Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (x, sigma []) -> denoised
 Step = Callable[[Denoise, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # (denoise, x, denoised, sigma, the level to go down to, above 0) -> x there
-
-
-def model_sampling_of(model: object) -> object | None:
-    """Return the parameterisation under a sampler's model; None where it is a plain function."""
-    return getattr(getattr(getattr(model, "inner_model", None), "inner_model", None), "model_sampling", None)
 
 
 def or_for_flow(sampler: SamplerFunction, for_flow: SamplerFunction) -> SamplerFunction:
@@ -71,9 +68,7 @@ def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_t
         if len(sigmas) <= 1:
             return x
         schedule: Any = model_sampling_of(model)
-        levels = sigmas.clone()
-        if levels[0] >= 1:
-            levels[0] = schedule.percent_to_sigma(FIRST_PERCENT)
+        levels = levels_with_ratio(sigmas, model)
         ratios = levels / (1 - levels)
         exact: dict[float, torch.Tensor] = dict(zip(ratios.tolist(), levels, strict=True))
 
@@ -272,9 +267,10 @@ def with_flows(samplers: Mapping[str, SamplerFunction]) -> dict[str, SamplerFunc
     again: dict[str, SamplerFunction] = {
         "euler_ancestral": ancestral(euler_step), "dpm_2_ancestral": ancestral(dpm_2_step),
         "dpmpp_2s_ancestral": ancestral(dpmpp_2s_step), "lcm": sample_lcm_flow,
+        "dpmpp_sde": sample_dpmpp_sde_flow, "dpmpp_sde_gpu": partial(sample_dpmpp_sde_flow, noise_on_cpu=False),
         "euler_cfg_pp": sample_euler_cfg_pp_flow, "euler_ancestral_cfg_pp": sample_euler_ancestral_cfg_pp_flow,
     }  # fmt: skip
-    of_path = [f"{name}{device}" for name in ("dpmpp_sde", "dpmpp_2m_sde", "dpmpp_2m_sde_heun", "dpmpp_3m_sde")
+    of_path = [f"{name}{device}" for name in ("dpmpp_2m_sde", "dpmpp_2m_sde_heun", "dpmpp_3m_sde")
                for device in ("", "_gpu")]  # fmt: skip
     return {
         **samplers,

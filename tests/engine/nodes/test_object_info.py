@@ -66,6 +66,8 @@ def _input(item: Any, *, is_file: bool) -> Any:
     options = {key: value for key, value in (item[1] if len(item) > 1 else {}).items() if key != "tooltip"}
     if is_file:
         options.pop("options", None)
+    elif "options" in options:
+        options["options"] = [choice for choice in options["options"] if choice not in LATER_CHOICES]
     return [kind, options] if options else [kind]
 
 
