@@ -199,7 +199,7 @@ def text_encoders_of(files: Sequence[WeightFile], types: LoadTypes, text_type: s
         sources.sort(key=lambda item: family.text.index(item[0]))
         return _text_encoders(family, sources, _empty_encoders(sources, types), types)
     except NotRecognised as error:
-        raise BadModelFile(name, _described(error, *files), f"a text encoder of {registry.labels()}") from error
+        raise BadModelFile(name, _described(error, *files), registry.expected_text_encoders(text_type)) from error
 
 
 def load_text_encoder(path: Path, types: LoadTypes, text_type: str = "stable_diffusion") -> TextEncoderSet:

@@ -99,6 +99,15 @@ def described_defaults(family: ModelFamily, defaults: Defaults) -> dict[str, obj
     }
 
 
+def expected_text_encoders(text_type: str) -> str:
+    """Return the text encoders that a type of ComfyUI's loader nodes stands for, for error messages."""
+    fitting = [family for family in families() if text_type in family.comfyui.text_types]
+    if not fitting:
+        return f"a text encoder of {labels()}"
+    named = (f"{family.label} ({', '.join(item.encoding.key for item in family.text)})" for family in fitting)
+    return f"for type {text_type!r} those of {', '.join(named)}"
+
+
 def labels() -> str:
     """Return the families' names for people, for error messages."""
     return ", ".join(family.label for family in families())

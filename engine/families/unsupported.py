@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.architectures.latent_unet_shapes import FIRST, unet_traits
+from engine.architectures.latent_unet_shapes import FIRST, count_children, unet_traits
 from engine.families.base import Shapes
 
 # Beginnings of tensor names, most telling first.
@@ -30,6 +30,7 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     ("txt_in.individual_token_refiner.", "Hunyuan Video"),
     ("double_blocks.", "Flux"),
     ("joint_blocks.", "Stable Diffusion 3"),
+    ("txtfusion.", "Krea 2"),
     ("transformer_blocks.0.img_mod.", "Qwen-Image"),
     ("double_layers.", "AuraFlow"),
     ("caption_projection.0.linear.", "HiDream"),
@@ -47,7 +48,10 @@ NETWORKS: tuple[tuple[str, str], ...] = (
 TEXT_NETWORKS: tuple[tuple[str, str], ...] = (
     ("encoder.block.0.layer.0.SelfAttention.", "a T5 text encoder"),
     ("model.embed_tokens.", "a language model"),
+    ("model.language_model.", "a language model that sees pictures"),
 )
+# Prefixes of the layers of language models, without and with an encoder of pictures beside them.
+LANGUAGE_PREFIXES = (("model.", "a language model"), ("model.language_model.", "a language model that sees pictures"))
 PARTS: tuple[tuple[str, str], ...] = (
     ("text_model.encoder.", "a CLIP text encoder"),
     ("decoder.conv_in.", "a VAE"),
@@ -74,11 +78,22 @@ def describe(shapes: Shapes) -> str:
         or _describe_lora(shapes)
         or _describe_network(shapes)
         or _describe_unet(shapes)
+        or _describe_language_model(shapes)
         or _first((*PARTS, *TEXT_NETWORKS), shapes)
     )
     if described is not None:
         return described
     return f"{len(shapes)} tensors of no known network" + (f", {next(iter(shapes))!r} first" if shapes else "")
+
+
+def _describe_language_model(shapes: Shapes) -> str | None:
+    """Describe a language model by its size, which tells apart those that families read; None for other files."""
+    for prefix, what in LANGUAGE_PREFIXES:
+        rows = shapes.get(f"{prefix}embed_tokens.weight", ())
+        num_layers = count_children(shapes, f"{prefix}layers")
+        if len(rows) == 2 and num_layers:
+            return f"{what}, of {num_layers} layers and width {rows[1]}"
+    return None
 
 
 def _describe_lora(shapes: Shapes) -> str | None:

@@ -18,6 +18,7 @@ from engine.diffusion.ksampler import fix_empty_latent_channels
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily
+from engine.families.unsupported import describe
 from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.library.model.lora import with_lora
 from engine.store.model_store import denoiser
@@ -149,8 +150,18 @@ def test_a_text_encoder_of_another_family_is_refused_by_its_type(family: ModelFa
     path = tmp_path / "encoder.safetensors"
     write_safetensors(path, {"some.weight": torch.zeros(2, 2)})
     for text_type in family.comfyui.text_types:
-        with pytest.raises(BadModelFile, match=r"encoder.safetensors: .*; expected"):
+        with pytest.raises(BadModelFile, match=r"encoder.safetensors: .*; expected") as refused:
             load_text_encoders([path], LoadTypes(), text_type)
+        assert all(name in str(refused.value) for name in (repr(text_type), family.label, family.text[0].encoding.key))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "what"),
+    [("model.", "a language model"), ("model.language_model.", "a language model that sees pictures")],
+)
+def test_a_language_model_of_another_family_is_named_by_its_size(prefix: str, what: str) -> None:
+    shapes = {f"{prefix}embed_tokens.weight": (100, 2048), f"{prefix}layers.27.mlp.up_proj.weight": (8, 2048)}
+    assert describe(shapes) == f"{what}, of 28 layers and width 2048"
 
 
 @every_family
