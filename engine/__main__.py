@@ -3,6 +3,7 @@
 python -m engine [flags]                     serve (see --help)
 python -m engine random-checkpoint PATH      write a small checkpoint of random weights
 python -m engine nodes list|check|install    custom nodes
+python -m engine media-facts FILE…           size, frames and duration of videos and sounds
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 RANDOM_CHECKPOINT = "random-checkpoint"
 NODES = "nodes"
+MEDIA_FACTS = "media-facts"
 TRIAL = "trial"  # of one pack, in a child process of the engine
 MOST_DEVICES = 32  # in one machine, as ComfyUI counts them
 
@@ -38,6 +40,10 @@ def main(arguments: Sequence[str]) -> int:
         from engine.custom_nodes.commands import main as nodes
 
         return nodes(arguments[1:])
+    if arguments[:1] == [MEDIA_FACTS]:
+        from engine.media.facts import main as media_facts
+
+        return media_facts(arguments[1:])
     return serve(arguments)
 
 

@@ -12,11 +12,13 @@ from modifiers.control_net import ControlNet
 from modifiers.edit import Edit
 from modifiers.hires_fix import HiresFix
 from modifiers.image_to_image import Image2Image
+from modifiers.image_to_video import Image2Video
 from modifiers.inpaint import Inpaint
 from modifiers.lora_text_to_image import LoraText2Image
 from modifiers.modifier import Choices, Modifier
 from modifiers.raw_workflow import RawWorkflow
 from modifiers.text_to_image import Text2Image
+from modifiers.text_to_video import Text2Video
 from modifiers.upscale import Upscale
 from modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
 from names.nearest import nearest_name
@@ -30,6 +32,8 @@ MODIFIERS: tuple[type[Modifier], ...] = (
     HiresFix,
     Upscale,
     Edit,
+    Text2Video,
+    Image2Video,
     RawWorkflow,
 )
 BUILT_IN = "built in"

@@ -221,7 +221,9 @@ class Defaults:
     `edit` says how a network of the family changes a picture after an instruction: by a text encoder that sees the
     picture too (`encoder`), or by the picture's latent alone (`references`); None where none does. `inpaint` is set for
     a network that sees the mask and the picture around it. `guidance` is what the network itself is given, `shift` that
-    of the noise levels; None: what stands in the network's own settings.
+    of the noise levels; None: what stands in the network's own settings. Of a network that draws videos, `video_latent`
+    is the node of its empty latent, `video_start` that of a video that begins with a picture, each None where it draws
+    none such; `frames` and `frame_rate` (frames a second) are those of a video.
     """
 
     width: int
@@ -235,6 +237,10 @@ class Defaults:
     inpaint: Literal["conditioning"] | None = None
     guidance: float | None = None
     shift: float | None = None
+    video_latent: str | None = None
+    video_start: str | None = None
+    frames: int | None = None
+    frame_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,24 @@ LOADER_INPUTS: Final[Mapping[str, str]] = {
 }
 """Names of inputs by which nodes load a denoising network, and the kind of file each names."""
 
-NETWORK_PARAMETERS: Final = ("edit", "inpaint", "guidance", "shift", "shift_by", "text_type")
+NETWORK_PARAMETERS: Final = (
+    "edit",
+    "inpaint",
+    "guidance",
+    "shift",
+    "shift_by",
+    "text_type",
+    "video_latent",
+    "video_start",
+)
 GUIDED_PASSES: Final = 2
+FRAMES_PER_LATENT_FRAME: Final = 4
 CFG_WITHOUT_GUIDANCE: Final = 1.0
+
+
+def latent_frames_of(frames: float) -> int:
+    """Return how many latent frames a video of so many frames has, as most families count them."""
+    return int((frames - 1) // FRAMES_PER_LATENT_FRAME) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,10 @@ class PictureDefaults:
     shift: float | None = None  # of the noise levels
     shift_by: str | None = None  # the node that shifts them
     text_type: str | None = None  # of the nodes that load text encoders
+    video_latent: str | None = None  # the node of a video's empty latent
+    video_start: str | None = None  # the node of a video that begins with a picture
+    frames: int | None = None  # of a video
+    frame_rate: float | None = None  # frames a second
 
     def of_network(self) -> dict[str, object]:
         """Return the parameters that depend on the kind of network, by name."""
@@ -61,10 +80,15 @@ class PictureDefaults:
         return {name: value for name, value in found.items() if value is not None}
 
     @property
+    def latent_frames(self) -> int:
+        """Latent frames of a video, 1 for pictures."""
+        return latent_frames_of(self.frames or 1)
+
+    @property
     def work(self) -> float:
-        """Pixels x steps x passes of the network."""
+        """Pixels x latent frames x steps x passes of the network."""
         passes = 1 if self.cfg == CFG_WITHOUT_GUIDANCE else GUIDED_PASSES
-        return self.width * self.height * self.steps * passes
+        return self.width * self.height * self.latent_frames * self.steps * passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +146,10 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             text_type=_text(described.get("text_type")),
             guidance=_number(described.get("guidance")),
             shift=_number(described.get("shift")),
+            video_latent=_text(described.get("video_latent")),
+            video_start=_text(described.get("video_start")),
+            frames=_count(described.get("frames")),
+            frame_rate=_number(described.get("frame_rate")),
         )
     except (LookupError, TypeError, ValueError):
         return None
@@ -135,6 +163,10 @@ def _read_variants(described: object) -> dict[str, PictureDefaults]:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _number(value: object) -> float | None:

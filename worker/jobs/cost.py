@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmark.qualify.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
-from worker.engines.families import Family, ModelFile, loaded_by
+from worker.engines.families import Family, ModelFile, latent_frames_of, loaded_by
 from worker.json_values import JsonObject, object_at
 from worker.workload import Workload
 
@@ -106,7 +106,9 @@ class _Graph:
 
     def sampler_cost(self, node_id: str) -> float:
         inputs, family = self._inputs(node_id), self._family(node_id)
-        unknown = UNIT_AREA if family is None else Area(family.default.width, family.default.height)
+        unknown = UNIT_AREA
+        if family is not None:
+            unknown = Area(family.default.width, family.default.height, family.default.latent_frames)
         share = self._area(node_id, unknown).pixels / UNIT_PIXELS * (1.0 if family is None else family.pixel_cost)
         return UNIT_COST * share * (self._steps(inputs) / UNIT_STEPS) * (self._passes(inputs) / UNIT_PASSES)
 
@@ -210,7 +212,7 @@ class _Graph:
         height = height or width * area.height_px / area.width_px
         batch = self._number(inputs.get("batch_size", area.batch), area.batch, 1, MAX_BATCH)
         frames = self._number(inputs.get("length", 1), 1, 1, MAX_BATCH)
-        return Area(_side(width), _side(height), int(batch * ((frames - 1) // 4 + 1)))
+        return Area(_side(width), _side(height), int(batch * latent_frames_of(frames)))
 
     def _batch(self, inputs: Mapping[str, object], area: Area, kind: str) -> int:
         if kind == "RepeatLatentBatch" or kind == "RepeatImageBatch":

@@ -36,6 +36,9 @@ def _picture_problems(work: PromptWork, node_id: str, picture: Picture, limits: 
         yield _over("batch", work, node_id, picture.batch_field, picture.batch, limits.max_batch)
     if limits.max_frames is not None and picture.frames_field and picture.frames > limits.max_frames:
         yield _over("frames", work, node_id, picture.frames_field, picture.frames, limits.max_frames)
+    video = picture.video_pixels
+    if limits.max_video_pixels is not None and video is not None and video > limits.max_video_pixels:
+        yield _over("video_pixels", work, node_id, picture.frames_field, video, limits.max_video_pixels)
 
 
 def _over(limit: str, work: PromptWork, node_id: str, field: str, found: float, allowed: int) -> Problem:

@@ -57,6 +57,11 @@ class Picture:
         pixels = UNIT_PIXELS if self.pixels is None else self.pixels
         return pixels * self.batch * ((self.frames - 1) // 4 + 1)
 
+    @property
+    def video_pixels(self) -> float | None:
+        """The pixels of all frames of one video; None where they are unknown, and for a picture."""
+        return None if self.pixels is None or not self.frames_field else self.pixels * self.frames
+
     def scaled(self, factor: float, field: str) -> Picture:
         if self.width_px is None or self.height_px is None:
             return self

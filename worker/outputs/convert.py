@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from worker.files.kinds import HEAD_BYTES, kind_of
 from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from worker.outputs.embedded import exif_of
+from worker.outputs.media_facts import UnreadableMedia, write_first_frame
 from worker.outputs.options import ImageFormat
 
 if TYPE_CHECKING:
@@ -61,6 +62,18 @@ def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, 
         raise ConversionFailed("the picture has too many pixels") from None
     except (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError) as error:  # of Pillow's coders
         raise ConversionFailed(f"the picture cannot be made {form} ({reason(error)})") from None
+
+
+def make_video_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
+    """Write a WebP thumbnail of a video's first frame, never larger than it is. Raises ConversionFailed."""
+    frame = target.with_suffix(".frame.png")
+    try:
+        write_first_frame(source, frame)
+        return make_thumbnail(frame, target, longer_side_px)
+    except UnreadableMedia as error:
+        raise ConversionFailed(f"no thumbnail can be made: {error}") from None
+    finally:
+        frame.unlink(missing_ok=True)
 
 
 def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:

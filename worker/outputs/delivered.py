@@ -13,8 +13,16 @@ from typing import Any
 
 from worker.json_values import JsonObject
 from worker.outputs.audio_tags import TAGGED_TYPES, remove_tags
-from worker.outputs.convert import EXTENSIONS, ConversionFailed, convert, make_thumbnail, reason
+from worker.outputs.convert import (
+    EXTENSIONS,
+    ConversionFailed,
+    convert,
+    make_thumbnail,
+    make_video_thumbnail,
+    reason,
+)
 from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
+from worker.outputs.media_facts import is_video
 from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
 from worker.outputs.strip_metadata import UNTOUCHED_TYPES, strip_metadata
 from worker.outputs.svg_metadata import SVG_TYPE, remove_metadata
@@ -55,8 +63,9 @@ def delivered_names(records: Sequence[JsonObject], options: OutputOptions) -> li
 
 
 def needs_processing(record: JsonObject, level: MetadataLevel) -> bool:
-    """Return True if an output could need processing: a picture, or a file that may contain metadata. Pure."""
-    return bool(record.get("path")) and (_is_picture(record) or level != "full")
+    """Return True if an output could need processing: a picture or video, or a file that may contain metadata. Pure."""
+    is_seen = _is_picture(record) or is_video(record.get("media_type"))
+    return bool(record.get("path")) and (is_seen or level != "full")
 
 
 def _is_picture(record: JsonObject) -> bool:
@@ -89,7 +98,8 @@ def process_output(record: JsonObject, name: str, folder: Path, wanted: Processi
         made |= _converted(source, folder, name, form, wanted)
     if made["path"] == record["path"]:
         made |= _with_metadata(source, folder, Path(name).stem + source.suffix, media_type, wanted)
-    if wanted.options.thumbnail_size is not None and _is_picture(record):
+    is_seen = _is_picture(record) or is_video(media_type)
+    if wanted.options.thumbnail_size is not None and is_seen:
         made |= _thumbnail(record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size)
     return made
 
@@ -133,7 +143,9 @@ def _thumbnail(record: JsonObject, folder: Path, name: str, size: int) -> Output
     target = folder / THUMBNAILS / name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     try:
-        made = make_thumbnail(folder / str(record["path"]), target, size)
+        source = folder / str(record["path"])
+        make = make_video_thumbnail if is_video(record.get("media_type")) else make_thumbnail
+        made = make(source, target, size)
     except ConversionFailed as failed:
         return {"thumbnail_error": str(failed)}
     fields = _file_fields(folder, target, MEDIA_TYPES["webp"])

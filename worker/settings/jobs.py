@@ -89,13 +89,16 @@ class PromptLimits(Section):
     """Its texts and structure; files in base64 do not count."""
 
     max_pixels: Annotated[PositiveInt | None, env("PROMPT_MAX_PIXELS")] = None
-    """Width times height of any picture or latent that a workflow makes. Empty: no limit, as for the next four."""
+    """Width times height of any picture or latent that a workflow makes. Empty: no limit, as for the next five."""
 
     max_batch: Annotated[PositiveInt | None, env("PROMPT_MAX_BATCH")] = None
     """Pictures in one batch."""
 
     max_frames: Annotated[PositiveInt | None, env("PROMPT_MAX_FRAMES")] = None
     """Frames of a video."""
+
+    max_video_pixels: Annotated[PositiveInt | None, env("PROMPT_MAX_VIDEO_PIXELS")] = None
+    """Width times height times frames of a video."""
 
     max_steps: Annotated[PositiveInt | None, env("PROMPT_MAX_STEPS")] = None
     """Steps of all samplers of a workflow together."""
@@ -106,7 +109,8 @@ class PromptLimits(Section):
     @property
     def bounds_work(self) -> bool:
         """True with any limit on the work that a prompt requires of the engine."""
-        return any(limit is not None for limit in (self.max_pixels, self.max_batch, self.max_frames, self.max_steps))
+        limits = (self.max_pixels, self.max_batch, self.max_frames, self.max_video_pixels, self.max_steps)
+        return any(limit is not None for limit in limits)
 
 
 class NodePolicyConfig(Section):

@@ -60,7 +60,10 @@ FAMILY = ModelFamily(
     variants={"": (), "image": (PICTURE, KEPT), "skyreels": (PICTURE,)},
     variant_types={"image": PictureVideoDenoiser, "skyreels": SkyreelsVideoDenoiser},
     comfyui=ComfyUiNames("HunyuanVideo", ("hunyuan_video",)),
-    default=Defaults(width=848, height=480, steps=20, cfg=1.0, scheduler="simple", cost=150.0),
+    default=Defaults(
+        width=848, height=480, steps=20, cfg=1.0, scheduler="simple", cost=150.0,
+        video_latent="EmptyHunyuanLatentVideo", frames=73, frame_rate=24.0,
+    ),
     nodes=(
         "UNETLoader", "DualCLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyHunyuanLatentVideo", "FluxGuidance",
         "KSampler", "VAEDecodeTiled",

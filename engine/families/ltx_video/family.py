@@ -76,7 +76,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=plain_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("LTXV", ("ltxv",), {"ModelMergeLTXV": MERGED_BLOCKS}),
-    default=Defaults(width=768, height=512, steps=20, cfg=3.0, scheduler="simple", cost=60.0),
+    default=Defaults(
+        width=768, height=512, steps=20, cfg=3.0, scheduler="simple", cost=60.0, video_latent="EmptyLTXVLatentVideo",
+        video_start="LTXVImgToVideo", frames=97, frame_rate=25.0,
+    ),
     nodes=(
         "CheckpointLoaderSimple", "CLIPLoader", "CLIPTextEncode", "LTXVConditioning", "EmptyLTXVLatentVideo",
         "LTXVScheduler", "SamplerCustom", "VAEDecode",

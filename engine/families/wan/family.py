@@ -5,6 +5,8 @@ Networks of 16 channels; that of 48, Wan 2.2 5B, is a family of its own.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.adapters.lora_names import plain_keys
 from engine.architectures.t5 import T5Config
 from engine.architectures.video_transformer import VideoTransformerConfig
@@ -43,6 +45,10 @@ from engine.families.wan.denoiser import (
 )
 
 CONTEXT_DIM = 4096
+DEFAULT = Defaults(
+    width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple", cost=400.0,
+    video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0,
+)  # fmt: skip
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
 MERGED_BLOCKS = (
     "patch_embedding.", "time_embedding.", "time_projection.", "text_embedding.", "img_emb.",
@@ -84,7 +90,8 @@ FAMILY = ModelFamily(
         "animate": AnimatedVideoDenoiser,
     },
     comfyui=ComfyUiNames("Wan21", ("wan",), {"ModelMergeWAN2_1": MERGED_BLOCKS}),
-    default=Defaults(width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple", cost=400.0),
+    default=DEFAULT,
+    variant_defaults={"image": replace(DEFAULT, video_latent=None, video_start="WanImageToVideo")},
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "EmptyHunyuanLatentVideo",
         "KSampler", "VAEDecode", "SaveAnimatedWEBP",

@@ -53,7 +53,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=plain_keys,
     variants={"": (), "control": ()},
     comfyui=ComfyUiNames("Wan22", ("wan",)),
-    default=Defaults(width=1280, height=704, steps=20, cfg=5.0, sampler_name="uni_pc", scheduler="simple", cost=500.0),
+    default=Defaults(
+        width=1280, height=704, steps=20, cfg=5.0, sampler_name="uni_pc", scheduler="simple", cost=500.0,
+        video_latent="Wan22ImageToVideoLatent", video_start="Wan22ImageToVideoLatent", frames=121, frame_rate=24.0,
+    ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "Wan22ImageToVideoLatent",
         "KSampler", "VAEDecode",

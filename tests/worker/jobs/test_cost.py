@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.worker.engines.test_families import LARGE
-from worker.engines.families import ModelFile
+from worker.engines.families import Family, ModelFile, PictureDefaults
 from worker.jobs.cost import cost_of
 from worker.workload import Workload
 
@@ -185,6 +185,20 @@ def test_a_picture_of_unknown_size_counts_as_the_familys_default() -> None:
     }
     families = {ModelFile("checkpoints", "large.safetensors"): LARGE}
     assert cost_of(prompt, families=families) == pytest.approx(100 * 4 * LARGE.pixel_cost)
+
+
+def test_a_video_costs_what_its_latent_frames_do() -> None:
+    video = PictureDefaults(512, 512, 20, 7.0, "euler", "simple", frames=81, frame_rate=16.0)
+    families = {ModelFile("diffusion_models", "wan.safetensors"): Family("wan", video, pixel_cost=2.0)}
+    prompt = {
+        "1": node("UNETLoader", unet_name="wan.safetensors"),
+        "2": node("EmptyHunyuanLatentVideo", width=512, height=512, length=33, batch_size=1),
+        "3": node("KSampler", model=["1", 0], latent_image=["2", 0], steps=20, cfg=7.0),
+    }
+    assert video.latent_frames == 21
+    assert cost_of(prompt, families=families) == pytest.approx(100 * 2.0 * 9)
+    unsized = {**prompt, "2": node("PackLatent")}
+    assert cost_of(unsized, families=families) == pytest.approx(100 * 2.0 * 21)
 
 
 def test_models_in_a_circle_end_the_search() -> None:

@@ -42,7 +42,7 @@ INFO: dict[str, Any] = {
         "SimpleMath": ["INT"],
     }.items()
 }
-LIMITS = PromptLimits(max_pixels=1024 * 1024, max_batch=4, max_frames=33, max_steps=50)
+LIMITS = PromptLimits(max_pixels=1024 * 1024, max_batch=4, max_frames=33, max_steps=50, max_video_pixels=2**24)
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:
@@ -86,6 +86,10 @@ def test_a_problem_names_node_input_value_and_limit() -> None:
         (
             {"1": node("EmptyHunyuanLatentVideo", width=64, height=64, length=121, batch_size=1)},
             ("max_frames", "1", "length", 121),
+        ),
+        (
+            {"1": node("EmptyLTXVLatentVideo", width=1024, height=1024, length=25, batch_size=1)},
+            ("max_video_pixels", "1", "length", 25 * 2**20),
         ),
         (
             {"1": latent(), "2": node("LatentUpscaleBy", samples=["1", 0], scale_by=8)},

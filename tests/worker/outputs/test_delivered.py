@@ -70,9 +70,14 @@ def test_what_cannot_be_converted_is_delivered_as_it_is_and_says_so(tmp_path: Pa
 def test_videos_and_texts_that_say_nothing_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x0cftypisom" + b"\0\0\0\x08moov")
     for item in (record("a.mp4", "video/mp4"), {"filename": "", "type": "text", "text": "hello"}):
-        assert (
-            process_output(item, "", tmp_path, Processing(OutputOptions("webp", thumbnail_size=64), "none", {})) == item
-        )
+        assert process_output(item, "", tmp_path, Processing(OutputOptions("webp"), "none", {})) == item
+
+
+def test_a_video_that_cannot_be_read_has_no_thumbnail_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x0cftypisom" + b"\0\0\0\x08moov")
+    wanted = Processing(OutputOptions(thumbnail_size=64), "full", {})
+    made = process_output(record("a.mp4", "video/mp4"), "a.mp4", tmp_path, wanted)
+    assert made["path"] == "a.mp4" and "thumbnail" not in made and "cannot be read" in str(made["thumbnail_error"])
 
 
 def test_a_video_says_what_it_says_only_where_everything_is_wanted(tmp_path: Path) -> None:

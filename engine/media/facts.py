@@ -1,0 +1,72 @@
+"""Size, frames and duration of videos and sounds, and a video's first frame: `python -m engine media-facts FILE…`.
+
+A process of its own, so that whoever asks does not read media itself. The number of frames is the container's, else
+that of the packets; nothing but a first frame is decoded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from engine.media.opened import BadMedia, opened_for_reading
+
+COMMAND = "media-facts"
+MICROSECONDS = 1_000_000  # the unit of a container's duration
+Facts = dict[str, int | float]
+
+
+def media_facts(path: Path) -> Facts:
+    """Return `width` and `height` in pixels, `frames`, `fps` and `duration_seconds` of a file, as far as it has them.
+
+    Raises BadMedia.
+    """
+    facts: Facts = {}
+    with opened_for_reading(path) as container:
+        video = next(iter(container.streams.video), None)
+        if video is not None:
+            rate = Fraction(video.average_rate or 0)
+            frames = video.frames or sum(1 for packet in container.demux(video) if packet.size)
+            facts = {"width": int(video.width), "height": int(video.height), "frames": int(frames)}
+            if rate:
+                facts |= {"fps": round(float(rate), 3), "duration_seconds": round(float(frames / rate), 3)}
+        if "duration_seconds" not in facts and container.duration:
+            facts["duration_seconds"] = round(container.duration / MICROSECONDS, 3)
+    return facts
+
+
+def write_first_frame(path: Path, target: Path) -> None:
+    """Write a video's first frame as PNG. Raises BadMedia for a file without frames."""
+    with opened_for_reading(path) as container:
+        if container.streams.video:
+            for frame in container.decode(video=0):
+                frame.to_image().save(target, "PNG", compress_level=1)
+                return
+    raise BadMedia("the video has no frames")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the facts of each file as a JSON list, null for one that cannot be read; return the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m engine {COMMAND}")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--first-frame", type=Path, metavar="PNG", help="write the first frame of the first file")
+    given = parser.parse_args(arguments)
+    try:
+        if given.first_frame is not None:
+            write_first_frame(given.files[0], given.first_frame)
+    except BadMedia as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(json.dumps([_facts_or_none(path) for path in given.files]) + "\n")
+    return 0
+
+
+def _facts_or_none(path: Path) -> Facts | None:
+    try:
+        return media_facts(path)
+    except (BadMedia, OSError, ValueError):
+        return None

@@ -1,0 +1,55 @@
+"""Image2Video: generates a video that begins with a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from modifiers.example_picture import EXAMPLE_PICTURE
+from modifiers.modifier import LEFT_OUT, Into, Name, OfFamily
+from modifiers.video_fields import CHECKPOINT, PICTURE, VAE_OUTPUT, VideoFields
+
+VAE = [CHECKPOINT, VAE_OUTPUT]
+START = [PICTURE, 0]
+
+
+class Image2Video(VideoFields):
+    """Draw a video that begins with `input_image`, cut to the size of the video.
+
+    The checkpoint must be of a family that draws videos from pictures, such as Wan or LTX-Video.
+    """
+
+    workflow_file: ClassVar[str] = "image_to_video.json"
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "waves roll in", "input_image": EXAMPLE_PICTURE, "frames": 49}
+    latent_inputs: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "WanImageToVideo": {"vae": VAE, "start_image": START},
+        "Wan22ImageToVideoLatent": {"vae": VAE, "start_image": START},
+        "LTXVImgToVideo": {"vae": VAE, "image": START, "strength": 1.0},
+    }
+
+    input_image: Annotated[
+        Name,
+        Into(PICTURE, "image"),
+        Field(description="An http(s) URL, a data: URI, base64, or a file of the input folder."),
+    ]
+    video_start: Annotated[
+        Literal["LTXVImgToVideo", "Wan22ImageToVideoLatent", "WanImageToVideo"] | None,
+        OfFamily("video_start"),
+        Field(description="The node that lets a video of the family begin with a picture."),
+    ] = LEFT_OUT
+
+    @model_validator(mode="after")
+    def _begins_with_pictures(self) -> Self:
+        if self.video_start is None:
+            raise PydanticCustomError(
+                "ckpt_name",
+                "must be of a family that draws videos from pictures; where the engine does not know the family of a "
+                "file, `video_start` has to be given",
+            )
+        return self
+
+    def latent_class(self) -> str:
+        return str(self.video_start)

@@ -1,0 +1,104 @@
+"""Parameters of generating a video, and the nodes of its latent, which depend on the family of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from modifiers.model_files import NetworkFields
+from modifiers.modifier import (
+    LEFT_OUT,
+    RANDOM_INT,
+    Choices,
+    Guidance,
+    Into,
+    Name,
+    OfFamily,
+    Pixels,
+    Seed,
+    Steps,
+    no_boolean,
+)
+
+# Nodes of the workflows.
+SAMPLER, CHECKPOINT, LATENT, POSITIVE, NEGATIVE, SAVED, PICTURE, RATED, VIDEO = (
+    "3", "4", "5", "6", "7", "9", "10", "11", "12",
+)  # fmt: skip
+VAE_OUTPUT = 2  # of the loader of a checkpoint
+READS_FRAME_RATE = ("EmptyLTXVLatentVideo", "LTXVImgToVideo")  # latents of networks that are given the frame rate
+GIVES_CONDITIONING = ("LTXVImgToVideo", "WanImageToVideo")  # nodes that return both prompts, then the latent
+
+Frames = Annotated[int, Field(ge=1, le=16_384), BeforeValidator(no_boolean)]
+FrameRate = Annotated[float, Field(ge=1, le=120, allow_inf_nan=False), BeforeValidator(no_boolean)]
+Link = list[Any]
+
+
+class VideoFields(NetworkFields):
+    """Parameters of generating a video.
+
+    Size, frames, frame rate, steps, `cfg_scale`, sampler, scheduler and shift that are left out are those of the
+    model's family. Frames that its network cannot draw (other than 1 + 4n or 1 + 8n) are reduced to the next number
+    that it can.
+    """
+
+    prompt: Annotated[str, Into(POSITIVE, "text"), Field(description="What to draw.")]
+    negative_prompt: Annotated[str, Into(NEGATIVE, "text"), Field(description="What to keep away from.")] = ""
+    seed: Annotated[Seed, Into(SAMPLER, "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
+    steps: Annotated[Steps, Into(SAMPLER, "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
+    cfg_scale: Annotated[
+        Guidance, Into(SAMPLER, "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
+    ] = LEFT_OUT
+    sampler_name: Annotated[
+        Name, Into(SAMPLER, "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
+    ] = LEFT_OUT
+    scheduler: Annotated[
+        Name, Into(SAMPLER, "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
+    ] = LEFT_OUT
+    ckpt_name: Annotated[
+        Name, Into(CHECKPOINT, "ckpt_name"), Field(description="A file of the checkpoints folder.")
+    ] = LEFT_OUT
+    width: Annotated[
+        Pixels, Into(LATENT, "width"), OfFamily("width"), Field(description="Pixels; cut to whole cells of the VAE.")
+    ] = LEFT_OUT
+    height: Annotated[
+        Pixels, Into(LATENT, "height"), OfFamily("height"), Field(description="Pixels; cut to whole cells of the VAE.")
+    ] = LEFT_OUT
+    frames: Annotated[Frames, Into(LATENT, "length"), OfFamily("frames"), Field(description="Frames of the video.")] = (
+        LEFT_OUT
+    )
+    fps: Annotated[FrameRate, Into(VIDEO, "fps"), OfFamily("frame_rate"), Field(description="Frames a second.")] = (
+        LEFT_OUT
+    )
+
+    latent_inputs: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Further inputs of the nodes that make the latent, by class."""
+
+    @classmethod
+    def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
+        """Return None: by the names of its files alone an engine does not say that one of them draws videos."""
+        return None
+
+    def latent_class(self) -> str:
+        """Return the node that makes the latent."""
+        raise NotImplementedError
+
+    def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = super().fill(workflow)
+        kind, old = self.latent_class(), prompt[LATENT]["inputs"]
+        size = {name: old[name] for name in ("width", "height", "length")}
+        prompt[LATENT]["class_type"] = kind
+        prompt[LATENT]["inputs"] = {**size, "batch_size": 1, **self.latent_inputs.get(kind, {})}
+        prompts: list[Link] = [[POSITIVE, 0], [NEGATIVE, 0]]
+        latent: Link = [LATENT, 0]
+        if kind in GIVES_CONDITIONING:
+            prompt[LATENT]["inputs"] |= {"positive": prompts[0], "negative": prompts[1]}
+            prompts, latent = [[LATENT, 0], [LATENT, 1]], [LATENT, 2]
+        if kind in READS_FRAME_RATE:
+            rate = prompt[VIDEO]["inputs"]["fps"]
+            inputs = {"positive": prompts[0], "negative": prompts[1], "frame_rate": rate}
+            prompt[RATED] = {"class_type": "LTXVConditioning", "inputs": inputs, "_meta": {"title": "Frame rate"}}
+            prompts = [[RATED, 0], [RATED, 1]]
+        prompt[SAMPLER]["inputs"] |= {"positive": prompts[0], "negative": prompts[1], "latent_image": latent}
+        return prompt

@@ -1,0 +1,67 @@
+"""Text2Video and Image2Video: the nodes that each family's latent needs, and checkpoints that draw no videos."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modifiers.modifier import ModificationsRejected
+from modifiers.registry import ModifierRegistry, build_registry
+
+LTX = {"video_latent": "EmptyLTXVLatentVideo", "video_start": "LTXVImgToVideo", "frames": 97, "frame_rate": 25.0}
+WAN = {"video_latent": "EmptyHunyuanLatentVideo", "width": 832, "height": 480, "frames": 81, "frame_rate": 16.0}
+WAN_PICTURE = {"video_start": "WanImageToVideo", "width": 832, "height": 480, "frames": 81, "frame_rate": 16.0}
+WAN22 = {"video_latent": "Wan22ImageToVideoLatent", "video_start": "Wan22ImageToVideoLatent", "frame_rate": 24.0}
+PICTURE = {"prompt": "waves", "input_image": "a.png"}
+
+
+@pytest.fixture(scope="module")
+def registry() -> ModifierRegistry:
+    return build_registry()
+
+
+def sampled_from(prompt: dict[str, Any]) -> tuple[Any, Any, Any]:
+    inputs = prompt["3"]["inputs"]
+    return inputs["positive"], inputs["negative"], inputs["latent_image"]
+
+
+def test_the_empty_latent_is_that_of_the_family(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Text2Video", {"prompt": "a boat", "frames": 33}, {}, WAN)
+    assert prompt["5"]["class_type"] == "EmptyHunyuanLatentVideo"
+    assert prompt["5"]["inputs"] == {"width": 832, "height": 480, "length": 33, "batch_size": 1}
+    assert prompt["12"]["inputs"]["fps"] == 16.0
+    assert sampled_from(prompt) == (["6", 0], ["7", 0], ["5", 0])
+
+
+def test_networks_that_read_the_frame_rate_are_given_it(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Text2Video", {"prompt": "a boat", "fps": 30}, {}, LTX)
+    assert prompt["11"]["inputs"] == {"positive": ["6", 0], "negative": ["7", 0], "frame_rate": 30.0}
+    assert sampled_from(prompt) == (["11", 0], ["11", 1], ["5", 0])
+    begun = registry.build("Image2Video", PICTURE, {}, LTX)
+    assert begun["5"]["inputs"]["image"] == ["10", 0] and begun["11"]["inputs"]["positive"] == ["5", 0]
+    assert sampled_from(begun) == (["11", 0], ["11", 1], ["5", 2])
+
+
+def test_a_video_begins_with_a_picture_as_its_family_does(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Image2Video", PICTURE, {}, WAN_PICTURE)
+    assert prompt["5"]["class_type"] == "WanImageToVideo" and prompt["5"]["inputs"]["start_image"] == ["10", 0]
+    assert sampled_from(prompt) == (["5", 0], ["5", 1], ["5", 2])
+    second = registry.build("Image2Video", PICTURE, {}, WAN22)
+    assert second["5"]["inputs"]["vae"] == ["4", 2] and sampled_from(second) == (["6", 0], ["7", 0], ["5", 0])
+
+
+def test_the_files_of_a_model_take_the_place_of_a_checkpoint_at_the_latent_too(registry: ModifierRegistry) -> None:
+    files = {"unet_name": "u.safetensors", "clip_names": "t.safetensors", "vae_name": "v.safetensors"}
+    prompt = registry.build("Text2Video", {"prompt": "a boat", **files}, {}, {**WAN22, "text_type": "wan"})
+    assert prompt["5"]["inputs"]["vae"] == prompt["8"]["inputs"]["vae"] == ["vae", 0]
+
+
+@pytest.mark.parametrize(("name", "family"), [("Text2Video", WAN_PICTURE), ("Image2Video", WAN), ("Text2Video", {})])
+def test_a_model_that_draws_no_such_videos_is_refused(
+    registry: ModifierRegistry, name: str, family: dict[str, Any]
+) -> None:
+    given = PICTURE if name == "Image2Video" else {"prompt": "a boat"}
+    with pytest.raises(ModificationsRejected) as caught:
+        registry.build(name, given, {}, family)
+    assert [problem["field"] for problem in caught.value.problems] == ["ckpt_name"]
