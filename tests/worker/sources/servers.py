@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from redis import asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from worker.engines.supervisor import free_port
@@ -26,22 +28,32 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
+        """Start it and wait until it answers, the first time on another port where its own has been taken meanwhile."""
         program = shutil.which("redis-server")
         if program is None:
             pytest.skip("redis-server is not installed")
-        self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+        async with asyncio.timeout(90):
+            while not await self._started(program):
+                self.port = free_port()
+                self.url = f"redis://127.0.0.1:{self.port}/0"
+
+    async def _started(self, program: str) -> bool:
+        """Start it; False when it ends instead of answering."""
+        process = self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
             [program, "--port", str(self.port), "--dir", str(self._folder), "--appendonly", "yes", "--save", "",
              "--appendfsync", "always"],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        client = redis.Redis.from_url(self.url)
-        async with asyncio.timeout(30):
-            while True:
+        client = redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
+        try:
+            while process.poll() is None:
                 with contextlib.suppress(RedisError, OSError):
                     if await client.ping():
-                        break
+                        return process.poll() is None
                 await asyncio.sleep(0.02)
-        await client.aclose()
+            return False
+        finally:
+            await client.aclose()
 
     def kill(self) -> None:
         if self._process is not None:
