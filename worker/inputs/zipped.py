@@ -50,8 +50,8 @@ def unzip(
     except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError, OSError, ValueError) as error:
         raise _refused(f"cannot be read: {error}; expected a zip archive") from None
     finally:
-        for file in () if is_whole else found.values():
-            file.path.unlink(missing_ok=True)
+        for received in () if is_whole else found.values():
+            received.path.unlink(missing_ok=True)
 
 
 def _is_wanted(entry: zipfile.ZipInfo) -> bool:

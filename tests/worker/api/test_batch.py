@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.fakes import draw
 from tests.worker.running_front import RunningFront
 
@@ -22,6 +24,7 @@ async def test_each_input_is_accepted_or_refused_for_itself(front: RunningFront)
 
 
 async def test_a_body_without_inputs_is_refused(front: RunningFront) -> None:
-    for body in ({}, {"inputs": []}, {"inputs": {}}, {"inputs": [{}] * 1001}):
+    bodies: list[dict[str, Any]] = [{}, {"inputs": []}, {"inputs": {}}, {"inputs": [{}] * 1001}]
+    for body in bodies:
         response = await front.http.post("/generate/batch", json=body)
         assert (response.status_code, response.json()["error"]["problems"][0]["field"]) == (422, "inputs")
