@@ -31,6 +31,8 @@ async def told(front: RunningFront, path: str, first: object = None, **options: 
                 await socket.send(first if isinstance(first, str | bytes) else json.dumps(first))
         while True:
             found.append(json.loads(await socket.recv()))
+            if "preview" in found[-1]:
+                front.engine.go_on.set()
     except ConnectionClosed as closed:
         return found, closed.rcvd.code if closed.rcvd else 0
     finally:
@@ -38,8 +40,7 @@ async def told(front: RunningFront, path: str, first: object = None, **options: 
 
 
 async def test_a_job_is_sent_and_followed_with_previews(front: RunningFront) -> None:
-    front.engine.go_on.set()
-    body = {"input": {"workflow_json": steps(4), "request_id": "live", "previews": True}}
+    body = {"input": {"workflow_json": steps(4, hold=2), "request_id": "live", "previews": True}}  # held until one is seen
     messages, code = await told(front, "/generate/stream", body)
     assert (messages[0]["status"], messages[-1]["status"], code) == ("queued", "final_result", 1000)
     assert messages[-1]["result"]["status"] == "completed"

@@ -59,7 +59,7 @@ async def test_a_new_database_gets_its_schema_and_tables(tmp_path: Path, postgre
         assert listed_job(row).metadata == {"order": 7}
     with psycopg.connect(postgres.url(empty)) as connection:
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'darkroom'").fetchall()
-    assert {name for (name,) in found} == {"alembic_version", "facts", "jobs", "webhooks"}
+    assert {name for (name,) in found} == {"alembic_version", "assets", "facts", "jobs", "webhooks", "workflows"}
 
 
 async def test_while_the_server_is_gone_ends_wait_and_new_jobs_are_refused(
