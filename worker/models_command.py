@@ -6,19 +6,22 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from worker.errors import SettingsInvalid
-from worker.models.download.downloader import DownloadProgress, part_progress
+from worker.models.download.part_file import part_progress
 from worker.models.entry import ModelEntry
 from worker.models.errors import ManifestInvalid, ModelBroken, ModelsError
 from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models, sha256_of
-from worker.models.library import ModelLibrary, build_library
 from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
 from worker.models.prune import find_surplus
 from worker.settings.environment import load_settings
+
+if TYPE_CHECKING:
+    from worker.models.download.downloader import DownloadProgress
+    from worker.models.library import ModelLibrary
 
 commands = typer.Typer(no_args_is_help=True, help="Fetch, list, verify, lock and prune model files.")
 BaseDirectory = Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")]
@@ -211,13 +214,15 @@ def _expected_digests(library: ModelLibrary) -> dict[str, str]:
 
 
 def _state(library: ModelLibrary, entry: ModelEntry) -> str:
-    found = part_progress(library.directory, entry)
+    found = part_progress(library.directory, entry.place)
     return f"{100 * found[0] / found[1]:.0f} % fetched" if found else "missing"
 
 
 def _library(base_directory: Path | None, manifest: Path | None) -> ModelLibrary:
     given: dict[str, Any] = {} if base_directory is None else {"base_directory": base_directory}
     given |= {} if manifest is None else {"models_manifest": manifest}
+    from worker.models.library import build_library  # HTTP clients and S3, which the other commands need not load
+
     try:
         return build_library(load_settings(**given).settings)
     except SettingsInvalid as error:

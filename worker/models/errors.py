@@ -10,6 +10,7 @@ ModelsError
     ModelBroken         the source's file is not the expected one
     DownloadBroke       the source replied and the download did not finish; it is resumed next time
     DiskFull            the disk has no room for the file
+      DiskUnwritable    the models folder cannot be written
 """
 
 from __future__ import annotations

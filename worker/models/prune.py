@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.models.download.downloader import DOWNLOADS
-from worker.models.files import checksum_path, list_models
+from worker.models.files import DOWNLOADS, checksum_path, list_models
 
 ABANDONED_SECONDS = 24 * 3600.0
 

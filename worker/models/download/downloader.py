@@ -20,7 +20,7 @@ import structlog
 from filelock import FileLock, Timeout
 
 from worker.models.download.open_source import SourceOpener
-from worker.models.download.part_file import PartFile, discard
+from worker.models.download.part_file import discard, part_path
 from worker.models.download.throttle import Throttle
 from worker.models.download.transfer import MAX_FILE_BYTES, Expected, Received, Transfer, TransferLimits
 from worker.models.entry import ModelEntry
@@ -29,7 +29,6 @@ from worker.models.files import checksum_path, find_file_problem
 from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
 from worker.models.sources import Source
 
-DOWNLOADS = ".downloads"
 LOCK_PAUSE_SECONDS = 0.25
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 LAST = (1 << 62,)
@@ -200,7 +199,7 @@ class ModelDownloader:
     async def _bring(self, download: _Download) -> Path:
         """Take the lock of the file's part and bring the file. Raises SourceFailed."""
         target = download.entry.path_below(self._models)
-        part = self._models / DOWNLOADS / f"{download.entry.place}.part"
+        part = part_path(self._models, download.entry.place)
         await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
         lock = FileLock(part.with_name(f"{part.name}.lock"), thread_local=False)
         while True:
@@ -318,9 +317,3 @@ def _most_telling(entry: ModelEntry, failures: list[SourceFailed]) -> SourceFail
         return SourceMissing(f"{entry.place}: has no source; expected sources in the manifest")
     first = next((failure for failure in failures if failure.exit_code in (6, 4, 5)), failures[0])
     return type(first)("; ".join(str(failure) for failure in failures))
-
-
-def part_progress(models_directory: Path, entry: ModelEntry) -> tuple[int, int] | None:
-    """Return the bytes of a file's part that are there, and of all; None without a part."""
-    path = models_directory / DOWNLOADS / f"{entry.place}.part"
-    return PartFile.peek(path)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from worker.models.files import DOWNLOADS
+
 BLOCK_BYTES = 1024 * 1024
 """Unit of the journal: the most that is downloaded twice over one connection."""
 
@@ -187,3 +189,12 @@ def _done_bytes(header: PartHeader, done: bytearray) -> int:
 
 def _num_blocks(header: PartHeader) -> int:
     return -(-header.size_bytes // header.block_bytes)
+
+
+def part_progress(models_directory: Path, place: str) -> tuple[int, int] | None:
+    """Return the bytes of a file's part that are there, and of all; None without a part."""
+    return PartFile.peek(part_path(models_directory, place))
+
+
+def part_path(models_directory: Path, place: str) -> Path:
+    return models_directory / DOWNLOADS / f"{place}.part"
