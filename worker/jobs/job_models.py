@@ -60,6 +60,7 @@ class JobModels:
             self._evicted,
         )
         self._downloader: ModelDownloader | None = None
+        self._opening = asyncio.Lock()
 
     async def close(self) -> None:
         if self._downloader is not None:
@@ -180,15 +181,14 @@ class JobModels:
     async def _bring(self, item: MissingModel, job: Job, said: _Said) -> None:
         entry = item.entry
         assert entry is not None
-        if self._downloader is None:
-            self._downloader = self.library.downloader(self._make_room)
         said.begun(entry.name)
+        downloader = await self._open()
         self.disk.hold(entry.place, job.id)
         self._metrics.found("shared" if isinstance(entry.sources[0], FileSource) else "network")
         self._metrics.fetch_began()
         size_bytes: int | None = None
         try:
-            path = await self._downloader.fetch(
+            path = await downloader.fetch(
                 entry, priority=job.order, on_progress=said.progressed, is_operators=item.is_operators
             )
             size_bytes = (await asyncio.to_thread(path.stat)).st_size
@@ -197,6 +197,13 @@ class JobModels:
             raise _error_of(item, failed) from None
         finally:
             self._metrics.fetch_ended(size_bytes)
+
+    async def _open(self) -> ModelDownloader:
+        """Return the downloader, made at its first use in a thread: the hub's library takes half a second to import."""
+        async with self._opening:
+            if self._downloader is None:
+                self._downloader = await asyncio.to_thread(self.library.downloader, self._make_room)
+        return self._downloader
 
     def _make_room(self, num_bytes: int, lacking_bytes: int) -> None:
         self.disk.sweep(num_bytes)
