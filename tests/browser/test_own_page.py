@@ -13,7 +13,7 @@ from tests.browser.visitor import visitor
 from tests.flow.running_worker import RunningWorker, running_worker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -65,7 +65,8 @@ def test_a_picture_is_given_and_mistakes_are_named_at_their_fields(
         guest.wait_for("#field-input_image")
         page.click("#draw")
         assert "is needed" in page.inner_text("#field-input_image-problem")
-        page.set_input_files("#field-input_image", tmp_path / "teal.png")
+        drop(page, (tmp_path / "teal.png").read_bytes())
+        assert page.inner_text(".drop span") == "teal.png"
         assert page.locator("#field-input_image-problem").is_hidden()
         page.click("summary")
         page.fill("#field-scale", "99")
@@ -80,6 +81,19 @@ def test_a_picture_is_given_and_mistakes_are_named_at_their_fields(
         guest.keep_picture("page_small")
         refused = [line for line in guest.complaints if "422" not in line]
         assert not refused
+
+
+def drop(page: Page, content: bytes) -> None:
+    """Drop a file on the field for a picture, as from a file manager."""
+    transfer = page.evaluate_handle(
+        """(bytes) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([new Uint8Array(bytes)], "teal.png", { type: "image/png" }));
+            return transfer;
+        }""",
+        list(content),
+    )
+    page.dispatch_event(".drop", "drop", {"dataTransfer": transfer})
 
 
 def test_a_workflow_file_is_a_request(browser: Browser, worker: RunningWorker, tmp_path: Path) -> None:

@@ -10,17 +10,24 @@ const JOBS_SHOWN = 30;
 
 const keyField = new KeyField(() => refresh());
 let isAsking = false;
+let about = null;
 
 async function refresh() {
   if (isAsking) return;
   isAsking = true;
   try {
-    const [worker, engines, queue, dead, jobs] = await Promise.all([
-      ask("worker"), ask("engines"), ask("queue-info"), ask(`webhooks?state=dead&limit=${DEAD_SHOWN}`), lastJobs(),
+    const [engines, queue, dead, jobs] = await Promise.all([
+      ask("engines"), ask("queue-info"), ask(`webhooks?state=dead&limit=${DEAD_SHOWN}`), lastJobs(),
     ]);
+    about ??= await ask("worker"); // its list of checkpoints costs the engine a look at its folders
     keyField.hide();
     show(at("problem"), "");
-    const facts = [`version ${worker.version}`, worker.is_ready ? "ready" : "not ready", plural(engines.length, "engine")];
+    const numHealthy = engines.filter((engine) => engine.healthy).length;
+    const facts = [
+      `version ${about.version}`,
+      `${numHealthy} of ${plural(engines.length, "engine")} up`,
+      plural(about.checkpoints.length, "checkpoint"),
+    ];
     at("worker").replaceChildren(...facts.map((fact) => make("span", {}, fact)));
     at("queue").replaceChildren(queueTable(queue));
     at("engines").replaceChildren(...engines.map(engineCard));
