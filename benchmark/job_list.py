@@ -2,9 +2,10 @@
 
 Fills a job database with ended jobs of 20 keys over 30 days, then reads pages through the store as the route does: the
 first page, pages from the middle by cursor, filters by owner, by state, by time, and by what hardly any job has. Writes
-`results/job_list.json`.
+`results/job_list.json`, or for the PostgreSQL of a URL, in whose schema `job_list` the jobs stay,
+`results/job_list_postgres.json`.
 
-    python -m benchmark.job_list [--jobs 1000000]
+    python -m benchmark.job_list [--jobs 1000000] [--database-url postgresql://...]
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
+from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 
 from benchmark.machine import describe_cpu
-from worker.jobs.database import JOBS, whole_row
+from worker.jobs.database import whole_row
 from worker.jobs.job import Job, JobFailure, JobRequest, JobState, JobTimes
 from worker.jobs.job_list import Cursor, JobFilter, listed_job, page_query
+from worker.jobs.postgres_database import PostgresDatabase
 from worker.jobs.store import JobStore
+from worker.settings.database import DatabaseConfig
 
 RESULTS = Path(__file__).parent / "results" / "job_list.json"
+POSTGRES_RESULTS = RESULTS.with_name("job_list_postgres.json")
 NUM_OWNERS = 20
 SPAN_MS = 30 * 86_400_000
 PAGE = 50
@@ -57,14 +61,16 @@ def jobs(num_jobs: int) -> Iterator[Job]:
         yield job
 
 
-async def filled(folder: Path, num_jobs: int) -> JobStore:
-    store = JobStore(folder)
+async def filled(folder: Path, num_jobs: int, database_url: str) -> JobStore:
+    config = DatabaseConfig(url=SecretStr(database_url), schema_name="job_list")
+    store = JobStore(folder, database=PostgresDatabase(config) if database_url else None)
     await store.open()
     batch: list[dict[str, object]] = []
     for job in jobs(num_jobs):
         batch.append(whole_row(job))
         if len(batch) == BATCH or job.number == num_jobs:
-            await store.write(*((sa.insert(JOBS), row) for row in batch))
+            rows = batch
+            await store._in_thread(lambda rows=rows: store._commit(rows, [], []))
             batch = []
     return store
 
@@ -103,14 +109,15 @@ async def measure(store: JobStore, wanted: JobFilter, after: Cursor | None) -> d
     }
 
 
-async def run(num_jobs: int) -> dict[str, Any]:
+async def run(num_jobs: int, database_url: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        store = await filled(Path(folder), num_jobs)
+        store = await filled(Path(folder), num_jobs, database_url)
         rows = [{"page": name, **await measure(store, *page)} for name, page in pages(num_jobs).items()]
         await store.close()
-        size_bytes = (Path(folder) / "darkroom.db").stat().st_size
+        size_bytes = None if database_url else (Path(folder) / "darkroom.db").stat().st_size
     return {
         "what": f"a page of {PAGE} of {num_jobs:,} jobs, {REPEATS} times each",
+        "database": "PostgreSQL" if database_url else "SQLite",
         "machine": describe_cpu(),
         "when": time.strftime("%Y-%m-%d"),
         "database_bytes": size_bytes,
@@ -122,10 +129,12 @@ async def run(num_jobs: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1_000_000)
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--database-url", default="")
+    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    report = asyncio.run(run(arguments.jobs))
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    report = asyncio.run(run(arguments.jobs, arguments.database_url))
+    output = arguments.output or (POSTGRES_RESULTS if arguments.database_url else RESULTS)
+    output.write_text(json.dumps(report, indent=2) + "\n")
     columns = ("page", "jobs", "median_ms", "worst_ms")
     table = Table(*columns, title=report["what"])
     for row in report["rows"]:

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import random
 import sys
@@ -235,6 +236,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     given = parser.parse_args()
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # an engine of a worker that was killed
     report = asyncio.run(run(given.jobs, given.workers, given.gateways, given.kills, given.seed))
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     wrong = ("lost", "listed_twice", "not_completed", "without_picture", "without_webhook", "webhooks_of_two_ends")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -33,6 +36,19 @@ from worker.sources.build import build_producer
 EXIT_UNUSABLE = 1
 EXIT_BAD_SETTING = 2
 GOODBYE_SECONDS = 30
+
+
+class GatewayServer(GuardedServer):
+    """Server that a signal stops once its replies are sent, without the signal's own exit code."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def build_services(settings: Settings) -> GatewayServices:
@@ -84,7 +100,7 @@ def serve_gateway(**overrides: Any) -> int:
     tls = settings.tls_files()
     structlog.get_logger("gateway").info("gateway starting", host=settings.listen_host, port=settings.listener.port)
     try:
-        server = GuardedServer(config, connections, busy, None if tls is None else Certificate(tls))
+        server = GatewayServer(config, connections, busy, None if tls is None else Certificate(tls))
         server.run()
     except (WorkerError, OSError) as error:
         sys.stderr.write(f"{error}\n")

@@ -53,7 +53,10 @@ async def test_every_job_that_a_killed_gateway_has_acknowledged_ends_once(
 ) -> None:
     async with redis_server(tmp_path / "redis") as broker:
         names = {"BROKER_URL": broker.url, "DATABASE_URL": postgres.url(postgres.new_database())}
-        async with gateway_process(tmp_path, **names) as (killed, url), gateway_process(tmp_path, **names) as (_, kept):
+        async with (
+            gateway_process(tmp_path, **names) as (killed, url),
+            gateway_process(tmp_path, **names) as (stopped, kept),
+        ):
             acknowledged: set[str] = set()
 
             async def send(http: httpx.AsyncClient, number: int) -> None:
@@ -83,4 +86,6 @@ async def test_every_job_that_a_killed_gateway_has_acknowledged_ends_once(
                     return acknowledged <= ended and len(ended) == len(jobs)
 
                 await until(has_ended, 120)
+            stopped.terminate()
+            assert await asyncio.wait_for(stopped.wait(), 60) == 0
     assert len(engine.runs) == len(set(engine.runs)), "each was made once"
