@@ -28,7 +28,9 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
     job_id = clean_id(delivery.job_id)
 
     async def make() -> Job:
-        return await make_job(services, parsed, JobName(job_id, job_id, delivery.owner, ""), digest)
+        return await make_job(
+            services, parsed, JobName(job_id, delivery.asked_id or job_id, delivery.owner, ""), digest
+        )
 
     def begin(job: Job) -> None:
         services.platform.job_accepted(job, None)

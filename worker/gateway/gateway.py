@@ -28,7 +28,7 @@ from worker.errors import (
     RequestTooLarge,
 )
 from worker.gateway.fleet import Fleet
-from worker.gateway.job_records import JobRecords
+from worker.gateway.job_records import JobRecords, broker_id
 from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
@@ -163,7 +163,9 @@ class Gateway:
 
     async def _send(self, job: Job) -> None:
         body = json.dumps(job.prompt, separators=(",", ":")).encode()
-        await self.producer.put(job.id, body, priority=job.request.priority, owner=job.owner or "")
+        name = broker_id(job.number)
+        asked = {"owner": job.owner or "", "asked_id": job.public_id}
+        await self.producer.put(name, body, priority=job.request.priority, **asked)
         await self.records.sent(job.id)
 
     # what a caller waits for
@@ -176,7 +178,7 @@ class Gateway:
 
     async def _end_at_broker(self, job: Job) -> Job | None:
         try:
-            found = await self.producer.result(job.id)
+            found = await self.producer.result(broker_id(job.number))
         except BrokerUnreachable:
             return None
         return None if found is None else await self.records.end(job, json.loads(found))
@@ -191,7 +193,7 @@ class Gateway:
         after, end, looked_at = "0", await self.ended(job), time.monotonic()
         while end is None:
             try:
-                events = await self.producer.events(job.id, after, EVENT_SECONDS)
+                events = await self.producer.events(broker_id(job.number), after, EVENT_SECONDS)
             except BrokerUnreachable:
                 events = []
                 await asyncio.sleep(EVENT_SECONDS)
@@ -212,12 +214,12 @@ class Gateway:
         ended = await self.ended(job)
         if ended is not None:
             return ended
-        await self.producer.cancel(job.id)
-        events = await self.producer.events(job.id, "0", 0)
+        await self.producer.cancel(broker_id(job.number))
+        events = await self.producer.events(broker_id(job.number), "0", 0)
         if not events:  # no worker has it
             error = {"status": 499, "code": "job_cancelled", "message": "The job was cancelled"}
             body = refusal(job.id, "Request cancelled", error) | {"status": JobState.CANCELLED.value}
-            await self.producer.settle(job.id, json.dumps(body).encode())
+            await self.producer.settle(broker_id(job.number), json.dumps(body).encode())
         async with _within(self._config.cancel_seconds):
             async for event in self.follow(job):
                 job = event.job
@@ -243,8 +245,9 @@ class Gateway:
         number = -1
         while ids := await self.records.live_ids(number, BATCH):
             number = ids[-1][0]
-            for job_id, result in (await self.producer.results([job_id for _, job_id in ids])).items():
-                job = await self.records.find(job_id)
+            names = {broker_id(number): job_id for number, job_id in ids}
+            for name, result in (await self.producer.results(list(names))).items():
+                job = await self.records.find(names[name])
                 if job is not None:
                     await self.records.end(job, json.loads(result))
 

@@ -52,8 +52,9 @@ class JobRecords:
         await self._run(lambda connection: connection.execute(sa.text("SELECT 1")))
 
     async def insert(self, job: Job) -> bool:
-        """Store a new job with its body in `prompt`. Returns False if its id is taken."""
-        row = {**whole_row(job), "number": _number()}
+        """Store a new job with its body in `prompt`, and give it its number. Returns False if its id is taken."""
+        job.number = _number()
+        row = whole_row(job)
         statement = sa.insert(JOBS).from_select(
             list(row),
             sa.select(*(sa.literal(value, JOBS.c[name].type) for name, value in row.items())).where(
@@ -139,6 +140,11 @@ class JobRecords:
     def _in_transaction(self, function: Callable[[sa.Connection], Answer]) -> Answer:
         with self._engine.begin() as connection:
             return function(connection)
+
+
+def broker_id(number: int) -> str:
+    """Return the id of a job at the broker. It is another one when an id is used again for another job."""
+    return f"gateway-{number:x}"
 
 
 def _unreachable(error: sa.exc.OperationalError) -> DatabaseUnreachable:

@@ -24,6 +24,7 @@ from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, Reques
 from worker.finite_json import FiniteJSONResponse
 from worker.gateway.checks import check_request
 from worker.gateway.gateway import Gateway
+from worker.gateway.job_records import broker_id
 from worker.guard.bodies import Bodies, Sender
 from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import clean_id, fresh_id
@@ -116,7 +117,7 @@ async def result(job_id: str, request: Request) -> Response:
         return _reply(ended)
     shown = result_of(job, [])
     try:
-        events = await gateway.producer.events(job.id, "0", 0)
+        events = await gateway.producer.events(broker_id(job.number), "0", 0)
     except BrokerUnreachable:
         events = []
     if events:

@@ -32,7 +32,8 @@ class Delivery:
 
     `job_id` is the producer's id of the job, by which duplicates are recognized; `body` the JSON of a generate request;
     `receipt` names the delivery to its broker, also after a restart; `num_deliveries` counts this one; `owner` is the
-    name of the key that the gateway's caller used; `queued_ms` the time at which the job was queued, 0 for unknown.
+    name of the key that the gateway's caller used; `queued_ms` the time at which the job was queued, 0 for unknown;
+    `asked_id` the id that the job has for its caller, empty for `job_id`.
     """
 
     job_id: str
@@ -41,6 +42,7 @@ class Delivery:
     num_deliveries: int = 1
     owner: str = ""
     queued_ms: int = 0
+    asked_id: str = ""
 
 
 class Broker(Protocol):
@@ -107,7 +109,9 @@ class Producer(Protocol):
         """Kind and address, without credentials."""
         ...
 
-    async def put(self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "") -> bool:
+    async def put(
+        self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "", asked_id: str = ""
+    ) -> bool:
         """Queue a job. Returns False for an id that is known already: nothing is queued then. Raises JobTooLarge."""
         ...
 

@@ -51,6 +51,7 @@ CANCEL_SECONDS = 86400.0
 DUPLICATE_SECONDS = 86400.0
 OVERHEAD_BYTES = 4096  # headers and subject of a message
 OWNER = "Owner"
+ASKED_ID = "Asked-Id"
 MESSAGE_ID = "Nats-Msg-Id"
 BUCKETS = ("results", "events", "cancels", "leases", "dead", "nodes")
 WORKERS = "workers"
@@ -118,7 +119,9 @@ class NatsBroker:
         receipt = json.dumps([job_id, message.reply])
         count = max(1, message.metadata.num_delivered - held.num_uncounted)
         queued_ms = round(message.metadata.timestamp.timestamp() * 1000)
-        return Delivery(job_id, message.data, receipt, count, headers.get(OWNER, ""), queued_ms)
+        return Delivery(
+            job_id, message.data, receipt, count, headers.get(OWNER, ""), queued_ms, headers.get(ASKED_ID, "")
+        )
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         ours = set()
@@ -186,14 +189,17 @@ class NatsBroker:
 
     # the producer's side
 
-    async def put(self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "") -> bool:
+    async def put(
+        self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "", asked_id: str = ""
+    ) -> bool:
         async with self._reached() as opened:
             limit = self._connected.max_payload - OVERHEAD_BYTES
             if len(body) > limit:
                 raise JobTooLarge(len(body), limit)
             if await _value(opened.buckets["results"], job_id) is not None:
                 return False
-            headers = {MESSAGE_ID: job_id, **({OWNER: owner} if owner else {})}
+            named = {OWNER: owner, ASKED_ID: asked_id}
+            headers = {MESSAGE_ID: job_id, **{name: value for name, value in named.items() if value}}
             subject = f"{self._prefix}.jobs.{priority_name(priority)}"
             return not (await opened.stream.publish(subject, body, headers=headers, timeout=REPLY_SECONDS)).duplicate
 

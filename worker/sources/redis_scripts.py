@@ -6,10 +6,11 @@ from typing import Final
 
 PUT: Final = """
 if not redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[4]) then return 0 end
-redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'body', ARGV[2], 'owner', ARGV[3])
+redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'body', ARGV[2], 'owner', ARGV[3], 'asked', ARGV[5])
 return 1
 """
-"""Add a job unless its id is known. Keys: stream, marker of the id. Arguments: id, body, owner, marker's seconds."""
+"""Add a job unless its id is known. Keys: stream, marker of the id. Arguments: id, body, owner, marker's
+seconds, the caller's id."""
 
 RENEW: Final = """
 local ours = {}

@@ -137,7 +137,9 @@ class RedisBroker:
 
     # the producer's side
 
-    async def put(self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "") -> bool:
+    async def put(
+        self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "", asked_id: str = ""
+    ) -> bool:
         """Queue a job. Returns False for an id that is known already: nothing is queued then."""
         stream = JobStream(priority_name(priority), model)
         with self._translated():
@@ -146,7 +148,7 @@ class RedisBroker:
             if model:
                 await self._redis.sadd(self._key("streams"), stream.suffix)
             keys = [stream.suffix, f"known:{job_id}"]
-            return bool(await self._run(redis_scripts.PUT, keys, job_id, body, owner, self._result_seconds))
+            return bool(await self._run(redis_scripts.PUT, keys, job_id, body, owner, self._result_seconds, asked_id))
 
     async def cancel(self, job_id: str) -> None:
         """Request the cancellation of a job, wherever it is."""
@@ -285,7 +287,8 @@ class RedisBroker:
                 receipt = _Receipt(stream.suffix, entry.decode(), self._consumer, job_id)
                 body, owner = fields.get(b"body", b""), _text(fields, b"owner")
                 queued_ms = int(entry.partition(b"-")[0])
-                found.append(Delivery(job_id, body, receipt.text, num_deliveries, owner, queued_ms))
+                asked_id = _text(fields, b"asked")
+                found.append(Delivery(job_id, body, receipt.text, num_deliveries, owner, queued_ms, asked_id))
         return found
 
     async def _wait(self, streams: Sequence[JobStream]) -> None:
