@@ -13,7 +13,7 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,17 @@ from engine.architectures.sinusoids import sinusoids_scaled_last
 Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
 Control = dict[str, list[torch.Tensor | None]]
 
+TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0
+AT_ZERO = "__index_timestep_zero__"  # an empty tensor of files whose network sees them so by itself
 CONTROLLED_BLOCKS = 60  # of the published network; a control's blocks are spread over them
 
 
 @dataclass(frozen=True, slots=True)
 class CentredDoubleStreamConfig:
-    """Configuration of the network. Channels are those of the latent; `hint_channels` those that a control sees."""
+    """Configuration of the network. Channels are those of the latent; `hint_channels` those that a control sees.
+
+    With `references_at_zero` reference pictures are seen as if their time was 0, unless a node says otherwise.
+    """
 
     width: int
     num_blocks: int
@@ -48,6 +53,7 @@ class CentredDoubleStreamConfig:
     out_channels: int = 16
     inner_factor: int = 4
     hint_channels: int = 0
+    references_at_zero: bool = False
 
     @property
     def heads(self) -> int:
@@ -165,17 +171,50 @@ class CentredDoubleBlock(nn.Module):
         vec: torch.Tensor,
         pe: torch.Tensor,
         transformer_options: Options | None = None,
+        num_drawn: int | None = None,
     ) -> Streams:
-        """Return text and picture [B, T, D] each. `vec` is [B, D], `pe` the rotations [B, T, 1, 64, 2, 2]."""
-        img_shift, img_scale, img_gate, *img_second = self.img_mod(vec)[:, None].chunk(6, dim=-1)  # each [B, 1, D]
-        txt_shift, txt_scale, txt_gate, *txt_second = self.txt_mod(vec)[:, None].chunk(6, dim=-1)
+        """Return text and picture [B, T, D] each. `vec` is [B, D], `pe` the rotations [B, T, 1, 64, 2, 2].
+
+        With `num_drawn` only so many of the picture's tokens, and the text, have the first time of `vec` [2 * B, D].
+        The tokens behind them have the second one.
+        """
+        batch, num_tokens = img.shape[:2]
+        lengths = [num_tokens] if num_drawn is None else [num_drawn, num_tokens - num_drawn]
+        tables = [part.chunk(6, dim=-1) for part in torch.split(self.img_mod(vec)[:, None], batch)]  # each [B, 1, D]
+        txt_shift, txt_scale, txt_gate, *txt_second = self.txt_mod(vec[:batch])[:, None].chunk(6, dim=-1)
         text, picture = self.attn(
-            modulated(txt, txt_shift, txt_scale), modulated(img, img_shift, img_scale), pe, transformer_options
+            modulated(txt, txt_shift, txt_scale),
+            _by_stretch(modulated, lengths, [img], [table[:2] for table in tables]),
+            pe,
+            transformer_options,
         )
-        img, txt = img + img_gate * picture, txt + txt_gate * text
-        img = torch.addcmul(img, img_second[2], self.img_mlp(modulated(img, *img_second[:2])))
+        img = _by_stretch(_gated, lengths, [img, picture], [table[2:3] for table in tables])
+        txt = txt + txt_gate * text
+        seen = _by_stretch(modulated, lengths, [img], [table[3:5] for table in tables])
+        img = _by_stretch(_added, lengths, [img, self.img_mlp(seen)], [table[5:] for table in tables])
         txt = torch.addcmul(txt, txt_second[2], self.txt_mlp(modulated(txt, *txt_second[:2])))
         return txt, img
+
+
+def _by_stretch(
+    function: Callable[..., torch.Tensor],
+    lengths: Sequence[int],
+    tensors: Sequence[torch.Tensor],
+    tables: Sequence[Sequence[torch.Tensor]],
+) -> torch.Tensor:
+    """Compute a function of tensors [B, T, D] and of a table for each stretch of so many tokens."""
+    if len(lengths) == 1:
+        return function(*tensors, *tables[0])
+    parts = zip(*(torch.split(tensor, list(lengths), dim=1) for tensor in tensors), strict=True)
+    return torch.cat([function(*part, *table) for part, table in zip(parts, tables, strict=True)], dim=1)
+
+
+def _gated(x: torch.Tensor, change: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return x + gate * change
+
+
+def _added(x: torch.Tensor, change: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return torch.addcmul(x, gate, change)
 
 
 class LastNorm(nn.Module):
@@ -227,13 +266,15 @@ class CentredDoubleStreamModel(CentredStreams):
     """`forward(x [B, in, 1, h, w], timesteps [B], context [B, T, context_dim])` -> `[B, out, 1, h, w]`.
 
     `ref_latents` are reference pictures [B, in, 1, h, w], placed by `ref_latents_method`
-    (`double_stream.py::reference_corners`): `index` at indices of their own, others beside each other. `control` holds
-    a list `input` of additions to the picture by block. Built without weights being drawn when a
-    `torch.device("meta")` context is open.
+    (`double_stream.py::reference_corners`): `index` at indices of their own, `index_timestep_zero` too, as if their
+    time was 0, others beside each other; None is the network's own way. `control` holds a list `input` of additions to
+    the picture by block. Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
     def __init__(self, config: CentredDoubleStreamConfig) -> None:
         super().__init__(config)
+        if config.references_at_zero:
+            self.register_buffer(AT_ZERO, torch.empty(0, device="cpu"))
         self.norm_out = LastNorm(config.width)
         self.proj_out = Linear(config.width, PATCH * PATCH * config.out_channels)
 
@@ -247,19 +288,25 @@ class CentredDoubleStreamModel(CentredStreams):
         transformer_options: Options | None = None,
         *,
         ref_latents: Sequence[torch.Tensor] = (),
-        ref_latents_method: str = "index",
+        ref_latents_method: str | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
+        own_method = TIME_ZERO_METHOD if self.config.references_at_zero else "index"
+        method = ref_latents_method or own_method
         picture = picture_of(x)
         padded = pad_to_patches(picture, PATCH)
-        tokens, places = self._with_references(padded, _size_of(picture), ref_latents, ref_latents_method)
+        tokens, places = self._with_references(padded, _size_of(picture), ref_latents, method)
         img, txt = self.img_in(tokens), self.text(context)
-        vec = self.time_text_embed(timesteps, img.dtype)
+        num_drawn = patches_of(padded).shape[1]
+        is_apart = method == TIME_ZERO_METHOD and bool(ref_latents)
+        times = torch.cat([timesteps, torch.zeros_like(timesteps)]) if is_apart else timesteps
+        vec = self.time_text_embed(times, img.dtype)
         all_places = torch.cat([text_places(_size_of(picture), context.shape[1]), places])
         pe = _turned(all_places, x.shape[0], img)
-        img = self._blocks(txt, img, {"vec": vec, "pe": pe, "transformer_options": options}, x, control)
-        drawn = self.proj_out(self.norm_out(img[:, : patches_of(padded).shape[1]], vec))
+        shared = {"vec": vec, "pe": pe, "transformer_options": options}
+        img = self._blocks(txt, img, {**shared, "num_drawn": num_drawn} if is_apart else shared, x, control)
+        drawn = self.proj_out(self.norm_out(img[:, :num_drawn], vec[: x.shape[0]]))
         return self._picture(drawn, padded)[..., : x.shape[-2], : x.shape[-1]].reshape(
             x.shape[0], self.config.out_channels, *x.shape[2:]
         )
@@ -271,7 +318,7 @@ class CentredDoubleStreamModel(CentredStreams):
         tokens, places = [patches_of(padded)], [centred_places(target)]
         pictures = [picture_of(item) for item in references]
         sizes = [_size_of(item) for item in pictures]
-        corners = reference_corners(sizes, target, "index" if method == "index" else "offset")
+        corners = reference_corners(sizes, target, "index" if method in ("index", TIME_ZERO_METHOD) else "offset")
         for item, size, corner in zip(pictures, sizes, corners, strict=True):
             tokens.append(patches_of(pad_to_patches(item, PATCH)))
             places.append(centred_places(size, corner))

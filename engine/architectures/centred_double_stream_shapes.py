@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.architectures.centred_double_stream import CentredDoubleStreamConfig
+from engine.architectures.centred_double_stream import AT_ZERO, CentredDoubleStreamConfig
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.patches import PATCH
 
@@ -10,6 +10,7 @@ MARK = "txt_norm.weight"
 BLOCK = "transformer_blocks.0.img_mlp.net.0.proj.weight"
 HINT = "controlnet_x_embedder.weight"
 LAST = "proj_out.weight"
+LAYERED = "time_text_embed.addition_t_embedding.weight"  # of networks that draw a picture in layers
 
 
 def centred_double_stream_config(shapes: Shapes) -> CentredDoubleStreamConfig:
@@ -25,4 +26,5 @@ def centred_double_stream_config(shapes: Shapes) -> CentredDoubleStreamConfig:
         out_channels=in_channels if is_control else shapes[LAST][0] // PATCH**2,
         inner_factor=shapes[BLOCK][0] // width,
         hint_channels=shapes[HINT][1] // PATCH**2 if is_control else 0,
+        references_at_zero=AT_ZERO in shapes,
     )

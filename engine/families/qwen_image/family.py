@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.centred_double_stream import CentredDoubleStreamConfig, CentredDoubleStreamModel
-from engine.architectures.centred_double_stream_shapes import BLOCK, HINT, MARK, centred_double_stream_config
+from engine.architectures.centred_double_stream_shapes import BLOCK, HINT, LAYERED, MARK, centred_double_stream_config
 from engine.architectures.language_model import QWEN2, LanguageModelConfig
 from engine.architectures.picture_language_model import PictureLanguageModelConfig
 from engine.architectures.vision_tower import VisionTowerConfig
@@ -13,8 +13,10 @@ from engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
+    NotRecognised,
     Parameterisation,
     Scale,
+    Shapes,
 )
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
 from engine.families.parts.qwen_7b import TEMPLATE, qwen_7b
@@ -32,9 +34,17 @@ MERGED_BLOCKS = (
     *(f"transformer_blocks.{index}." for index in range(NUM_BLOCKS)), "proj_out.",
 )  # fmt: skip
 
+
+def configure(shapes: Shapes) -> CentredDoubleStreamConfig:
+    """Return the configuration of the network. Raises NotRecognised for one that draws a picture in layers."""
+    if LAYERED in shapes:
+        raise NotRecognised("a Qwen-Image network of pictures in layers (Qwen-Image-Layered)")
+    return centred_double_stream_config(shapes)
+
+
 DENOISER = transformer(
     BLOCK,
-    configure=centred_double_stream_config,
+    configure=configure,
     build=CentredDoubleStreamModel,
     dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
     prefixes=PREFIXES,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.architectures.centred_double_stream import (
+    AT_ZERO,
     CONTROLLED_BLOCKS,
     CentredDoubleStreamConfig,
     CentredDoubleStreamControl,
@@ -107,3 +108,21 @@ def test_a_control_gives_each_block_to_a_stretch_of_the_network() -> None:
     assert len(additions) == CONTROLLED_BLOCKS
     assert additions[0] is additions[29] and not torch.equal(additions[29], additions[30])
     assert additions[0].shape == (1, 12, 128)
+
+
+def test_references_at_time_zero_are_those_at_the_time_where_it_is_zero(network: CentredDoubleStreamModel) -> None:
+    reference = [torch.randn(1, 4, 1, 4, 6)]
+
+    def drawn(time: float, method: str | None, made: CentredDoubleStreamModel = network) -> torch.Tensor:
+        given = {**inputs(), "timesteps": torch.tensor([time])}
+        out: torch.Tensor = made(**given, ref_latents=reference, ref_latents_method=method)
+        return out
+
+    assert torch.allclose(drawn(0.0, "index"), drawn(0.0, "index_timestep_zero"), atol=1e-5)
+    assert not torch.allclose(drawn(0.5, "index"), drawn(0.5, "index_timestep_zero"), atol=1e-5)
+    assert torch.equal(drawn(0.5, None), drawn(0.5, "index"))
+    at_zero = CentredDoubleStreamModel(replace(CONFIG, references_at_zero=True)).requires_grad_(False)
+    at_zero.load_state_dict({**network.state_dict(), AT_ZERO: torch.empty(0)})
+    shapes = {name: tuple(item.shape) for name, item in at_zero.state_dict().items()}
+    assert centred_double_stream_config(shapes).references_at_zero
+    assert torch.equal(drawn(0.5, None, at_zero), drawn(0.5, "index_timestep_zero"))

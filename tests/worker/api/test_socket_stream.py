@@ -40,7 +40,7 @@ async def told(front: RunningFront, path: str, first: object = None, **options: 
 
 
 async def test_a_job_is_sent_and_followed_with_previews(front: RunningFront) -> None:
-    body = {"input": {"workflow_json": steps(4, hold=2), "request_id": "live", "previews": True}}  # held until one is seen
+    body = {"input": {"workflow_json": steps(4, hold=2), "request_id": "live", "previews": True}}
     messages, code = await told(front, "/generate/stream", body)
     assert (messages[0]["status"], messages[-1]["status"], code) == ("queued", "final_result", 1000)
     assert messages[-1]["result"]["status"] == "completed"
