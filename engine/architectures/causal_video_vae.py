@@ -7,6 +7,7 @@ remembering the frames before. Module names are those of the original checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -293,6 +294,10 @@ class CausalVideoVae(nn.Module):
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Return the frames [B, 3, 1 + 4n, H, W] of latents [B, C, 1 + n, h, w]."""
+        return torch.cat([*self.decoded_pieces(latents)], dim=2)
+
+    def decoded_pieces(self, latents: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the frames of latents [B, C, 1 + n, h, w] in order: [B, 3, 1, H, W], then [B, 3, 4, H, W] each."""
         memory = FrameMemory()
-        frames = self.conv2(latents).split(1, dim=2)
-        return torch.cat([self.decoder(frame, memory) for frame in frames], dim=2)
+        for frame in self.conv2(latents).split(1, dim=2):
+            yield self.decoder(frame, memory)

@@ -6,6 +6,7 @@ means of its input's cells, or repeats of them. Module names are those of the or
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -203,6 +204,10 @@ class FoldedVideoVae(nn.Module):
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Return the frames [B, 3, 1 + 4n, H, W] of latents [B, C, 1 + n, h, w]."""
+        return torch.cat([*self.decoded_pieces(latents)], dim=2)
+
+    def decoded_pieces(self, latents: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the frames of latents [B, C, 1 + n, h, w] in order: [B, 3, 1, H, W], then [B, 3, 4, H, W] each."""
         memory = FrameMemory()
-        frames = self.conv2(latents).split(1, dim=2)
-        return torch.cat([unpatched(self.decoder(frame, memory), PATCH) for frame in frames], dim=2)
+        for frame in self.conv2(latents).split(1, dim=2):
+            yield unpatched(self.decoder(frame, memory), PATCH)

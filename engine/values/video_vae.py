@@ -12,6 +12,7 @@ import torch
 
 from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
 from engine.diffusion.options import OptionDict
+from engine.diffusion.tuned import tuned_decoder
 from engine.values.vae import Vae
 from engine.values.weight_handle import WeightHandle
 
@@ -58,6 +59,25 @@ class VideoVae(Vae):
             tile = TILE_PX // self.upscale_ratio
             return self.decode_tiled(samples, tile_x=tile, tile_y=tile, overlap=tile // 4)
         return self._decoded(samples, self._decode_bytes(samples.shape))
+
+    def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
+        if not hasattr(self.first_stage_model, "decoded_pieces"):
+            return super()._decoded(samples, item_bytes)
+        frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
+        sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
+        videos = torch.empty(samples.shape[0], frames, *sides, self.output_channels, device=self.output_device)
+        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+            first = 0
+            for part in self._batches(samples, item_bytes):
+                items, place = slice(first, first + part.shape[0]), 0
+                for piece in network.decoded_pieces(part.to(self.device, self.vae_dtype)):
+                    end = place + piece.shape[2]
+                    pixels = self.process_output(piece.to(self.output_device).float())
+                    videos[items, place:end] = pixels.movedim(1, -1)
+                    place = end
+                first += part.shape[0]
+        return videos
 
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
@@ -141,7 +161,8 @@ class VideoVae(Vae):
         """Return the working memory for decoding one latent of the shape [B, C, f, h, w]."""
         cells = math.prod(shape[3:])
         frames = self.num_frames(shape[2])
-        frames_px = frames * cells * self.upscale_ratio**2
+        is_in_pieces = hasattr(self.first_stage_model, "decoded_pieces")
+        frames_px = min(frames, self.frames_ratio if is_in_pieces else frames) * cells * self.upscale_ratio**2
         itemsize: int = self.vae_dtype.itemsize
         working = self._decode_bytes_per_cell() * cells * self._frames_at_once(frames)
         return (working + frames_px * PIXEL_BYTES) * itemsize

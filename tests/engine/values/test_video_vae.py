@@ -41,6 +41,20 @@ def test_a_latent_of_a_picture_is_decoded_as_one_frame(vae: VideoVae) -> None:
     assert torch.equal(vae.decode(latent), vae.decode(latent.unsqueeze(2)))
 
 
+def test_frames_leave_the_network_in_pieces_of_the_same_bits(vae: VideoVae) -> None:
+    latents = torch.randn(2, 4, 5, 4, 5, generator=torch.Generator().manual_seed(3))
+    network = vae.first_stage_model
+    pieces = [*network.decoded_pieces(latents)]
+    assert [piece.shape[2] for piece in pieces] == [1, 4, 4, 4, 4]
+    whole = vae.process_output(network.decode(latents)).movedim(1, -1)
+    assert torch.equal(vae.decode(latents), whole)
+
+
+@pytest.mark.parametrize("latent_frames", [5, 33])
+def test_the_working_memory_of_decoding_does_not_grow_with_the_frames(vae: VideoVae, latent_frames: int) -> None:
+    assert vae._decode_bytes((1, 4, latent_frames, 4, 5)) == vae._decode_bytes((1, 4, 2, 4, 5))
+
+
 def test_tiles_that_hold_everything_are_no_tiles(vae: VideoVae) -> None:
     latent = vae.encode(frames(5))
     torch.testing.assert_close(vae.decode_tiled(latent, tile_x=8, tile_y=8, overlap=2), vae.decode(latent))
