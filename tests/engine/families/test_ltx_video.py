@@ -1,0 +1,94 @@
+"""LTX-Video: what a file's metadata say of its VAE and network, guides, and noise levels of single cells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.architectures.staged_video_vae import StagedVaeConfig, StagedVideoVae
+from engine.architectures.staged_video_vae_layers import Stage
+from engine.architectures.staged_video_vae_shapes import staged_vae_config
+from engine.families import registry
+from engine.families.base import NotRecognised
+from engine.families.ltx_video.autoencoder import as_described, description
+from engine.families.ltx_video.denoiser import LtxVideoDenoiser
+from engine.families.ltx_video.nodes.guides import first_frame_of
+
+FAMILY = registry.family_named("ltx_video")
+LATER = StagedVaeConfig(  # the layers of version 0.9.5, narrower
+    encoder=(
+        Stage("blocks", 16, num_blocks=2), Stage("folded", 32, stride=(1, 2, 2)), Stage("blocks", 32),
+        Stage("folded", 64, stride=(2, 1, 1)), Stage("folded", 128), Stage("folded", 256), Stage("blocks", 256),
+    ),
+    decoder=(
+        Stage("blocks", 64, num_blocks=2), Stage("folded", 32, is_residual=True), Stage("blocks", 32),
+        Stage("folded", 16, is_residual=True), Stage("folded", 8, is_residual=True), Stage("blocks", 8),
+    ),
+    first_channels=16, last_channels=64, removes_noise=True,
+)  # fmt: skip
+
+
+def shapes_of(config: StagedVaeConfig) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        network = StagedVideoVae(config)
+    return {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+
+
+def metadata_of(config: StagedVaeConfig) -> dict[str, str]:
+    return {name: json.dumps(fields) for name, fields in description(config).items()}
+
+
+@pytest.mark.parametrize("config", [FAMILY.scales["full"].vae, FAMILY.scales["small"].vae, LATER])
+def test_shapes_tell_the_stages_of_the_published_networks(config: StagedVaeConfig) -> None:
+    assert staged_vae_config(shapes_of(config)) == config
+    assert as_described(staged_vae_config(shapes_of(config)), metadata_of(config)) == config
+    assert config.ratio == (8, 32, 32)
+
+
+def test_metadata_tell_what_shapes_do_not() -> None:
+    small = FAMILY.scales["small"].vae
+    strided = tuple(replace(stage, stride=(1, 2, 2)) if stage.kind == "strided" else stage for stage in small.encoder)
+    other = replace(small, encoder=strided, is_causal=True, encoder_padding="replicate", decoder_padding="replicate")
+    assert as_described(staged_vae_config(shapes_of(other)), metadata_of(other)) == other
+
+
+@pytest.mark.parametrize(
+    "described", ["{", "[]", '{"vae": {"norm_layer": "group_norm"}}', '{"vae": {"blocks": [["res_x", 1]]}}']
+)
+def test_metadata_that_describe_other_layers_are_refused(described: str) -> None:
+    with pytest.raises(NotRecognised, match="a VAE of videos"):
+        as_described(FAMILY.scales["small"].vae, {"config": described})
+
+
+def test_a_network_that_removes_noise_decodes_videos_of_its_size() -> None:
+    torch.manual_seed(0)
+    network = StagedVideoVae(LATER).requires_grad_(False).eval()
+    for name, weight in network.named_parameters():
+        if "scale" in name or "statistics" in name:
+            weight.fill_(1.0)
+    assert network.decode(torch.randn(1, 128, 2, 2, 2)).shape == (1, 3, 9, 64, 64)
+    assert network.encode(torch.rand(1, 3, 9, 64, 64)).shape == (1, 128, 2, 2, 2)
+    with pytest.raises(ValueError, match="a multiple of 8"):
+        network.encode(torch.rand(1, 3, 10, 64, 64))
+
+
+@pytest.mark.parametrize(
+    ("frame", "guide_frames", "expected"), [(0, 1, (0, 0)), (-1, 1, (24, 3)), (11, 9, (9, 2)), (-99, 1, (0, 0))]
+)
+def test_guides_of_several_frames_begin_at_a_latent_frame(
+    frame: int, guide_frames: int, expected: tuple[int, int]
+) -> None:
+    assert first_frame_of(frame, video_frames=4, guide_frames=guide_frames) == expected
+
+
+def test_cells_that_are_kept_have_no_noise() -> None:
+    denoiser: Any = LtxVideoDenoiser(torch.nn.Identity())
+    mask = torch.ones(2, 128, 3, 1, 2)
+    mask[:, :, 0] = 0.0
+    levels = denoiser.process_timestep(torch.tensor([0.5, 0.25]), denoise_mask=mask)
+    assert levels[..., 0].tolist() == [[0.0, 0.0, 0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 0.25, 0.25, 0.25, 0.25]]
+    assert torch.equal(denoiser.process_timestep(torch.ones(2)), torch.ones(2))

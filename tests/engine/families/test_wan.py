@@ -1,0 +1,77 @@
+"""Wan: which network a file holds, the channels beside the latent, cameras, and latents of 48 channels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from engine.families import registry
+from engine.families.base import TensorIndex
+from engine.families.parts.video_denoisers import VideoDenoiser
+from engine.families.wan.nodes.cameras import PATHS, camera_poses, camera_rays
+from tests.parity.models import LAYOUTS
+
+
+class Network(torch.nn.Module):
+    def __init__(self, in_channels: int) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+
+
+@pytest.mark.parametrize(
+    ("layout", "family", "variant"),
+    [
+        ("wan/wan_t2v", "wan", ""), ("wan/wan_i2v", "wan", "image"), ("wan/wan22_i2v_low", "wan", "image"),
+        ("wan/wan_fun_control", "wan", "control"), ("wan/wan22_fun_control", "wan", "control"),
+        ("wan/wan_vace", "wan", "vace"), ("wan/wan22_camera", "wan", "camera"), ("wan/wan22_animate", "wan", "animate"),
+        ("wan/wan22_s2v", "wan", "sound"), ("wan/wan_humo", "wan", "speech"), ("wan22/wan22_5b", "wan22", ""),
+        ("wan22/wan22_5b_fun_control", "wan22", "control"),
+    ],
+)  # fmt: skip
+def test_a_network_is_known_by_its_layers_and_built_with_them(layout: str, family: str, variant: str) -> None:
+    tensors = json.loads((LAYOUTS / f"{layout}.json").read_text("utf-8"))["tensors"]
+    shapes = {name: tuple(shape) for name, shape in tensors.items()}
+    found = registry.recognise(TensorIndex(shapes))
+    assert (found.family.name, found.match.variant) == (family, variant)
+    with torch.device("meta"):
+        network = found.family.denoiser.build(found.family.denoiser.configure(shapes))
+    assert {name: tuple(weight.shape) for name, weight in network.state_dict().items()} == shapes
+
+
+def concat(in_channels: int, **given: Any) -> torch.Tensor | None:
+    denoiser: Any = VideoDenoiser(Network(in_channels))
+    denoiser.latent_format = registry.family_named("wan").latent_format()
+    noise = torch.zeros(1, 16, 3, 4, 6)
+    return denoiser.concat_cond(noise=noise, device=noise.device, **given)  # type: ignore[no-any-return]
+
+
+def test_a_network_reads_the_mask_of_what_is_given_before_the_pictures() -> None:
+    mask = torch.ones(1, 1, 3, 8, 12)
+    mask[:, :, 0] = 0.0
+    seen = concat(36, concat_latent_image=torch.zeros(1, 16, 3, 8, 12), concat_mask=mask)
+    assert seen is not None and seen.shape == (1, 20, 3, 4, 6)
+    assert (seen[:, :4, 0] == 1).all() and (seen[:, :4, 1:] == 0).all()
+    behind = concat(
+        52, concat_latent_image=torch.ones(1, 32, 3, 4, 6), concat_mask=mask[..., :4, :6], concat_mask_index=16
+    )
+    assert behind is not None and behind.shape[1] == 36 and (behind[:, 16:20, 0] == 1).all()
+
+
+def test_channels_without_pictures_are_empty() -> None:
+    assert concat(16) is None
+    for channels in (36, 48):
+        empty = concat(channels)
+        assert empty is not None and empty.shape[1] == channels - 16 and not empty.any()
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_camera_begins_where_it_stands(name: str) -> None:
+    poses = camera_poses(name, 1.0, 5)
+    torch.testing.assert_close(poses[0], torch.eye(4))
+    rays = camera_rays(poses, 32, 16, (0.5, 0.5), (0.5, 0.5))
+    assert rays.shape == (5, 6, 16, 32)
+    torch.testing.assert_close(rays[:, 3:].norm(dim=1), torch.ones(5, 16, 32))  # directions
+    assert not rays[0, :3].any()  # no moment at the origin
