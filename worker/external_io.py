@@ -17,6 +17,7 @@ from worker.jobs.fetched_inputs import FOLDER, FetchedInputs
 from worker.json_values import JsonObject
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
+from worker.outputs.put import KEY, PutUploader
 from worker.outputs.webhook import WebhookSender
 from worker.s3.stores import S3Stores
 from worker.s3.targets import find_missing_bucket, find_missing_key, find_write_problem
@@ -39,6 +40,7 @@ class ExternalIo:
         )
         self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.inputs.are_shared)
         self.claimed_outputs = ClaimedOutputs(keeps=settings.keeps_engine_output or bool(launch.urls))
+        self._put_uploader = PutUploader(self._addresses)
         self.uploads = UploadedFiles(input_folder, limits, settings.queue.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(
             s3,
@@ -48,6 +50,7 @@ class ExternalIo:
             num_delivering=settings.pipeline.num_delivering,
             io_metrics=io_metrics,
             max_bytes=settings.prompts.max_output_bytes,
+            put_uploader=self._put_uploader,
         )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config(), own_key)
@@ -55,6 +58,10 @@ class ExternalIo:
     def check_webhook_url(self, url: str) -> None:
         """Check a webhook's URL. Raises RequestRejected for an address that cannot be a webhook's."""
         self._check_form(url, "input.webhook.url")
+
+    def check_put_url(self, url: str) -> None:
+        """Check the address of a request's store. Raises RequestRejected for one that cannot be a store's."""
+        self._check_form(url.replace(KEY, "key"), "input.put.url")
 
     def check_s3(self, asked: JsonObject) -> Problem | None:
         """Check a request's S3 settings; return what is doubtful about them and no reason to refuse it, or None.
@@ -82,3 +89,4 @@ class ExternalIo:
         await self.inputs.close()
         await self._stores.close()
         await self.webhook_sender.close()
+        await self._put_uploader.close()

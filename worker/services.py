@@ -87,6 +87,7 @@ class Services:
     connections: ConnectionTable
     hsts_seconds: int
     check_webhook_url: Callable[[str], None]
+    check_put_url: Callable[[str], None]
     check_s3: Callable[[Mapping[str, Any]], Problem | None]
     platform: Platform
     queue_info: QueueInfo

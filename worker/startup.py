@@ -260,6 +260,7 @@ class Front:
             connections=ConnectionTable(fitting(settings.connections, num_open_files()), trusted_proxies()),
             hsts_seconds=settings.listener.hsts_seconds,
             check_webhook_url=self._external_io.check_webhook_url,
+            check_put_url=self._external_io.check_put_url,
             check_s3=self._external_io.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
             queue_info=queue_info,

@@ -251,8 +251,12 @@ def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials
     """Return the credentials of a request, and warnings about them. Raises RequestRejected."""
     asked_s3 = None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True)
     doubt = None if asked_s3 is None else services.check_s3(asked_s3)
+    asked_put = None if parsed.put is None else parsed.put.model_dump()
+    if asked_put is not None:
+        services.check_put_url(asked_put["url"])
     credentials = Credentials(
         s3=asked_s3,
+        put=asked_put,
         webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
     )
     return credentials, [] if doubt is None else [warning_of(doubt)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from worker.jobs.job import WebhookEvent
 from worker.json_values import JsonObject
 from worker.object_keys import find_template_problem
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
+from worker.outputs.put import KEY
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.outputs import MAX_PRESIGN_SECONDS
 from worker.workflows.media import find_encoded_workflow
@@ -27,6 +29,8 @@ FREE_FIELDS = frozenset({"workflow_json", "extra_data"})  # their content is not
 MAX_FIELD_LENGTH = 200
 MAX_METADATA_BYTES = 8192
 MAX_EXPIRES_SECONDS = 30 * 86400.0
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+OWN_HEADERS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
 
 class S3Input(BaseModel):
@@ -52,6 +56,44 @@ class S3Input(BaseModel):
         problem = find_template_problem(value) if value else None
         if problem:
             raise ValueError(problem)
+        return value
+
+
+class PutInput(BaseModel):
+    """Destination of this request's outputs by plain HTTP PUT; `{key}` in an address stands for each output's key."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict)
+    public_url: str = Field(
+        default="", description="Where the files can be fetched; left out: `url` without its query."
+    )
+    key_template: str = ""
+
+    @field_validator("key_template")
+    @classmethod
+    def _makes_keys(cls, value: str) -> str:
+        problem = find_template_problem(value) if value else None
+        if problem:
+            raise ValueError(problem)
+        return value
+
+    @field_validator("url", "public_url")
+    @classmethod
+    def _has_key(cls, value: str) -> str:
+        if value and KEY not in value:
+            raise ValueError(f"expected an address with {KEY} where the key of each output goes")
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not HEADER_NAME.fullmatch(name) or not text.isascii() or not text.isprintable():
+                raise ValueError(f"expected names and values of HTTP headers; got {name[:40]!r}")
+            if name.lower() in OWN_HEADERS:
+                raise ValueError(f"{name} is set by the worker")
         return value
 
 
@@ -114,6 +156,7 @@ class GenerateInput(BaseModel):
     modifier: str = ""
     modifications: dict[str, Any] = Field(default_factory=dict)
     s3: S3Input | None = None
+    put: PutInput | None = None
     webhook: WebhookInput | None = None
     output: OutputInput | None = None
     extra_data: ExtraData | None = None
@@ -162,6 +205,8 @@ class GenerateInput(BaseModel):
             raise ValueError("give exactly one of workflow_json, workflow and modifier")
         if self.modifications and not self.modifier:
             raise ValueError("modifications go with a modifier only")
+        if self.s3 is not None and self.put is not None:
+            raise ValueError("give at most one of s3 and put")
         for name in ("overrides", "inputs"):
             if getattr(self, name) and self.modifier:
                 raise ValueError(f"{name} go with a workflow only; a modifier has modifications")

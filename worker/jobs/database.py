@@ -182,7 +182,7 @@ def changing_row(job: Job) -> dict[str, object]:
     """Return the columns that change after insertion."""
     kept = job.credentials
     return {
-        "credentials": None if kept is None else _dump({"s3": kept.s3, "webhook_secret": kept.webhook_secret}),
+        "credentials": None if kept is None else _dump(_credentials_of(kept)),
         "state": job.state.value,
         "stage": job.stage.value,
         "attempt": job.attempt,
@@ -200,6 +200,12 @@ def changing_row(job: Job) -> dict[str, object]:
 def storable(text: str) -> str:
     """Return a text that every database stores: one from elsewhere may be invalid Unicode or contain NUL."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _credentials_of(kept: Credentials) -> dict[str, object]:
+    """Return credentials as they are stored; `put` only where there is one, so that earlier versions can read them."""
+    put = {} if kept.put is None else {"put": kept.put}
+    return {"s3": kept.s3, "webhook_secret": kept.webhook_secret, **put}
 
 
 def job_of(row: Any) -> Job:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -28,6 +29,7 @@ from worker.outputs.delivered import OutputRecord, Processing, delivered_names, 
 from worker.outputs.media_facts import with_media_facts
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
+from worker.outputs.put import PutTarget, PutUploader
 from worker.outputs.s3 import S3Uploader
 from worker.s3.stores import S3Stores
 from worker.s3.targets import S3Target, choose_target, find_write_problem
@@ -74,8 +76,10 @@ class DeliveredOutputs:
         num_delivering: int = 8,
         io_metrics: IoMetrics | None = None,
         max_bytes: int | None = None,
+        put_uploader: PutUploader | None = None,
     ) -> None:
         self._config = config
+        self._put_uploader = put_uploader
         self._max_bytes = max_bytes
         self._default_metadata = default_metadata
         self._claimed_outputs = claimed_outputs or ClaimedOutputs(keeps=True)
@@ -111,7 +115,7 @@ class DeliveredOutputs:
             log.error("S3 store unusable", reason=problem, **about)
 
     def sends_away(self, job: Job) -> bool:
-        return choose_target(_asked_s3(job), self._config) is not None
+        return _asked_put(job) is not None or choose_target(_asked_s3(job), self._config) is not None
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
         """Return the job's processed outputs, with `url` or `upload_error` added.
@@ -119,6 +123,9 @@ class DeliveredOutputs:
         A failed output does not fail the others.
         """
         records = await self._finish(job, directory)
+        put = _asked_put(job)
+        if put is not None and self._put_uploader is not None:
+            return await self._put(job, records, directory, put, self._put_uploader)
         asked = _asked_s3(job)
         target = choose_target(asked, self._config)
         if target is None:
@@ -139,6 +146,31 @@ class DeliveredOutputs:
                     for file, key in zip(files, keys, strict=True)
                 )
             )
+        return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
+
+    async def _put(
+        self, job: Job, records: list[OutputRecord], directory: Path, target: PutTarget, uploader: PutUploader
+    ) -> Sequence[OutputRecord]:
+        """Upload the files of a job by HTTP PUT and return its records with the links."""
+        files = [file for record in records if "url" not in record for file in files_of(record)]
+        keys = make_keys(target.key_template or self._config.key_template, job.id, files)
+        at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
+
+        async def send(file: Mapping[str, object], key: str) -> OutputRecord:
+            media_type = str(file.get("media_type") or "application/octet-stream")
+            try:
+                async with at_once:
+                    link = await uploader.upload(target, directory / str(file["path"]), key, media_type, until=until)
+            except WorkerError as failed:
+                self._io_metrics.upload_failed()
+                log.warning("upload failed", key=key, reason=failed.message)
+                return {"upload_error": failed.message}
+            self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, directory / str(file["path"])))
+            return {"url": link}
+
+        async with self._delivering.acquire(urlsplit(target.url).netloc, job.order):
+            until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
+            sent = await asyncio.gather(*(send(file, key) for file, key in zip(files, keys, strict=True)))
         return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
 
     async def _finish(self, job: Job, directory: Path) -> list[OutputRecord]:
@@ -189,6 +221,10 @@ class DeliveredOutputs:
 
 def _asked_s3(job: Job) -> Mapping[str, object]:
     return (None if job.credentials is None else job.credentials.s3) or {}
+
+
+def _asked_put(job: Job) -> PutTarget | None:
+    return PutTarget.of(None if job.credentials is None else job.credentials.put)
 
 
 def texts_of(entry: JsonObject) -> dict[str, str]:

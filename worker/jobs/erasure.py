@@ -41,7 +41,8 @@ class Erasure:
 
     def begin(self, job: Job) -> None:
         """Record the secrets of a job when it is stored or read back."""
-        if job.credentials is not None and (job.credentials.s3 or job.credentials.webhook_secret):
+        kept = job.credentials
+        if kept is not None and (kept.s3 or kept.put or kept.webhook_secret):
             self._holding_credentials.add(job.id)
         webhook = job.request.webhook
         if has_url_secrets(job.prompt) or (webhook is not None and has_url_secrets(webhook.url)):

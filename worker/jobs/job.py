@@ -89,6 +89,7 @@ class Credentials:
 
     s3: Mapping[str, Any] | None = None
     webhook_secret: str | None = None
+    put: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         return "Credentials(...)"
