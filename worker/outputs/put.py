@@ -15,9 +15,10 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 
-from worker.errors import DeliveryFailed, InputRejected
+from worker.errors import InputRejected
 from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard
+from worker.outputs.s3 import UploadFailed
 
 KEY: Final = "{key}"
 PIECE_BYTES: Final = 256 * 1024
@@ -51,12 +52,6 @@ class PutTarget:
         return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-class PutFailed(DeliveryFailed):
-    """A rejected upload. `fields`: `reason` is the status or the kind of failure."""
-
-    code = "upload_failed"
-
-
 class PutUploader:
     """Uploads whose addresses pass the guard, each with a deadline."""
 
@@ -65,7 +60,7 @@ class PutUploader:
         self._http = plain_client(transport=guard.transport(), trust_env=False)
 
     async def upload(self, target: PutTarget, path: Path, key: str, media_type: str, *, until: float) -> str:
-        """Upload a file and return its link. Raises PutFailed; `until` is a time of the event loop's clock."""
+        """Upload a file and return its link. Raises UploadFailed; `until` is a time of the event loop's clock."""
         try:
             size_bytes = (await asyncio.to_thread(path.stat)).st_size
             headers = {**target.headers, "Content-Type": media_type, "Content-Length": str(size_bytes)}
@@ -91,7 +86,7 @@ class PutUploader:
             reason = "the store takes too long"
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = type(error).__name__
-        raise PutFailed(f"{path.name} was not uploaded by PUT: {reason}", reason=reason)
+        raise UploadFailed(f"{path.name} was not uploaded by PUT: {reason}", reason=reason)
 
     async def close(self) -> None:
         await self._http.aclose()
