@@ -84,6 +84,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.state.services = services
     app.state.sync_waiters = SyncWaiters(services.pipeline, services.limits.sync_grace_seconds)
     app.state.openapi = DocumentCache()
+    app.state.openapi_of_callers = DocumentCache()  # with the stored workflows
     app.add_middleware(SmallBodies, limits=services.bodies.structure)
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
     if services.has_access_log:

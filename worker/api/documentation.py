@@ -21,15 +21,16 @@ from modifiers.registry import ModifierRegistry
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import policy_for
 from worker.api.replies import StreamEvent
-from worker.api.results import services_of
+from worker.api.results import check_caller, services_of
 from worker.api.schemas import GenerateRequest
 from worker.api.workflow_documents import add_typed_routes
 from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
-from worker.errors import EngineUnreachable
+from worker.errors import EngineUnreachable, Forbidden, Unauthorized
 from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 from worker.version import version
+from worker.workflows.stored import StoredWorkflow
 
 router = APIRouter(include_in_schema=False)
 
@@ -98,16 +99,25 @@ async def openapi(request: Request) -> Response:
     except EngineUnreachable:
         defaults = ModifierDefaults()
 
-    revision, stored = services.workflows.revision, await services.workflows.newest()
+    revision, stored = services.workflows.revision, await _stored_workflows(request)
 
     def make() -> dict[str, object]:
         examples = {} if object_info is None else examples_of(registry, choices_in(object_info), defaults)
         document = _document(app.routes, examples)
-        add_typed_routes(document, stored, object_info or {})
+        add_typed_routes(document, stored or (), object_info or {})
         return document
 
-    kept: DocumentCache = app.state.openapi
+    kept: DocumentCache = app.state.openapi if stored is None else app.state.openapi_of_callers
     return await kept.reply(request, (object_info, revision), make)
+
+
+async def _stored_workflows(request: Request) -> list[StoredWorkflow] | None:
+    """Return the stored workflows for a caller who may read them; None for any other, who sees the routes alone."""
+    try:
+        check_caller(request)
+    except (Unauthorized, Forbidden):
+        return None
+    return await services_of(request).workflows.newest()
 
 
 def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, object]]) -> dict[str, Any]:

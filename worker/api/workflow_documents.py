@@ -1,4 +1,7 @@
-"""Typed routes of stored workflows for the OpenAPI document: one path a workflow, its inputs with types and choices."""
+"""Typed routes of stored workflows for the OpenAPI document: a path a workflow, its inputs with types and choices.
+
+Nothing else of a workflow is shown: its document is the operator's.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from worker.api.stored_workflows import RUN_ROUTES
-from worker.json_values import JsonObject, object_at
-from worker.workflows.overrides import Place
-from worker.workflows.stored import NamedInput, StoredWorkflow
+from worker.json_values import JsonObject
+from worker.workflows.stored import StoredWorkflow
 
 REFERENCE: Final = "#/components/schemas/"
-MAX_OVERRIDES: Final = 500  # listed a workflow
 
 
 def add_typed_routes(document: dict[str, Any], workflows: Iterable[StoredWorkflow], object_info: JsonObject) -> None:
@@ -27,28 +28,16 @@ def add_typed_routes(document: dict[str, Any], workflows: Iterable[StoredWorkflo
             operation["operationId"] = f"{operation['operationId']}_{_identifier(workflow.name)}"
             operation["description"] = workflow.description or operation.get("description", "")
             operation["parameters"] = [item for item in operation["parameters"] if item["in"] != "path"]
-            operation["requestBody"] = _body(workflow, key, object_info)
+            operation["requestBody"] = _body(key)
             paths[route.replace("{name}", workflow.name)] = {"post": operation}
 
 
-def _body(workflow: StoredWorkflow, key: str, object_info: JsonObject) -> dict[str, Any]:
+def _body(key: str) -> dict[str, Any]:
     inputs = {"$ref": f"{REFERENCE}{key}"}
-    overrides = {"type": "object", "properties": _overrides(workflow, object_info)}
+    overrides = {"type": "object", "description": "Values by `ID.INPUT` and the like, which win over `inputs`."}
     chosen = {"type": "object", "properties": {"inputs": inputs, "overrides": overrides}}
     whole = {"type": "object", "required": ["input"], "properties": {"input": chosen}, "title": "Request"}
     return {"required": True, "content": {"application/json": {"schema": {"anyOf": [inputs, whole]}}}}
-
-
-def _overrides(workflow: StoredWorkflow, object_info: JsonObject) -> dict[str, Any]:
-    """Return the schemas of the inputs of a workflow that have a value, by `ID.INPUT`."""
-    places = [
-        Place(node_id, name)
-        for node_id in workflow.prompt
-        for name, value in object_at(workflow.prompt, node_id, "inputs").items()
-        if not isinstance(value, list)
-    ]
-    named = {place.target: NamedInput((place,)) for place in places[:MAX_OVERRIDES]}
-    return {target: workflow.property_of(item, object_info) for target, item in named.items()}
 
 
 def _identifier(name: str) -> str:

@@ -108,8 +108,7 @@ async def test_each_workflow_has_a_typed_route_in_the_document(front: RunningFro
     inputs, whole = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     schema = document["components"]["schemas"][inputs["$ref"].rpartition("/")[2]]
     assert schema["properties"]["word"] == {"type": "string", "default": "hello"}
-    overrides = whole["properties"]["input"]["properties"]["overrides"]["properties"]
-    assert overrides["1.size"]["maximum"] == 64
+    assert whole["properties"]["input"]["properties"]["inputs"] == inputs
     await front.http.delete("/workflows/poster")
     assert "/workflows/poster/run" not in (await front.http.get("/openapi.json")).json()["paths"]
 
@@ -124,6 +123,8 @@ async def test_only_an_operator_changes_workflows_and_sees_them(keyed: RunningFr
     run = await keyed.http.post("/workflows/poster/run/sync", json={"word": "x"}, headers=CUSTOMER)
     assert run.status_code == 200
     assert (await keyed.http.get("/workflows")).status_code == 401
+    assert "poster" in (await keyed.http.get("/openapi.json", headers=CUSTOMER)).text
+    assert "poster" not in (await keyed.http.get("/openapi.json")).text
 
 
 async def test_a_stored_workflow_is_there_after_a_restart(tmp_path: Path) -> None:
