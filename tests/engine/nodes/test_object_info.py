@@ -30,7 +30,7 @@ OF_FURTHER_FAMILIES = {name for family in families() if not family.is_default fo
 
 # Types of text encoders that the recorded release does not have.
 LATER_TYPES = {name for family in families() for name in family.comfyui.text_types} - comfyui_text_types().keys()
-LATER_CHOICES = {"index_timestep_zero"}  # of reference pictures: Krea 2 and Qwen-Image-Edit-2511 see them so
+LATER_CHOICES = ("index_timestep_zero",)  # of reference pictures: Krea 2 and Qwen-Image-Edit-2511 see them so
 
 
 class Environment(NoFiles):
@@ -62,7 +62,7 @@ def _input(item: Any, *, is_file: bool) -> Any:
         return item
     kind = [] if is_file and isinstance(item[0], list) else item[0]
     if isinstance(kind, list):
-        kind = [choice for choice in kind if choice not in LATER_TYPES | LATER_CHOICES]
+        kind = [choice for choice in kind if choice not in (*LATER_TYPES, *LATER_CHOICES)]
     options = {key: value for key, value in (item[1] if len(item) > 1 else {}).items() if key != "tooltip"}
     if is_file:
         options.pop("options", None)
