@@ -12,6 +12,7 @@ from engine.families import registry
 from engine.families.base import TensorIndex
 from engine.families.parts.video_denoisers import VideoDenoiser
 from engine.families.wan.nodes.cameras import PATHS, camera_poses, camera_rays
+from engine.families.wan.nodes.tracks import moved_along, points_at, tracks_of
 from tests.parity.models import LAYOUTS
 
 
@@ -75,3 +76,22 @@ def test_a_camera_begins_where_it_stands(name: str) -> None:
     assert rays.shape == (5, 6, 16, 32)
     torch.testing.assert_close(rays[:, 3:].norm(dim=1), torch.ones(5, 16, 32))  # directions
     assert not rays[0, :3].any()  # no moment at the origin
+
+
+def test_points_of_tracks_move_the_cells_under_them() -> None:
+    (video,) = tracks_of(json.dumps([[{"x": 8, "y": 24}] * 121]))
+    points = points_at(video, 64, 48, 8)
+    assert points.shape == (9, 1, 3) and points[0, 0].tolist() == [-1.0, 0.0, 1.0]
+    latent = torch.zeros(16, 3, 6, 8)
+    latent[:, 0, 2:4, 0:2] = 1.0
+    mask, moved = moved_along(latent, points, 220.0, 2)
+    assert mask.shape == (3, 6, 8) and (mask[0] == 1).all() and torch.equal(mask[1], mask[2])
+    row, column = divmod(int(mask[2].argmax()), 8)
+    assert row in (2, 3) and column in (0, 1) and mask[2].max() > 0
+    assert torch.equal(moved[:, 0], latent[:, 0])
+
+
+@pytest.mark.parametrize("text", ["[[", "[1]", '[[{"x": 1}]]', '{"x": 1}'])
+def test_tracks_that_are_none_are_named(text: str) -> None:
+    with pytest.raises(ValueError, match="tracks: they are no JSON of points"):
+        tracks_of(text)

@@ -1,0 +1,146 @@
+"""Points of a picture that move along tracks (Chu et al. 2025, arXiv 2512.08765): the latent under them moves too.
+
+`N` points, `F` frames, `C` channels, `f` latent frames, `h w` latent cells.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any
+
+import torch
+from torch.nn import functional
+
+from engine.diffusion.conditions import spread_to_batch_size
+from engine.families.parts.causal_video_vae import CausalVideoLatentFormat
+from engine.families.wan.nodes.latents import (
+    CATEGORY,
+    FRAMES_RATIO,
+    GREY,
+    MODULE,
+    Length,
+    Seen,
+    Side,
+    empty_video,
+    fitted,
+    latent_of,
+    with_both,
+    with_seen,
+)
+from engine.families.wan.nodes.pictures import wan_image_to_video
+from engine.nodes.base import Float, Int, NodeContext, Text, node
+from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
+
+TRACKED_FRAMES = 121  # that tracks are cut or filled up to
+NOTHING = 1e-5  # beside a count that may be 0
+
+Tracks = list[list[dict[str, float]]]
+
+
+def tracks_of(text: str) -> list[Tracks]:
+    """Return the tracks of each video in JSON: points `{"x", "y"}` of one track, of several, or those of each video.
+
+    Raises ValueError for anything else.
+    """
+    try:
+        found: Any = json.loads(text.replace("'", '"'))
+        if found and isinstance(found[0], dict):
+            found = [found]
+        if found and isinstance(found[0][0], dict):
+            found = [found]
+        return [[[{"x": float(at["x"]), "y": float(at["y"])} for at in track] for track in video] for video in found]
+    except (ValueError, TypeError, LookupError):
+        raise ValueError(
+            f"tracks: they are no JSON of points; got {text[:60]!r}, expected lists of points with x and y in pixels"
+        ) from None
+
+
+def points_at(tracks: Tracks, width: int, height: int, frames: int) -> torch.Tensor:
+    """Return points [1 + frames, N, 3]: x and y by half the shorter side from the centre, and 1 while there is one."""
+    points = torch.zeros(TRACKED_FRAMES, len(tracks), 3)
+    points[..., 2] = -1.0
+    points[..., :2] = -torch.tensor([width, height]) / min(width, height)  # where a track ended: the corner
+    for index, track in enumerate(tracks):
+        places = torch.tensor([[at["x"], at["y"]] for at in track[:TRACKED_FRAMES]]).view(-1, 2)
+        points[: len(places), index, :2] = (places - torch.tensor([width, height]) / 2) / min(width, height) * 2
+        points[: len(places), index, 2] = 1.0
+    shared = math.gcd(TRACKED_FRAMES - 1, frames)
+    step, times = (TRACKED_FRAMES - 1) // shared, frames // shared
+    return torch.cat([points[:1], points[1:].repeat_interleave(times, dim=0)[1::step]])
+
+
+def moved_along(
+    latent: torch.Tensor, points: torch.Tensor, temperature: float, topk: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mask of points [f, h, w] and a latent [C, f, h, w] with the first frame's cells under them.
+
+    A cell gets the weighted cells of its `topk` nearest points; `temperature` says how fast weights fall with distance.
+    """
+    _, frames, height, width = latent.shape
+    places, visible = points[..., :2], points[..., 2:].clamp(0, 1)
+    reach = torch.tensor([width, height]) / min(width, height)
+    half_width, half_height = reach.tolist()
+    rows, columns = torch.linspace(-half_height, half_height, height), torch.linspace(-half_width, half_width, width)
+    down, across = torch.meshgrid(rows, columns, indexing="ij")
+    grid = torch.stack([across, down], dim=-1)  # [h, w, 2]
+    groups = (frames - 1, FRAMES_RATIO, *places.shape[1:2])
+    seen = visible[1:].view(*groups, 1).sum(1)  # [f - 1, N, 1]
+    centres = (places[1:] * visible[1:]).view(*groups, 2).sum(1) / (seen + NOTHING)
+    distances = (centres[:, None, None] - grid[None, :, :, None]).pow(2).sum(-1)  # [f - 1, h, w, N]
+    weights = torch.exp(-distances * temperature) * seen.clamp(0, 1).view(frames - 1, 1, 1, -1)
+    nearest, index = torch.topk(weights, k=min(topk, weights.shape[-1]), dim=-1)
+    from_places = (places[:1] / reach).clamp(-1, 1)[None]  # [1, 1, N, 2]
+    under = functional.grid_sample(latent[:, 0][None], from_places, mode="bilinear", align_corners=False)
+    carried = (under[0, :, 0].T[index] * nearest[..., None]).sum(dim=-2).permute(3, 0, 1, 2)  # [C, f - 1, h, w]
+    total = nearest.sum(-1)
+    mixed = carried + latent[:, 1:] * (1 - total.clamp(0, 1))
+    return torch.cat([torch.ones_like(total[:1]), total]), torch.cat([latent[:, :1], mixed], dim=1)
+
+
+@node("WanTrackToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+def wan_track_to_video(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    vae: VAE,
+    tracks: Annotated[str, Text(multiline=True)] = "[]",
+    width: Side = 832,
+    height: Side = 480,
+    length: Length = 81,
+    batch_size: Count = 1,
+    temperature: Annotated[float, Float(min=1.0, max=1000.0, step=0.1)] = 220.0,
+    topk: Annotated[int, Int(min=1, max=10)] = 2,
+    start_image: IMAGE,
+    clip_vision_output: Seen = None,
+) -> tuple[Positive, Negative, Start]:
+    """Let a video begin with a picture whose points move along tracks. Raises ValueError for tracks that are none."""
+    found = tracks_of(tracks)
+    if not found:
+        plain: tuple[Conditioning, Conditioning, Latent] = wan_image_to_video.function(
+            context, positive=positive, negative=negative, vae=vae, width=width, height=height, length=length,
+            batch_size=batch_size, clip_vision_output=clip_vision_output, start_image=start_image,
+        )  # fmt: skip
+        return plain
+    pictures = spread_to_batch_size(fitted(start_image[:batch_size], width, height)[..., :3], batch_size)
+    known, masks, latents = CausalVideoLatentFormat(), [], []
+    numbers = spread_to_batch_size(torch.arange(len(found)), batch_size).tolist()
+    for picture, number in zip(pictures, numbers, strict=False):
+        video = torch.full((length, height, width, 3), GREY)
+        video[0] = picture
+        points = points_at(found[number], width, height, length - 1)
+        mask, latent = moved_along(known.process_in(vae.encode(video))[0], points, temperature, topk)
+        masks.append(mask[None].expand(FRAMES_RATIO, -1, -1, -1))
+        latents.append(latent)
+    options = {
+        "concat_mask": 1.0 - torch.stack(masks),
+        "concat_latent_image": known.process_out(torch.stack(latents)),
+    }
+    positive, negative = with_both(positive, negative, **options)
+    positive, negative = with_seen(positive, negative, clip_vision_output)
+    return positive, negative, latent_of(empty_video(batch_size, length, width, height))
+
+
+NODES = (wan_track_to_video,)
