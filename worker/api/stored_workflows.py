@@ -198,6 +198,9 @@ async def _workflow_of(
     settings = body if FIELD in body else {}
     description, given = settings.get("description", ""), settings.get("inputs")
     problems = []
+    if not any(isinstance(node, Mapping) and isinstance(node.get("class_type"), str) for node in prompt.values()):
+        message = f"no node has a class_type; expected {FIELD}, in API format or as the page saves it"
+        problems.append(Problem(message, FIELD, type="no_workflow"))
     if not isinstance(description, str) or len(description) > MAX_DESCRIPTION_LENGTH:
         problems.append(Problem(f"expected a text of at most {MAX_DESCRIPTION_LENGTH} characters", "description"))
     if given is not None and (not isinstance(given, Mapping) or len(given) > MAX_INPUTS):
