@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,4 +78,5 @@ def test_the_pages_are_there(worker: RunningWorker) -> None:
     assert "openapi.json" in worker.get("/docs").text
     page = worker.get("/")
     assert page.headers["content-type"].startswith("text/html")
-    assert "generate/stream" in page.text
+    scripts = re.findall(r'src="(page/[^"]+\.js)"', page.text)
+    assert scripts and all("javascript" in worker.get(f"/{path}").headers["content-type"] for path in scripts)
