@@ -93,6 +93,7 @@ GOALS: Sequence[Goal] = (
     Goal("tuning", "strategies of `exact`, times the plain path", "x", gain("exact"), least=1),
     Goal("tuning", "strategies of `same`, times the plain path", "x", gain("same"), least=1),
     Goal("tuning", "strategies of `draft`, times the plain path", "x", gain("draft")),
+    Goal("gpu", "8 requests in one batch, 512x512, times one at a time", "x", at("shared_steps", "ratio"), least=2.5),
     Goal("gpu", "SD1.5 512x512, guided", "it/s", at("end_to_end_batch_1", "it_per_s"), least=150),
     Goal("gpu", "strategies of `same`, SD1.5 512x512", "it/s", at("tuning", "choices", "same", "it_per_s"), least=150),
 )

@@ -2,8 +2,9 @@
 
 Writes `gpu.json` into DIR: it/s of SD1.5 at 512x512 for batches of 1 and 4, end to end and of the UNet alone, how fast
 a checkpoint loads, what it costs that weights stay in RAM, peak memory of the device, what the device does when asked
-for one thing at a time, what every strategy of tuning brings, and how far the GPU's picture is from the CPU's. Needs
-only this repository, torch, numpy, Pillow and safetensors. Weights are random: speed does not depend on them.
+for one thing at a time, what every strategy of tuning brings, what eight requests in one batch bring, and how far the
+GPU's picture is from the CPU's. Needs only this repository, torch, numpy, Pillow and safetensors. Weights are random:
+speed does not depend on them.
 
 On a machine without a GPU everything runs at toy size, to prove the script itself; the numbers then mean nothing, and
 `is_toy` says so. A part that fails is reported as such and does not stop the others; the exit code then is 1.
@@ -42,6 +43,7 @@ from engine.settings import DtypeSettings  # noqa: E402
 
 CHECKPOINT = "random.safetensors"
 MIB = 1024**2
+RUNS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,11 @@ def file_loader() -> dict[str, Any]:
 
 
 @contextmanager
-def running_engine(bench: Bench, *, on_cpu: bool = False, in_float32: bool = False) -> Iterator[Engine]:
+def running_engine(
+    bench: Bench, *, on_cpu: bool = False, in_float32: bool = False, runs_at_once: int = 1
+) -> Iterator[Engine]:
     settings = EngineSettings(
+        max_concurrent_runs=runs_at_once,
         base_directory=bench.base,
         cpu=on_cpu or not bench.is_gpu,
         dtypes=DtypeSettings(force_fp32=in_float32),
@@ -133,6 +138,11 @@ def running_engine(bench: Bench, *, on_cpu: bool = False, in_float32: bool = Fal
 
 def draw(engine: Engine, prompt: dict[str, Any]) -> Path:
     """Runs a prompt to its end and names the first picture. Raises RuntimeError when there is none."""
+    return begin_drawing(engine, prompt)()
+
+
+def begin_drawing(engine: Engine, prompt: dict[str, Any]) -> Callable[[], Path]:
+    """Submits a prompt; the function waits for its end and names the first picture, or raises RuntimeError."""
     checked = engine.check(prompt)
     failures: list[Any] = []
 
@@ -141,12 +151,17 @@ def draw(engine: Engine, prompt: dict[str, Any]) -> Path:
             failures.append(event)
 
     request = RunRequest(prompt_id=f"{time.monotonic_ns()}", prompt=prompt, outputs=checked.outputs)
-    result = engine.submit(request, note).result()
-    if result.status != "success":
-        reason = failures[0].exception_message if failures else ""
-        raise RuntimeError(f"the run ended as {result.status}: {reason}")
-    shown = result.outputs["7"]["images"][0]
-    return Path(engine.settings.output_path, shown["subfolder"], shown["filename"])
+    future = engine.submit(request, note)
+
+    def finish() -> Path:
+        result = future.result()
+        if result.status != "success":
+            reason = failures[0].exception_message if failures else ""
+            raise RuntimeError(f"the run ended as {result.status}: {reason}")
+        shown = result.outputs["7"]["images"][0]
+        return Path(engine.settings.output_path, shown["subfolder"], shown["filename"])
+
+    return finish
 
 
 def seconds_of(work: Callable[[], object], bench: Bench) -> float:
@@ -216,6 +231,33 @@ def speeds(runs: list[float], num_steps: int, batch: int) -> dict[str, Any]:
         "images_per_s": round(batch / median, 4),
         "seconds": [round(run, 4) for run in runs],
     }
+
+
+def measure_shared_steps(bench: Bench) -> dict[str, Any]:
+    """Pictures a minute of a queue of requests, one at a time and eight whose steps share their evaluations."""
+    checkpoint(bench)
+    figures: dict[str, float] = {}
+    widths: list[int] = []
+    for way, at_once in (("one_at_a_time", 1), ("in_one_batch", RUNS_AT_ONCE)):
+        with running_engine(bench, runs_at_once=at_once) as engine:
+            size = bench.size
+            prompts = [
+                text_to_image(file_loader(), side_px=size.side_px, num_steps=size.num_steps, batch=1, seed=seed)
+                for seed in range(3 * RUNS_AT_ONCE)
+            ]
+            warm_up, timed = prompts[:RUNS_AT_ONCE], prompts[RUNS_AT_ONCE:]  # the first ones measure widths
+            for finish in [begin_drawing(engine, prompt) for prompt in warm_up]:
+                finish()
+
+            def draw_all(engine: Engine = engine, timed: list[dict[str, Any]] = timed) -> None:
+                for finish in [begin_drawing(engine, prompt) for prompt in timed]:
+                    finish()
+
+            figures[way] = round(len(timed) / seconds_of(draw_all, bench) * 60, 2)
+            if engine.batcher is not None:
+                widths = [width for item in engine.batcher.widths_in_use for width in item.widths]
+    ratio = round(figures["in_one_batch"] / figures["one_at_a_time"], 3)
+    return {"pictures_per_minute": figures, "ratio": ratio, "widths": widths}
 
 
 def measure_load(bench: Bench) -> dict[str, Any]:
@@ -313,6 +355,7 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
         bench.device, Workload(checkpoint(bench), bench.weight_type, bench.size.side_px, bench.size.num_runs)
     ),
     "picture": compare_pictures,
+    "shared_steps": measure_shared_steps,
     "tuning": measure_tuning,
 }
 

@@ -45,6 +45,7 @@ def test_writes_every_figure_with_only_torch_numpy_pillow_and_safetensors(tmp_pa
     assert report["device"]["matrix_tflops"] > 0 and report["device"]["fault"] is None
     assert report["load"]["to_host_gb_per_s"] > 0
     assert len(report["tuning"]["figures"]) == len(STRATEGIES) and report["tuning"]["plain_it_per_s"] > 0
+    assert report["shared_steps"]["ratio"] > 0
     assert report["picture"]["float32_mean"] <= 1.0
     assert report["picture"]["reference_deviation"] > 1.0, "a flat picture compares nothing"
 
