@@ -15,6 +15,8 @@ PART: Final = "zip"
 PIECE_BYTES: Final = 256 * 1024
 MAX_NAME_LENGTH: Final = 200
 ENCRYPTED: Final = 1  # bit of an entry's flags
+READ_TYPES: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Ways of storing that are unpacked piece by piece: a few bytes of bzip2 or LZMA become gigabytes in one step."""
 
 
 def unzip(
@@ -65,6 +67,8 @@ def _check(entry: zipfile.ZipInfo, found: dict[str, ReceivedFile]) -> None:
         raise _refused(f"has a file whose name is too long or there twice; got {name[:MAX_NAME_LENGTH]!r}")
     if entry.flag_bits & ENCRYPTED:
         raise _refused(f"is encrypted ({name}); expected an archive without a password")
+    if entry.compress_type not in READ_TYPES:
+        raise _refused(f"is packed in a way that is not read ({name}); expected files that are stored or deflated")
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:

@@ -44,9 +44,9 @@ async def test_a_body_over_the_limit_is_413_and_leaves_nothing(tmp_path: Path, e
         assert not list((tmp_path / "state").rglob(".partial-*"))
 
 
-def zipped(**files: bytes) -> bytes:
+def zipped(compression: int = zipfile.ZIP_DEFLATED, /, **files: bytes) -> bytes:
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(content, "w", compression) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
     return content.getvalue()
@@ -70,6 +70,8 @@ async def test_an_archive_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_
             (zipped(**{"photos/a.png": PICTURE})[:-30], 422),
             (zipped(**{"photos/a.png": bytes(10_000_000)}), 413),  # ten kilobytes on the wire
             (zipped(**{"photos/a.png": PICTURE, "unused.png": PICTURE}), 422),
+            (zipped(zipfile.ZIP_BZIP2, **{"photos/a.png": bytes(50_000_000)}), 422),  # unpacked all at once
+            (zipped(zipfile.ZIP_LZMA, **{"photos/a.png": PICTURE}), 422),
             (zipped(**{f"{n}.png": b"" for n in range(70)}), 422),
         ):
             response = await sent(front, archive)
