@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,7 +15,11 @@ from worker.inputs.uploads import ReceivedFile, UploadedFiles
 PART: Final = "zip"
 PIECE_BYTES: Final = 256 * 1024
 MAX_NAME_LENGTH: Final = 200
+MAX_DIRECTORY_BYTES: Final = 1024 * 1024
+"""Largest list of files of an archive, some ten thousand: each costs ten times its bytes in memory."""
 ENCRYPTED: Final = 1  # bit of an entry's flags
+END, END_BYTES, MAX_END_BYTES = b"PK\5\6", 22, 22 + 65535 + 20  # the last record, alone and with what may be around it
+LOCATOR, LOCATOR_BYTES = b"PK\6\7", 20  # before it in the form for large archives
 READ_TYPES: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Ways of storing that are unpacked piece by piece: a few bytes of bzip2 or LZMA become gigabytes in one step."""
 
@@ -30,6 +35,7 @@ def unzip(
     found: dict[str, ReceivedFile] = {}
     num_bytes, is_whole = 0, False
     try:
+        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if _is_wanted(entry)]
             if len(entries) > max_files:
@@ -54,6 +60,22 @@ def unzip(
     finally:
         for received in () if is_whole else found.values():
             received.path.unlink(missing_ok=True)
+
+
+def _check_directory(path: Path) -> None:
+    """Refuse an archive whose list of files is too large to be read whole. The record at its end tells the size."""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - MAX_END_BYTES))
+        end = file.read()
+    has_no_comment = end[-END_BYTES:].startswith(END) and end.endswith(b"\0\0")
+    at = len(end) - END_BYTES if has_no_comment else end.rfind(END)
+    if at < 0 or len(end) < at + END_BYTES:
+        return  # no archive, as its reader will say
+    is_64 = end[max(0, at - LOCATOR_BYTES) : at].startswith(LOCATOR)
+    (num_bytes,) = struct.unpack_from("<I", end, at + 12)
+    if is_64 or num_bytes > MAX_DIRECTORY_BYTES:
+        raise _refused("has too long a list of files, or one in the form for archives over 4 GB")
 
 
 def _is_wanted(entry: zipfile.ZipInfo) -> bool:

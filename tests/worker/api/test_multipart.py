@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import zipfile
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def zipped(compression: int = zipfile.ZIP_DEFLATED, /, **files: bytes) -> bytes:
     return content.getvalue()
 
 
+def with_directory_of(num_bytes: int) -> bytes:
+    """An archive whose end announces a list of files of this size."""
+    archive = zipped(**{"photos/a.png": PICTURE})
+    return archive[:-10] + struct.pack("<I", num_bytes) + archive[-6:]
+
+
 async def sent(front: RunningFront, archive: bytes, image: str = "photos/a.png") -> httpx.Response:
     body = json.dumps({"workflow_json": paint(image=image)})
     return await front.http.post("/generate/sync", files=[("input", (None, body)), ("zip", ("in.zip", archive))])
@@ -72,6 +79,7 @@ async def test_an_archive_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_
             (zipped(**{"photos/a.png": PICTURE, "unused.png": PICTURE}), 422),
             (zipped(zipfile.ZIP_BZIP2, **{"photos/a.png": bytes(50_000_000)}), 422),  # unpacked all at once
             (zipped(zipfile.ZIP_LZMA, **{"photos/a.png": PICTURE}), 422),
+            (with_directory_of(2**21), 422),
             (zipped(**{f"{n}.png": b"" for n in range(70)}), 422),
         ):
             response = await sent(front, archive)
