@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator
 from typing import Any, Final
@@ -24,6 +25,7 @@ from worker.jobs.ownership import find_job
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
 
 MAX_NAME_LENGTH: Final = 400
+CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,80}/[\w.+-]{1,80}(;[ -~]{1,100})?", re.ASCII)
 REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     code: {"model": ComfyError} for code in (401, 403, 404, 409, 413, 422, 429, 500, 502)
 }
@@ -73,6 +75,9 @@ async def create_asset(request: Request) -> Response:
             if not isinstance(file, UploadFile):
                 raise RequestRejected([Problem("file: missing; expected a part with a file", "file", type="missing")])
             kind = str(form.get("content_type") or file.content_type or "application/octet-stream")
+            if not CONTENT_TYPE.fullmatch(kind):
+                message = f"content_type: got {kind[:100]!r}, expected type/subtype such as image/png"
+                raise RequestRejected([Problem(message, "content_type")])
             name = str(form.get("file_path") or file.filename or "file")[:MAX_NAME_LENGTH]
             expected = str(form.get("expected_hash") or "")
             asset, is_new = await services.assets.add(file.file, caller.key_name, kind, name, expected)

@@ -100,14 +100,23 @@ class AssetStore:
         await self._forget([asset])
 
     async def lend(self, asset_ids: Iterable[str], owner: str) -> dict[str, ReceivedFile]:
-        """Return copies of assets by id, as files that came with a request. Raises AssetNotFound, DiskLow."""
+        """Return copies of assets by id, as files that came with a request; all of them or none.
+
+        Raises AssetNotFound, DiskLow, RequestTooLarge, StateUnusable.
+        """
+        assets = [await self.get(asset_id, owner) for asset_id in asset_ids]
         lent: dict[str, ReceivedFile] = {}
-        for asset_id in asset_ids:
-            asset = await self.get(asset_id, owner)
-            lent[asset_id] = await asyncio.to_thread(self._copy, asset)
-            used = sa.update(ASSETS).where(ASSETS.c.id == sa.bindparam("used_id")).values(used_ms=_now_ms())
-            await self._store.write((used, {"used_id": asset_id}))
-        return lent
+        is_whole = False
+        try:
+            for asset in assets:
+                lent[asset.id] = await asyncio.to_thread(self._copy, asset)
+                used = sa.update(ASSETS).where(ASSETS.c.id == sa.bindparam("used_id")).values(used_ms=_now_ms())
+                await self._store.write((used, {"used_id": asset.id}))
+            is_whole = True
+            return lent
+        finally:
+            for file in () if is_whole else lent.values():
+                await asyncio.to_thread(file.path.unlink, missing_ok=True)
 
     async def forget_unused(self, before_ms: int) -> None:
         """Delete the assets that nothing has used since a time."""

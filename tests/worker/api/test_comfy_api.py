@@ -136,3 +136,27 @@ async def test_an_asset_is_named_in_any_request(front: RunningFront) -> None:
     assert (content.status_code, content.content) == (206, b"PNG")
     await front.front.services.assets.forget_unused(2**60)
     assert (await front.http.get(f"/api/v2/assets/{asset['id']}")).status_code == 404
+
+
+async def test_a_request_with_an_unknown_asset_leaves_no_copy_of_the_others(front: RunningFront) -> None:
+    form = {"file": ("photo.png", picture(), "image/png")}
+    asset = (await front.http.post("/api/v2/assets", files=form)).json()
+    workflow = paint(image=f"asset:{asset['id']}") | {"2": paint(image="asset:none")["1"]}
+    assert (await front.sync(workflow)).status_code == 422
+    (front.front.services.assets.folder / asset["hash"].removeprefix("blake3:")).unlink()
+    kept = (await front.http.post("/api/v2/assets", files={"file": ("b.png", picture("blue"), "image/png")})).json()
+    workflow = paint(image=f"asset:{kept['id']}") | {"2": paint(image=f"asset:{asset['id']}")["1"]}
+    gone = await front.sync(workflow)
+    assert (gone.status_code, gone.json()["error"]["problems"][0]["type"]) == (422, "missing_asset")
+    assert not list(front.front.services.assets.folder.parent.rglob(".partial-*"))
+
+
+async def test_a_content_type_is_one_that_a_header_may_hold(front: RunningFront) -> None:
+    form = {"file": ("photo.png", picture(), "image/png")}
+    for kind in ("text/plain\r\nX-Other: 1", "\u043a\u0438\u0440", "image", "a/" + "b" * 300):
+        refused = await front.http.post("/api/v2/assets", files=form, data={"content_type": kind})
+        assert (refused.status_code, refused.json()["error"]["details"]["problems"][0]["field"]) == (
+            422,
+            "content_type",
+        )
+    assert not front.front.services.assets.folder.exists()
