@@ -45,7 +45,8 @@ class Erasure:
         if kept is not None and (kept.s3 or kept.put or kept.webhook_secret):
             self._holding_credentials.add(job.id)
         webhook = job.request.webhook
-        if has_url_secrets(job.prompt) or (webhook is not None and has_url_secrets(webhook.url)):
+        given = [job.prompt, dict(job.request.extra), "" if webhook is None else webhook.url]
+        if has_url_secrets(given):
             self._holding_urls.add(job.id)
 
     def end(self, job: Job) -> list[Write]:
@@ -68,6 +69,7 @@ class Erasure:
 
 
 def _erased(request: JobRequest) -> JobRequest:
+    erased = replace(request, extra=without_url_secrets(dict(request.extra)))  # a page names inputs and models, too
     if request.webhook is None:
-        return request
-    return replace(request, webhook=replace(request.webhook, url=without_url_secrets(request.webhook.url)))
+        return erased
+    return replace(erased, webhook=replace(request.webhook, url=without_url_secrets(request.webhook.url)))

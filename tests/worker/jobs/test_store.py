@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,21 @@ async def test_an_end_erases_the_credentials_and_owes_the_webhook_in_one_transac
         await store.forget_finished_before(1)  # what the front does every minute
         for name in ("darkroom.db", "darkroom.db-wal"):
             assert b"planted-secret" not in (tmp_path / name).read_bytes()
+
+
+async def test_an_end_erases_the_secrets_in_addresses_of_the_pages_workflow(tmp_path: Path) -> None:
+    page = {"nodes": [{"properties": {"models": [{"url": "https://models.example/a?token=planted-secret"}]}}]}
+    async with opened(tmp_path) as store:
+        job = a_job(store)
+        job.request = replace(job.request, extra={"extra_pnginfo": {"workflow": page}})
+        await store.insert(job)
+        job.end(JobState.CANCELLED, "over", 9)
+        await store.save(job)
+        await store.forget_finished_before(1)
+        for name in ("darkroom.db", "darkroom.db-wal"):
+            assert b"planted-secret" not in (tmp_path / name).read_bytes()
+        found = await store.find(job.id)
+        assert found is not None and "https://models.example/a?erased" in str(found.request.extra)
 
 
 async def limit_pages(store: JobStore, num_pages: int) -> None:
