@@ -104,11 +104,14 @@ class StepBatcher:
 
     # --- evaluations -------------------------------------------------------------------------------------------------
 
-    def widths_for(self, evaluation: Evaluation) -> Widths:
-        """Return the widths of a kind, measured with its first evaluation. Raises what the network raises."""
+    def widths_for(self, evaluation: Evaluation, cancel: CancelToken) -> Widths:
+        """Return the widths of a kind, measured with its first evaluation; none that the network failed at.
+
+        Raises `Interrupted` for a run that is cancelled meanwhile.
+        """
         found = self._widths.get(evaluation.kind)
         if found is None:
-            figures = measure_widths(evaluation, self._max_rows, self._wait_for_device)
+            figures = measure_widths(evaluation, self._max_rows, self._wait_for_device, cancel.check)
             found = self._widths[evaluation.kind] = self.choose(figures, evaluation.num_rows)
             log.info(
                 "widths of batches measured: shape=%s widths=%s reason=%s figures=%s",
@@ -130,9 +133,8 @@ class StepBatcher:
         for group in by_kind.values():
             while group:
                 batch = self._take_batch(group)
-                try:
-                    self._make(batch)
-                except BaseException as error:  # noqa: BLE001 - it is raised in the runs whose evaluation it is
+                error = self._try_to_make(batch)
+                if error is not None:
                     self._make_each(batch, error)
                 for evaluation in batch:
                     evaluation.is_over = True
@@ -146,6 +148,17 @@ class StepBatcher:
             num_rows += group[0].num_rows
             batch.append(group.pop(0))
         return batch
+
+    def _try_to_make(self, batch: Sequence[Evaluation]) -> BaseException | None:
+        """Return the error of a batch; of one that is made again without the frames, which hold its memory."""
+        try:
+            self._make(batch)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the runs whose evaluation it is
+            if len(batch) == 1:
+                return error
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
+        return None
 
     def _make(self, batch: Sequence[Evaluation]) -> None:
         """Make the evaluations in one batch, padded to a width in use."""
@@ -174,12 +187,9 @@ class StepBatcher:
         kind = batch[0].kind
         if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)) and len(batch) > 1:
             self._widths[kind] = self._widths[kind].without(sum(item.num_rows for item in batch))
+        if len(batch) == 1:
+            batch[0].error = error
+            return
         log.warning("a batch of %d evaluations failed (%s): each is made by itself", len(batch), error)
         for evaluation in batch:
-            if len(batch) == 1:
-                evaluation.error = error
-                continue
-            try:
-                self._make([evaluation])
-            except BaseException as own:  # noqa: BLE001 - it is raised in the run whose evaluation it is
-                evaluation.error = own
+            evaluation.error = self._try_to_make([evaluation])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.options import OptionDict
+from engine.errors import Interrupted
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
 from engine.tuning.batching.widths import WidthFigure, candidates
@@ -17,12 +19,17 @@ MEMORY_MARGIN = 1.5  # how many times the estimate has to be free, as in guidanc
 BUDGET_SECONDS = 20.0  # no further width is begun after that time
 SIGMA_SHARE = 0.97  # of the noise level of the row before, so that no two rows are alike
 
+log = logging.getLogger(__name__)
 
-def measure_widths(sample: Evaluation, max_rows: int, wait_for_device: Callable[[], None]) -> list[WidthFigure]:
+
+def measure_widths(
+    sample: Evaluation, max_rows: int, wait_for_device: Callable[[], None], check_cancelled: Callable[[], None]
+) -> list[WidthFigure]:
     """Return the time of an evaluation of each width, and which widths give all rows the same bits.
 
     The rows are variations of the sample, as different as those of different prompts. Every width computes all rows, in
-    as many evaluations as it takes. Widths too large for the free memory are left out. Raises what the network raises.
+    as many evaluations as it takes. Widths too large for the free memory are left out, and so is one at which the
+    network fails, with those above it. Raises what `check_cancelled` raises, which is called between evaluations.
     """
     widths = [width for width in candidates(max_rows) if _fits(sample, width)] or [sample.num_rows]
     num_rows = max(widths[-1], sample.num_rows)
@@ -33,7 +40,10 @@ def measure_widths(sample: Evaluation, max_rows: int, wait_for_device: Callable[
     for width in widths:
         if figures and time.monotonic() - began > BUDGET_SECONDS:
             break
-        found, seconds, is_steady = _compute(sample, x, sigmas, arguments, width, wait_for_device)
+        made = _try_to_compute(sample, x, sigmas, arguments, width, wait_for_device, check_cancelled)
+        if made is None:
+            break
+        found, seconds, is_steady = made
         bits = next((number for number, item in enumerate(known) if torch.equal(item, found)), len(known))
         if bits == len(known):
             known.append(found)
@@ -46,9 +56,23 @@ def _fits(sample: Evaluation, width: int) -> bool:
     return bool(needed * MEMORY_MARGIN < sample.patcher.free_bytes())
 
 
+def _try_to_compute(
+    sample: Evaluation, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int,
+    wait_for_device: Callable[[], None], check_cancelled: Callable[[], None],
+) -> tuple[torch.Tensor, float, bool] | None:  # fmt: skip
+    """Return what `_compute` does, None where the network fails. A failure that is the run's own comes once more."""
+    try:
+        return _compute(sample, x, sigmas, arguments, width, wait_for_device, check_cancelled)
+    except Interrupted:
+        raise
+    except Exception as error:  # noqa: BLE001 - the run can do without this width
+        log.warning("width of a batch left out: width=%d shape=%s reason=%s", width, list(sample.x.shape[1:]), error)
+        return None
+
+
 def _compute(
     sample: Evaluation, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int,
-    wait_for_device: Callable[[], None],
+    wait_for_device: Callable[[], None], check_cancelled: Callable[[], None],
 ) -> tuple[torch.Tensor, float, bool]:  # fmt: skip
     """Return the denoised rows, computed so many at a time, the seconds of the fastest evaluation, and steadiness.
 
@@ -57,6 +81,7 @@ def _compute(
     num_rows = x.shape[0]
 
     def evaluate(rows: Sequence[int]) -> tuple[torch.Tensor, float]:
+        check_cancelled()
         missing = width - len(rows)
         given = joined_arguments([_rows_of(arguments, rows, num_rows)], missing)
         latents, levels = padded([x[list(rows)]], missing), padded([sigmas[list(rows)]], missing)

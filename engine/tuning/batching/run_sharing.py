@@ -78,7 +78,7 @@ class RunSharing:
             return None
         patcher = model.current_patcher
         evaluation = Evaluation(kind, patcher, model, x, sigmas, arguments)
-        widths = self._batcher.widths_for(evaluation)
+        widths = self._batcher.widths_for(evaluation, self._cancel)
         if evaluation.num_rows > widths.most:
             return None
         self._parked = evaluation

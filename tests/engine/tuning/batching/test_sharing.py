@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -15,6 +16,9 @@ import torch
 from engine import Engine, EngineSettings, RunRequest, RunResult
 from engine.errors import OutOfMemory
 from engine.events import Event, NodeProgress, RunFailed
+from engine.runtime.turns import Turns
+from engine.tuning.batching.batcher import StepBatcher
+from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.widths import WidthFigure, Widths
 from tests.engine.simulated_card import latent_of, workflow, write_small_models
 
@@ -167,3 +171,47 @@ def test_a_node_that_runs_out_of_memory_in_company_is_tried_again_alone(
     prompt["9"]["inputs"]["seed"] = 41
     futures = [submit(engine, prompt, "decodes"), *(submit(engine, plain(seed, steps=4)) for seed in (42, 43))]
     assert [future.result(120).status for future in futures] == ["success"] * 3
+
+
+def test_a_width_at_which_the_network_fails_is_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = plain(51)
+    prompt["5"]["inputs"].update(width=64, height=160)
+    assert engine.batcher is not None
+    model = engine.models.checkpoint("a.safetensors")[0].model
+    real = model.apply_model
+
+    def apply_model(x: torch.Tensor, sigmas: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        if x.shape[0] > 2:
+            raise torch.OutOfMemoryError("too many rows to measure")
+        out: torch.Tensor = real(x, sigmas, **arguments)
+        return out
+
+    monkeypatch.setattr(model, "apply_model", apply_model)
+    latents(engine, [submit(engine, prompt)])
+    assert engine.batcher.widths_in_use[-1].most <= 2
+
+
+def test_a_failed_batch_holds_no_memory_while_each_is_made_by_itself() -> None:
+    class Network:
+        current_patcher: Any = None
+        held: weakref.ref[torch.Tensor] | None = None
+
+        def apply_model(self, x: torch.Tensor, sigmas: torch.Tensor, **arguments: Any) -> torch.Tensor:
+            assert self.held is None or self.held() is None, "the failed batch's memory is not free"
+            working = torch.zeros(1)
+            self.held = weakref.ref(working)
+            if x.shape[0] > 1:
+                raise OutOfMemory("too many rows")
+            return x
+
+        def begin_batch(self, shape: Sequence[int], **beside: Any) -> None: ...
+
+    batcher = StepBatcher(Turns(lambda: lambda: None), 2, lambda: None)
+    batcher._widths["kind"] = Widths((1, 2))
+    network = Network()
+    evaluations = [
+        Evaluation("kind", network, network, torch.full((1, 1), float(number)), torch.ones(1), {}) for number in (1, 2)
+    ]
+    batcher.evaluate(evaluations)
+    assert [float(item.result) for item in evaluations if item.result is not None] == [1.0, 2.0]
+    assert batcher.widths_in_use == [Widths((1,))]
