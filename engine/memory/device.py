@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import platform
 import re
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -206,6 +207,9 @@ class AcceleratorDevice(Device):
     def __init__(self, torch_name: str, kind: DeviceKind) -> None:
         super().__init__(torch_name)
         self._kind = kind
+        self._computing = ExitStack()
+        self._num_computing = 0
+        self._computing_lock = threading.Lock()
         self._calls: ModuleType = getattr(torch, {"rocm": "cuda"}.get(kind, kind))
 
     def facts(self) -> DeviceFacts:
@@ -345,12 +349,23 @@ class AcceleratorDevice(Device):
     def synchronize(self) -> None:
         self._calls.synchronize()
 
-    def computing(self) -> AbstractContextManager[None]:
-        """Prefer cuDNN for attention on NVIDIA's cards, as ComfyUI does; other kernels do what it does not."""
-        if self._kind != "cuda":
-            return nullcontext()
-        kernels: AbstractContextManager[None] = sdpa_kernel(ATTENTION_KERNELS, set_priority=True)
-        return kernels
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Prefer cuDNN for attention on NVIDIA's cards, as ComfyUI does; other kernels do what it does not.
+
+        The choice is the process's: of several at the same time the first makes it, and the last takes it back.
+        """
+        with self._computing_lock:
+            if not self._num_computing and self._kind == "cuda":
+                self._computing.enter_context(sdpa_kernel(ATTENTION_KERNELS, set_priority=True))
+            self._num_computing += 1
+        try:
+            yield
+        finally:
+            with self._computing_lock:
+                self._num_computing -= 1
+                if not self._num_computing:
+                    self._computing.close()
 
 
 def find_device(settings: EngineSettings) -> Device:
