@@ -83,7 +83,7 @@ class ReliefTaken(Protocol):
     def changes_arithmetic(self) -> bool: ...
 
 
-def no_company() -> AbstractContextManager[bool]:
+def no_company(is_given_up: Callable[[], bool]) -> AbstractContextManager[bool]:
     """Return the context of a run beside which no other runs."""
     return nullcontext(False)
 
@@ -97,8 +97,8 @@ class RunServices:
     `begin_node` (id, class) is called before each node, `taken_by_node` after it: what it has done itself for want of
     memory. `make_preview` turns what a node reports
     (`NodeContext.report_preview`) into an encoded picture and its media type, or None. `file_is_there` says whether a
-    file that a kept result shows still exists. `alone` waits until no other run is inside of a node, and yields whether
-    there was one.
+    file that a kept result shows still exists. `alone` waits until no other run is inside of a node, or its argument
+    returns True, and yields whether there was one.
     """
 
     find_class: FindClass
@@ -115,7 +115,7 @@ class RunServices:
     begin_node: Callable[[str, str], None] = lambda node_id, class_type: None
     taken_by_node: Callable[[], Sequence[ReliefTaken]] = tuple
     make_preview: Callable[[Any, Any], tuple[bytes, str] | None] = lambda preview, latent_format: None
-    alone: Callable[[], AbstractContextManager[bool]] = no_company
+    alone: Callable[[Callable[[], bool]], AbstractContextManager[bool]] = no_company
     embed_metadata: bool = True
 
 
@@ -357,7 +357,8 @@ class _Run:
 
     async def _call_with_relief(self, call: _Call, failed: _OutOfMemory, *, num_tries: int) -> list[object]:
         """Call a node again that ran out of memory: without other runs if there were some, then with relief."""
-        with self.services.alone() as had_company:
+        with self.services.alone(lambda: self.cancel.is_cancelled) as had_company:
+            self.cancel.check()
             if had_company:
                 log.warning("%s: %s; again while no other prompt runs", call, failed.message)
                 self.services.begin_node(call.node.id, call.node.class_type)

@@ -55,6 +55,11 @@ class Turns:
         return len(self._ready)
 
     @property
+    def num_lonely(self) -> int:
+        """Return the number of runs that are alone or wait to be."""
+        return len(self._lonely)
+
+    @property
     def has_turn(self) -> bool:
         """Return True on the thread of the run that has the turn."""
         return self._holder == threading.get_ident()
@@ -89,10 +94,11 @@ class Turns:
             restore()
 
     @contextmanager
-    def alone(self) -> Iterator[bool]:
+    def alone(self, is_given_up: Callable[[], bool] = lambda: False) -> Iterator[bool]:
         """Be the only run inside of a node while the context is open; yields True if that had to be waited for.
 
-        Runs that wait for the same are between two calls of nodes, and are no company. Reentrant.
+        Runs that wait for the same are between two calls of nodes, and are no company. Reentrant. It waits no longer
+        once `is_given_up`, for which whoever changes that calls `nudge`, and the run is then not alone.
         """
         me = threading.get_ident()
         if self._is_alone:
@@ -103,17 +109,15 @@ class Turns:
             self._lonely.append(me)
             self._release()
             had_company = not self._runs <= set(self._lonely)
-            self._changed.wait_for(
-                lambda: self._lonely[0] == me and self._holder is None and self._runs <= set(self._lonely)
-            )
-            self._holder, self._is_alone = me, True
-        restore()
+            self._changed.wait_for(lambda: self._may_be_alone(me) or (self._is_idle() and is_given_up()))
+            self._holder, self._is_alone = me, self._may_be_alone(me)
         try:
+            restore()
             yield had_company
         finally:
             with self._changed:
                 self._is_alone = False
-                self._lonely.popleft()
+                self._lonely.remove(me)
                 self._changed.notify_all()
 
     def wait_until(self, is_due: Callable[[], bool]) -> None:
@@ -163,6 +167,13 @@ class Turns:
         with self._changed:
             assert self._holder is None and not self._ready and not self._parked
             assert not self._runs and not self._lonely and not self._is_alone
+
+    def _is_idle(self) -> bool:
+        """Return True where nobody has the turn or waits for it, and nobody is alone."""
+        return self._holder is None and not self._ready and not self._is_alone
+
+    def _may_be_alone(self, me: int) -> bool:
+        return self._lonely[0] == me and self._holder is None and self._lonely_is_due()
 
     def _is_free(self) -> bool:
         """Return True where nobody has the turn or comes before."""

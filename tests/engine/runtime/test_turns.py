@@ -149,6 +149,32 @@ def test_two_that_want_to_be_alone_are_so_one_after_the_other(turns: Turns) -> N
     turns.check_integrity()
 
 
+def test_who_waits_to_be_alone_gives_up_when_it_is_cancelled(turns: Turns) -> None:
+    cancelled, over = threading.Event(), threading.Event()
+
+    def works() -> None:
+        with turns.run(), turns.elsewhere():
+            assert over.wait(PATIENCE_SECONDS), "it waited for the other run"
+
+    def lonely() -> None:
+        with turns.run():
+            while turns.num_runs < 2:
+                with turns.elsewhere():
+                    time.sleep(0.001)
+            with turns.alone(cancelled.is_set):
+                assert turns.has_turn and turns.num_runs == 2
+            over.set()
+
+    def cancels() -> None:
+        while not turns.num_lonely:
+            time.sleep(0.001)
+        cancelled.set()
+        turns.nudge()
+
+    in_threads(works, lonely, cancels)
+    turns.check_integrity()
+
+
 def test_state_of_the_process_is_each_runs_own() -> None:
     state = ["none"]
 
