@@ -102,6 +102,10 @@ class StepBatcher:
             if not use.num_runs and not use.waiting:
                 self._uses.pop(key, None)
 
+    def is_used(self, key: Hashable) -> bool:
+        """Return True while a run uses the network, or waits for it."""
+        return key in self._uses
+
     # --- evaluations -------------------------------------------------------------------------------------------------
 
     def widths_for(self, evaluation: Evaluation, cancel: CancelToken) -> Widths:

@@ -40,6 +40,9 @@ class RunSharing:
     @contextmanager
     def sampling(self, patcher: Network, options: Options) -> Iterator[None]:
         """Sample while the context is open, once no other run uses the network in another way."""
+        if not self._batcher.turns.has_turn:  # a thread of a node's own, which cannot give away what it has not
+            yield
+            return
         if self._ways:
             self._ways.append(None)  # the outer one keeps its network; here nothing gives the turn away
             try:
@@ -49,12 +52,16 @@ class RunSharing:
             return
         network_id = network_id_of(patcher)
         way = self._way(patcher, options)
-        with self._batcher.using(network_id, object() if way is None else way, self._cancel):
-            self._ways.append(None if way is None else (network_id, way))
-            try:
-                yield
-            finally:
-                self._ways.pop()
+        try:
+            with self._batcher.using(network_id, object() if way is None else way, self._cancel):
+                self._ways.append(None if way is None else (network_id, way))
+                try:
+                    yield
+                finally:
+                    self._ways.pop()
+        finally:
+            if not self._batcher.is_used(network_id):  # else the last run may leave that of one which ended before
+                patcher.model.current_patcher = None
 
     def _way(self, patcher: Network, options: Options) -> Hashable | None:
         """Return how a MODEL uses its network, as far as runs may differ in it; None where it cannot share."""
@@ -72,7 +79,7 @@ class RunSharing:
         self, model: Network, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, options: Options
     ) -> torch.Tensor | None:
         """Return the denoised latent, made with others' if some wait; None for one that the caller makes by itself."""
-        way = self._ways[-1] if self._ways else None
+        way = self._ways[-1] if self._ways and self._batcher.turns.has_turn else None
         kind = None if way is None else kind_of(way, model, x, arguments, options)
         if kind is None:
             return None

@@ -55,6 +55,7 @@ def engine(shared_engine: Engine) -> Iterator[Engine]:
     shared_engine.tuner.check_integrity()
     assert shared_engine.batcher is not None
     shared_engine.batcher.turns.check_integrity()
+    assert shared_engine.models.checkpoint("a.safetensors")[0].model.current_patcher is None
 
 
 def plain(seed: int, **changes: Any) -> Prompt:
