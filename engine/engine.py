@@ -150,6 +150,7 @@ class Engine:
         self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, in their order
         self._run_numbers = itertools.count()
         self._running: list[int] = []
+        self._run_of_thread: dict[int, str] = {}  # identifier of a thread -> prompt
         self._idle = IdleTimer(settings.memory.idle_unload_seconds, self._unload_idle)
 
     def check(self, prompt: object, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
@@ -428,6 +429,7 @@ class Engine:
         result: Future[RunResult],
     ) -> None:
         """Run a prompt on the thread of that number, in turns with other runs where there may be some."""
+        self._run_of_thread[threading.get_ident()] = request.prompt_id
         with nullcontext() if self.batcher is None else self.batcher.turns.run():
             end = self._run_nodes(place, number, request, cancel, on_event)
             self._ending = self._finisher.submit(_settle, result, end)
@@ -494,6 +496,12 @@ class Engine:
             return None
         turns = self.batcher.turns
         return lambda: asyncio.SelectorEventLoop(TurnSelector(turns))
+
+    @property
+    def prompt_with_turn(self) -> str | None:
+        """The prompt that computes now, where several run at a time; None while none does. For any thread."""
+        holder = None if self.batcher is None else self.batcher.turns.holder
+        return None if holder is None else self._run_of_thread.get(holder)
 
     @property
     def batch_figures(self) -> BatchFigures:

@@ -60,6 +60,11 @@ class Turns:
         return len(self._lonely)
 
     @property
+    def holder(self) -> int | None:
+        """Return the identifier of the thread that has the turn. For any thread."""
+        return self._holder
+
+    @property
     def has_turn(self) -> bool:
         """Return True on the thread of the run that has the turn."""
         return self._holder == threading.get_ident()

@@ -37,6 +37,7 @@ class RunRelay:
         self.last_event_seconds = time.monotonic()
         self.is_past_nodes = asyncio.Event()
         self._is_open = False
+        self.prompt_id = item.prompt_id
         self.client_id = item.client_id
         self._prompt = item.prompt
         self._figures = figures or RunFigures()

@@ -76,9 +76,18 @@ class PromptRunner:
         return [messages.status(self._queue.remaining, sid), *nodes[-1:]]
 
     @property
-    def current_node(self) -> str | None:
-        """The current node of the prompt that began first."""
-        return self._relays[0].current_node if self._relays else None
+    def computing(self) -> str | None:
+        """The prompt that computes, for whoever asks which one hangs: the one that has the turn, or began first."""
+        engine = self._start.engine_now()
+        found = None if engine is None else engine.prompt_with_turn
+        first = self._queue.running
+        if any(item.prompt_id == found for item in self._queue.all_running):
+            return found
+        return None if first is None else first.prompt_id
+
+    def node_of(self, prompt_id: str | None) -> str | None:
+        """Return the current node of a running prompt."""
+        return next((relay.current_node for relay in self._relays if relay.prompt_id == prompt_id), None)
 
     @property
     def total_events(self) -> int:

@@ -126,15 +126,15 @@ def _no_needs() -> dict[str, object]:
 async def get_heartbeat(request: web.Request) -> web.Response:
     """Answer while the event loop turns, with a counter that moves with the GPU thread.
 
-    `events` grows with every step that the running prompt reports, `runs` with every prompt begun.
+    `events` grows with every step that a running prompt reports. `running` is the prompt that computes, of several.
     """
     parts = services(request)
-    running = parts.queue.running
+    running = parts.runner.computing
     return web.json_response(
         {
             "engine_ready": parts.start.engine_now() is not None,
-            "running": None if running is None else running.prompt_id,
-            "node": parts.runner.current_node,
+            "running": running,
+            "node": parts.runner.node_of(running),
             "events": parts.runner.total_events,
             "seconds_since_event": parts.runner.seconds_since_event(),
             "waiting": len(parts.queue.waiting()),

@@ -213,6 +213,7 @@ class EngineFleet:
             self._prepare,
             grace_seconds=self._config.cancel_grace_seconds,
             crashes=CrashStreak(self._config.max_restarts),
+            runs_at_once=launch.runs_at_once,
         )
         return engine
 

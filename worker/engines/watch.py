@@ -88,6 +88,7 @@ class WatchedEngine:
         *,
         grace_seconds: float = DEFAULT_GRACE_SECONDS,
         crashes: CrashStreak | None = None,
+        runs_at_once: int = 1,
     ) -> None:
         self.client = client
         self.process = process
@@ -101,6 +102,7 @@ class WatchedEngine:
         self._has_been_up = asyncio.Event()
         self._is_draining = False
         self._grace_seconds = grace_seconds
+        self._runs_at_once = runs_at_once
         self._crashes = crashes or CrashStreak(DEFAULT_CRASHES)
         self._stop_timers: dict[StopRequest, asyncio.TimerHandle] = {}
 
@@ -287,9 +289,16 @@ class WatchedEngine:
                 self._stop_timers[request] = timer
 
     def _end_of_grace(self, request: StopRequest, limit_seconds: float) -> None:
-        """Replace our engine, whose prompt has not stopped in time. What waits there is sent to the next one."""
+        """Replace our engine, whose prompt has not stopped in time. What waits there is sent to the next one.
+
+        Of several prompts it is only replaced while the one to stop computes: else that one waits for its turn.
+        """
         assert self.process is not None
         prompt_id, node_id = request.prompt_id, self._pulse.last.node_id
+        if self._runs_at_once > 1 and self._pulse.last.running not in (None, prompt_id):
+            timer = asyncio.get_running_loop().call_later(limit_seconds, self._end_of_grace, request, limit_seconds)
+            self._stop_timers[request] = timer
+            return
         log.error("cancellation ignored", prompt_id=prompt_id, node_id=node_id, limit_seconds=round(limit_seconds, 3))
         self._pool().set_up(self.client, False)
         self.process.replace(LossReason.STOP_IGNORED)

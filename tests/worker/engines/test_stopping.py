@@ -218,6 +218,17 @@ async def test_our_engine_is_replaced_when_a_prompt_has_not_stopped_in_time(tmp_
         await watched.until(lambda: watched.engine.state is EngineState.UP)
 
 
+async def test_an_engine_in_which_another_prompt_computes_is_not_replaced_for_one_that_waits(tmp_path: Path) -> None:
+    async with watched_engine(tmp_path, grace_seconds=0.1, place_of_all="queue_running", runs_at_once=2) as watched:
+        watched.beat("slow-1", 0.0)
+        await watched.until(lambda: watched.engine.report(None, 0).running == "slow-1")
+        await watched.engine.client.stops.stop("stuck-1", None, is_running=True, longest_gap_seconds=0.0)
+        await asyncio.sleep(0.5)
+        assert watched.losses == [] and watched.engine.state is EngineState.STOPPING
+        watched.beat("stuck-1", 0.0)
+        await watched.until(lambda: watched.losses == [LossReason.STOP_IGNORED])
+
+
 async def test_one_that_reports_seldom_has_longer_to_stop(tmp_path: Path) -> None:
     async with watched_engine(tmp_path, grace_seconds=0.1, place_of_all="queue_running") as watched:
         await watched.engine.client.stops.stop("slow-1", None, is_running=True, longest_gap_seconds=10.0)

@@ -64,6 +64,7 @@ async def watched_engine(
     *,
     grace_seconds: float = 60.0,
     place_of_all: str | None = None,
+    runs_at_once: int = 1,
 ) -> AsyncIterator[Watched]:
     losses: list[LossReason] = []
 
@@ -92,7 +93,9 @@ async def watched_engine(
     if place_of_all is not None:
         queue = {place_of_all: [[0, f"{name}-1", {}, {}, []] for name in ("stuck", "slow")]}
         (folder / "queue.json").write_text(json.dumps(queue))
-    engine = WatchedEngine(client, process, lambda: pool, LIMITS, prepare, grace_seconds=grace_seconds)
+    engine = WatchedEngine(
+        client, process, lambda: pool, LIMITS, prepare, grace_seconds=grace_seconds, runs_at_once=runs_at_once
+    )
     await process.start()
     watching = asyncio.create_task(engine.watch())
     watched = Watched(engine, process, pool, folder, losses)

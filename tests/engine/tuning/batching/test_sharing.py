@@ -109,6 +109,14 @@ def test_one_at_a_time_draws_the_same_within_the_tolerance(engine: Engine, base:
     assert torch.linalg.vector_norm(shared - by_itself) < 1e-4 * torch.linalg.vector_norm(by_itself)
 
 
+def test_the_engine_names_the_prompt_that_computes(engine: Engine) -> None:
+    seen: list[str | None] = []
+    checked = engine.check(plain(12))
+    request = RunRequest("named", checked.prompt, checked.outputs, {})
+    engine.submit(request, lambda event: seen.append(engine.prompt_with_turn)).result(60)
+    assert seen[0] == "named" and engine.prompt_with_turn is None
+
+
 def test_a_cancelled_run_leaves_its_company_alone(engine: Engine) -> None:
     begun = threading.Event()
     checked = engine.check(plain(21, steps=500))
