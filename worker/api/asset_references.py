@@ -42,6 +42,13 @@ async def with_assets(services: Services, parsed: ParsedRequest, owner: str) -> 
             await asyncio.to_thread(file.path.unlink, missing_ok=True)
 
 
+def fields_with_assets(given: GenerateInput) -> list[str]:
+    """Return the fields of an input that name an asset, one for each asset."""
+    found: dict[str, str] = {}
+    _with_names(given, found)
+    return list(found.values())
+
+
 def _with_names(given: GenerateInput, found: dict[str, str]) -> GenerateInput:
     """Return the input with `asset:ID` for every reference; `found` gets the ids, each with its field."""
     changed: dict[str, Any] = {

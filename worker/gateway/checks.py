@@ -1,29 +1,44 @@
-"""Checks of a request at the gateway: modifications by the modifier's schema, graphs by the node lists of the fleet."""
+"""Checks of a request at the gateway: modifications by the modifier's schema, graphs by the node lists of the fleet.
+
+A request that names what a worker keeps in its own database, stored workflows and assets, is refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
+from worker.api.asset_references import fields_with_assets
 from worker.api.schemas import GenerateInput
 from worker.engines.graph_check import FoundProblems, find_problems
 from worker.errors import Problem, RequestRejected
 from worker.inputs.references import find_references, replace_references
-from worker.jobs.page_workflow import as_prompt
+from worker.jobs.page_workflow import with_overrides
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.random_values import resolve
-from worker.json_values import JsonObject
+from worker.json_values import JsonObject, object_at
+from worker.models.files import MODEL_EXTENSIONS
 
 
 async def check_request(
-    given: GenerateInput, modifiers: ModifierRegistry, node_lists: Sequence[JsonObject], rules: PromptRules
+    given: GenerateInput,
+    modifiers: ModifierRegistry,
+    node_lists: Sequence[JsonObject],
+    rules: PromptRules,
+    *,
+    fetches_models: bool = False,
 ) -> None:
     """Raise RequestRejected with every problem of a request that every worker would refuse.
 
-    A workflow is accepted if the node list of one worker accepts it, and where no list is known.
+    A workflow is accepted if the node list of one worker accepts it, and where no list is known. `fetches_models`:
+    workers fetch model files that they lack, so that their names are no problem.
     """
+    elsewhere = list(_things_of_one_worker(given))
+    if elsewhere:
+        raise RequestRejected(elsewhere)
     if given.modifier:
         _check_modifications(given, modifiers)
         return
@@ -31,7 +46,7 @@ async def check_request(
     refused: RequestRejected | None = None
     for object_info in node_lists:
         try:
-            await _check_workflow(given.workflow_json, object_info, rules)
+            await _check_workflow(given, object_info, rules, fetches_models=fetches_models)
         except RequestRejected as error:
             if refused is None or len(error.problems) < len(refused.problems):
                 refused = error
@@ -57,16 +72,42 @@ def _check_modifications(given: GenerateInput, modifiers: ModifierRegistry) -> N
         raise RequestRejected(problems, num_unlisted=error.num_unlisted) from None
 
 
-async def _check_workflow(workflow: JsonObject, object_info: JsonObject, rules: PromptRules) -> None:
-    prompt = await as_prompt(workflow, object_info, rules)
-    await rules.check(prompt, object_info)
-    found = await asyncio.to_thread(_found, prompt, object_info)
+def _things_of_one_worker(given: GenerateInput) -> Iterator[Problem]:
+    """Yield a problem for everything that is in the database of one worker alone."""
+    if given.workflow:
+        message = "workflow: a gateway has no stored workflows; expected the workflow itself in workflow_json"
+        yield Problem(message, field="input.workflow", type="not_at_gateway")
+    for field in fields_with_assets(given):
+        message = f"{field}: a gateway has no assets; expected a URL or the file's data"
+        yield Problem(message, field=field, type="not_at_gateway")
+
+
+async def _check_workflow(
+    given: GenerateInput, object_info: JsonObject, rules: PromptRules, *, fetches_models: bool
+) -> None:
+    overridden = await with_overrides(
+        given.workflow_json, given.overrides, object_info, rules, inputs=given.inputs or None
+    )
+    await rules.check(overridden.prompt, object_info)
+    found = await asyncio.to_thread(_found, overridden.prompt, object_info, fetches_models=fetches_models)
     if found.listed:
-        raise RequestRejected(list(found.listed), num_unlisted=found.num_unlisted)
+        named = (
+            replace(problem, field=overridden.field_at(problem.node_id or "", problem.field or "") or problem.field)
+            for problem in found.listed
+        )
+        raise RequestRejected(list(named), num_unlisted=found.num_unlisted)
 
 
-def _found(given: JsonObject, object_info: JsonObject) -> FoundProblems:
+def _found(given: JsonObject, object_info: JsonObject, *, fetches_models: bool) -> FoundProblems:
     prompt: JsonObject = resolve(given, lambda: 0)
     references = find_references(prompt, object_info)
     names = {reference: f"pending-{index}.png" for index, reference in enumerate(references)}
-    return find_problems(replace_references(prompt, names), object_info, tuple(names.values()))
+    models = _model_names(prompt) if fetches_models else ()
+    return find_problems(replace_references(prompt, names), object_info, (*names.values(), *models))
+
+
+def _model_names(prompt: JsonObject) -> Iterator[str]:
+    for node in prompt.values():
+        for value in object_at(node, "inputs").values():
+            if isinstance(value, str) and value.lower().endswith(tuple(MODEL_EXTENSIONS)):
+                yield value

@@ -68,7 +68,7 @@ class JobRecords:
 
     async def find(self, job_id: str) -> Job | None:
         """Return a job by its id."""
-        query = sa.select(JOBS).where(JOBS.c.id == job_id)
+        query = sa.select(JOBS).where(JOBS.c.id == storable(job_id))
         row = await self._run(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else job_of(row)
 
@@ -175,7 +175,9 @@ def ended_job(job: Job, result: Mapping[str, Any]) -> Job:
         tuning=result.get("tuning") or {},
         failure=_failure(result),
         times=times,
-        request=replace(job.request, warnings=warnings) if warnings else job.request,
+        request=replace(
+            job.request, warnings=warnings or job.request.warnings, parameters=result.get("parameters") or {}
+        ),
         prompt={},
     )
 

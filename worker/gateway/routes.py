@@ -52,6 +52,7 @@ class GatewayServices:
     bodies: Bodies
     modifiers: ModifierRegistry
     prompt_rules: PromptRules
+    fetches_models: bool = False
 
 
 def services_of(request: Request) -> GatewayServices:
@@ -242,7 +243,13 @@ async def _submitted(request: Request) -> Job:
         content = await services.bodies.read(request, lease)
         body = await services.bodies.parse(content)
         parsed = await asyncio.to_thread(_parsed, body, request)
-    await check_request(parsed.input, services.modifiers, await gateway.fleet.node_lists(), services.prompt_rules)
+    await check_request(
+        parsed.input,
+        services.modifiers,
+        await gateway.fleet.node_lists(),
+        services.prompt_rules,
+        fetches_models=services.fetches_models,
+    )
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
     named = parsed.input.request_id or request.headers.get("idempotency-key", "")
     asked_id = clean_id(named) if named else fresh_id()

@@ -69,6 +69,7 @@ def build_services(settings: Settings) -> GatewayServices:
         bodies=Bodies(settings.bodies, settings.json_structure),
         modifiers=build_registry(settings.folders.modifiers_path),
         prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+        fetches_models=settings.models.fetch_missing != "off",
     )
 
 

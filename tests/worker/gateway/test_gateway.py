@@ -127,8 +127,20 @@ async def test_bad_requests_are_refused_by_the_node_lists_of_the_fleet(
         many = {"modifier": "Text2Image", "modifications": {"prompt": "a", "steps": 10**6}}
         field = (await gateway.post("/generate", json={"input": many})).json()["error"]["problems"][0]["field"]
         assert field == "input.modifications.steps"
+        wrong = await gateway.post("/generate", json=body("wrong", overrides={"#size": 1000}))
+        assert wrong.status_code == 422, "overrides are part of what is checked"
+        assert wrong.json()["error"]["problems"][0]["field"].startswith("input.overrides")
         assert (await gateway.get("/result/wrong")).status_code == 404
-    assert not engine.runs
+        right = await gateway.post("/generate/sync", json=body("right", draw(size=1000), overrides={"#size": 64}))
+        assert right.json()["status"] == "completed" and right.json()["parameters"]["overrides"], right.text
+    assert len(engine.runs) == 1
+
+
+async def test_what_one_worker_keeps_in_its_own_database_is_refused_by_name(gateway: httpx.AsyncClient) -> None:
+    stored = await gateway.post("/generate", json={"input": {"workflow": "portrait", "inputs": {"text": "a"}}})
+    assert stored.status_code == 422 and stored.json()["error"]["problems"][0]["field"] == "input.workflow"
+    asset = await gateway.post("/generate", json=body("asset", overrides={"#image": "asset:1-2-3"}))
+    assert asset.status_code == 422 and "no assets" in asset.json()["error"]["problems"][0]["message"]
 
 
 async def test_jobs_wait_where_no_worker_is_and_can_be_cancelled(
