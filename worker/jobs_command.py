@@ -1,16 +1,19 @@
-"""`darkroom jobs`: the caller's jobs that have not ended, one followed to its end, and cancellation."""
+"""`darkroom jobs`: the list of the caller's jobs, one followed to its end, and cancellation."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final
 
 import typer
 
 from darkroom.client import Client, RequestRefused, WorkerUnreachable
 from worker.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
+
+MAX_LISTED: Final = 1000  # a page of the worker
 
 commands = typer.Typer(no_args_is_help=True, help="Jobs of a worker.")
 
@@ -21,15 +24,31 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON, one object a lin
 
 
 @commands.command("ls")
-def list_jobs(url: Url = "", api_key: Key = "", insecure: Insecure = False, is_json: Json = False) -> None:
-    """List the caller's jobs that have not ended, in the order in which they will run."""
+def list_jobs(
+    states: Annotated[list[str] | None, typer.Option("--state", help="only jobs in this state; repeatable")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MAX_LISTED, help="at most so many")] = 50,
+    url: Url = "",
+    api_key: Key = "",
+    insecure: Insecure = False,
+    is_json: Json = False,
+) -> None:
+    """List the caller's newest jobs, those that have ended among them; unfinished ones with their progress."""
     with _client(url, api_key, is_insecure=insecure) as client:
-        jobs = client.queue().get("jobs", [])
+        jobs = client.jobs(states or (), limit)
+        queued = {job["id"]: job for job in client.queue().get("jobs", ())}
     for job in jobs:
-        line = f"{job['id']}  {job['status']:<10}  {job['percent']:5.1f} %  {job['estimated_wait_time']:.0f} s to wait"
-        typer.echo(json.dumps(job) if is_json else line)
+        typer.echo(json.dumps({**queued.get(job["id"], {}), **job}) if is_json else _line(job, queued.get(job["id"])))
     if not jobs and not is_json:
         typer.echo("No jobs", err=True)
+
+
+def _line(job: Mapping[str, Any], queued: Mapping[str, Any] | None) -> str:
+    """Return a job in one line; `queued`: its entry in the queue, where it has not ended."""
+    at = datetime.fromtimestamp(job["timings"]["queued_at_ms"] / 1000).astimezone()
+    about = str(job["message"])
+    if queued is not None:
+        about = f"{queued['percent']:5.1f} %  {queued['estimated_wait_time']:.0f} s to wait"
+    return f"{job['id']}  {job['status']:<10}  {at:%Y-%m-%d %H:%M:%S}  {about}"
 
 
 @commands.command("watch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -137,6 +137,10 @@ class AsyncClient:
     async def modifiers(self) -> list[dict[str, Any]]:
         """Return the modifiers with the schemas of their parameters. Raises RequestRefused, WorkerUnreachable."""
         return list((await self._ask(calls.get("modifiers")))["items"])
+
+    async def jobs(self, states: Sequence[str] = (), limit: int = 50) -> list[dict[str, Any]]:
+        """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`."""
+        return list((await self._ask(calls.jobs(states, limit)))["jobs"])
 
     async def queue(self) -> dict[str, Any]:
         """Return the queue: its length, the estimated wait, the caller's jobs. Raises as `modifiers`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -132,6 +132,10 @@ class Client:
     def modifiers(self) -> list[dict[str, Any]]:
         """Return the modifiers with the schemas of their parameters. Raises RequestRefused, WorkerUnreachable."""
         return list(self._ask(calls.get("modifiers"))["items"])
+
+    def jobs(self, states: Sequence[str] = (), limit: int = 50) -> list[dict[str, Any]]:
+        """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`."""
+        return list((self._ask(calls.jobs(states, limit)))["jobs"])
 
     def queue(self) -> dict[str, Any]:
         """Return the queue: its length, the estimated wait, the caller's jobs. Raises as `modifiers`."""

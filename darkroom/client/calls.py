@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -44,6 +44,11 @@ def timeout() -> httpx.Timeout:
 
 def get(*path: str) -> Call:
     return Call("GET", _path(path))
+
+
+def jobs(states: Sequence[str], limit: int) -> Call:
+    query = urlencode([*(("state", state) for state in states), ("limit", limit)])
+    return Call("GET", f"/jobs?{query}")
 
 
 def post(*path: str, body: Mapping[str, Any] | None = None) -> Call:

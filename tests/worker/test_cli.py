@@ -203,4 +203,7 @@ async def test_jobs_are_listed_watched_and_cancelled(tmp_path: Path) -> None:
         code, watched, _ = await watching
         assert (code, watched.split()[0]) == (1, "cancelled")
         assert (await invoked("jobs", "cancel", "none", *at)).exit_code == 1
-        assert "No jobs" in (await invoked("jobs", "ls", *at)).output
+        assert last_line(await invoked("jobs", "ls", *at)).split()[:2] == ["long", "cancelled"]
+        assert "No jobs" in (await invoked("jobs", "ls", "--state", "completed", *at)).output
+        wrong = await invoked("jobs", "ls", "--state", "done", *at)
+        assert wrong.exit_code == 1 and "completed" in wrong.output
