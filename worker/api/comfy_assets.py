@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator
@@ -142,10 +143,11 @@ async def get_content(asset_id: str, request: Request) -> Response:
         if output is not None:
             return await _output(*output, request, caller)
         asset = await services.assets.get(asset_id, caller.key_name)
+        path = await asyncio.to_thread(services.assets.file_of, asset)
     except WorkerError as error:
         return refused(error)
     headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
-    return FileResponse(services.assets.path_of(asset), media_type=asset.content_type, headers=headers)
+    return FileResponse(path, media_type=asset.content_type, headers=headers)
 
 
 @router.delete("/assets/{asset_id}", operation_id="comfy_delete_asset", status_code=204, responses=REFUSALS)

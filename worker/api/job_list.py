@@ -13,6 +13,7 @@ from worker.api.replies import Deletion, JobPage, Result
 from worker.api.results import check_caller, not_found, services_of
 from worker.errors import Problem, RequestRejected, ScopeMissing
 from worker.identity.caller import Identity, Scope
+from worker.jobs.database import storable
 from worker.jobs.job import JobState
 from worker.jobs.job_list import Cursor, CursorInvalid, JobFilter, ListedJob, listed_job, page_query
 from worker.jobs.ownership import find_job
@@ -86,7 +87,7 @@ async def delete(job_id: str, request: Request) -> Response:
 def owners_of(caller: Identity, asked: str | None) -> tuple[str | None, ...]:
     """Return the owners whose jobs to list; none stands for all. Raises ScopeMissing."""
     if caller.is_admin:
-        return () if asked is None else (asked,)
+        return () if asked is None else (storable(asked),)
     if asked not in (None, caller.key_name):
         raise ScopeMissing("owner: only an operator may list the jobs of another key", scope=Scope.ADMIN.value)
     return caller.key_name, None

@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from worker.errors import AssetNotFound, DiskLow, HashMismatch
 from worker.inputs.uploads import ReceivedFile, UploadedFiles
-from worker.jobs.database import ASSETS
+from worker.jobs.database import ASSETS, storable
 from worker.jobs.store import JobStore
 
 HASH_PREFIX: Final = "blake3:"
@@ -31,7 +31,7 @@ PARTIAL_PREFIX: Final = ".partial-"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A caller's record of a file. `hash` is the BLAKE3 of its content in hexadecimal."""
+    """A caller's record of a file. `hash` is the BLAKE3 of its content in hexadecimal, `used_ms` its last use."""
 
     id: str
     owner: str
@@ -58,6 +58,13 @@ class AssetStore:
     def path_of(self, asset: Asset) -> Path:
         return self.folder / asset.hash
 
+    def file_of(self, asset: Asset) -> Path:
+        """Return an asset's file. Raises AssetNotFound if it is gone, as from a new machine with the old database."""
+        path = self.path_of(asset)
+        if not path.is_file():
+            raise AssetNotFound(f"asset {asset.id}: its file is gone; expected to be uploaded again")
+        return path
+
     async def add(
         self, file: BinaryIO, owner: str, content_type: str, file_path: str, expected_hash: str = ""
     ) -> tuple[Asset, bool]:
@@ -65,6 +72,7 @@ class AssetStore:
 
         Raises HashMismatch, DiskLow, StateUnusable.
         """
+        content_type, file_path = storable(content_type), storable(file_path)
         partial, digest, size_bytes = await asyncio.to_thread(self._receive, file)
         try:
             if expected_hash and expected_hash.removeprefix(HASH_PREFIX) != digest:
@@ -80,15 +88,15 @@ class AssetStore:
         """Return a record for content that the caller has uploaded before. Raises AssetNotFound, StateUnusable."""
         async with self._adding:
             earlier = await self._of_hash(raw_hash.removeprefix(HASH_PREFIX), owner)
-            if not earlier:
+            if not earlier or not await asyncio.to_thread(self.path_of(earlier[0]).is_file):
                 raise AssetNotFound(f"asset {raw_hash[:80]}: no such content")
             first = earlier[0]
-            name = file_path or first.file_path
+            name = storable(file_path) or first.file_path
             return await self._record(earlier, owner, first.hash, first.size_bytes, first.content_type, name)
 
     async def get(self, asset_id: str, owner: str) -> Asset:
         """Return a caller's asset. Raises AssetNotFound, StateUnusable."""
-        query = sa.select(ASSETS).where(ASSETS.c.id == asset_id, ASSETS.c.owner == owner)
+        query = sa.select(ASSETS).where(ASSETS.c.id == storable(asset_id), ASSETS.c.owner == owner)
         rows = await self._store.read(query)
         if not rows:
             raise AssetNotFound(f"asset {asset_id[:80]}: no such id")
@@ -110,8 +118,7 @@ class AssetStore:
         try:
             for asset in assets:
                 lent[asset.id] = await asyncio.to_thread(self._copy, asset)
-                used = sa.update(ASSETS).where(ASSETS.c.id == sa.bindparam("used_id")).values(used_ms=_now_ms())
-                await self._store.write((used, {"used_id": asset.id}))
+                await self._note_use(asset.id)
             is_whole = True
             return lent
         finally:
@@ -124,8 +131,13 @@ class AssetStore:
         if rows:
             await self._forget([_asset_of(row) for row in rows])
 
+    async def _note_use(self, asset_id: str) -> None:
+        used = sa.update(ASSETS).where(ASSETS.c.id == sa.bindparam("used_id")).values(used_ms=_now_ms())
+        await self._store.write((used, {"used_id": asset_id}))
+
     async def _of_hash(self, digest: str, owner: str) -> list[Asset]:
-        query = sa.select(ASSETS).where(ASSETS.c.hash == digest, ASSETS.c.owner == owner).order_by(ASSETS.c.created_ms)
+        query = sa.select(ASSETS).where(ASSETS.c.hash == storable(digest), ASSETS.c.owner == owner)
+        query = query.order_by(ASSETS.c.created_ms)
         return [_asset_of(row) for row in await self._store.read(query)]
 
     async def _record(
@@ -134,6 +146,7 @@ class AssetStore:
         """Return the caller's record of a content under this name, a new one unless there is one."""
         same = next((asset for asset in earlier if asset.file_path == file_path), None)
         if same is not None:
+            await self._note_use(same.id)
             return same
         now = _now_ms()
         made = Asset(str(uuid.uuid4()), owner, digest, size_bytes, content_type, file_path, now, now)

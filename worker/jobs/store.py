@@ -27,7 +27,7 @@ import structlog
 from filelock import FileLock, Timeout
 
 from worker.errors import DatabaseUnreachable, StateTakenOver, StateUnusable
-from worker.jobs.database import FACT_UPSERT, FACTS, JOBS, WEBHOOKS, changing_row, job_of, whole_row
+from worker.jobs.database import FACT_UPSERT, FACTS, JOBS, WEBHOOKS, changing_row, job_of, storable, whole_row
 from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
 from worker.jobs.job import Job, Stage
 from worker.jobs.job_database import JobDatabase, SqliteDatabase
@@ -336,7 +336,7 @@ class JobStore:
         return result
 
     async def webhook(self, webhook_id: str) -> WebhookRow | None:
-        query = sa.select(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id)
+        query = sa.select(WEBHOOKS).where(WEBHOOKS.c.id == storable(webhook_id))
         row = await self._read(lambda: self._connected().execute(query).one_or_none())
         return None if row is None else WebhookRow(**row._mapping)
 
@@ -599,7 +599,7 @@ class JobStore:
         connection.rollback()
 
     def _read_job(self, job_id: str) -> Job | None:
-        row = self._connected().execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
+        row = self._connected().execute(sa.select(JOBS).where(JOBS.c.id == storable(job_id))).one_or_none()
         return None if row is None else job_of(row)
 
     def _remember(self, job: Job) -> None:

@@ -15,7 +15,7 @@ SCHEMES = ("postgresql", "postgres")
 def _check_database(value: SecretStr) -> SecretStr:
     url = value.get_secret_value()
     if url and urlsplit(url).scheme not in SCHEMES:
-        raise ValueError("expected postgresql://USER:PASSWORD@HOST/DATABASE, or nothing for a file of STATE_DIRECTORY")
+        raise ValueError("expected postgresql://USER@HOST/DATABASE, or nothing for a file of STATE_DIRECTORY")
     return value
 
 
@@ -23,7 +23,7 @@ class DatabaseConfig(Section):
     """Connection to PostgreSQL. Without `url` jobs are in an SQLite file of the state directory."""
 
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_database)], env("DATABASE_URL")] = SecretStr("")
-    """PostgreSQL for jobs, results and webhooks: `postgresql://USER:PASSWORD@HOST/DATABASE`
+    """PostgreSQL for jobs, results and webhooks: `postgresql://USER@HOST/DATABASE`
     ([database](database.md)). Empty: an SQLite file in `STATE_DIRECTORY`."""
 
     schema_name: Annotated[Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")], env("DATABASE_SCHEMA")] = (

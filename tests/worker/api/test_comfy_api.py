@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -134,6 +135,14 @@ async def test_an_asset_is_named_in_any_request(front: RunningFront) -> None:
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (409, "hash_mismatch")
     content = await front.http.get(f"/api/v2/assets/{asset['id']}/content", headers={"Range": "bytes=1-3"})
     assert (content.status_code, content.content) == (206, b"PNG")
+    (front.front.services.assets.folder / asset["hash"].removeprefix("blake3:")).unlink()  # a new machine
+    assert (await front.http.get(f"/api/v2/assets/{asset['id']}/content")).status_code == 404
+    known = {"hash": asset["hash"], "file_path": "photo.png"}
+    assert (await front.http.post("/api/v2/assets/from-hash", json=known)).status_code == 404
+    uploaded_ms = int(time.time() * 1000)
+    assert (await front.http.post("/api/v2/assets", files=form)).json()["id"] == asset["id"]
+    await front.front.services.assets.forget_unused(uploaded_ms)
+    assert (await front.http.get(f"/api/v2/assets/{asset['id']}/content")).status_code == 200, "it was uploaded again"
     await front.front.services.assets.forget_unused(2**60)
     assert (await front.http.get(f"/api/v2/assets/{asset['id']}")).status_code == 404
 

@@ -62,6 +62,31 @@ async def test_a_new_database_gets_its_schema_and_tables(tmp_path: Path, postgre
     assert {name for (name,) in found} == {"alembic_version", "assets", "facts", "jobs", "webhooks", "workflows"}
 
 
+async def test_workflows_and_assets_are_kept_and_found_as_in_a_file(
+    tmp_path: Path, engine: FakeEngine, postgres: PostgresServer, database: str
+) -> None:
+    form, named = {"file": ("a.png", b"content", "image/png")}, {"file_path": "a\0b.png"}
+    async with running_front(tmp_path, engine, database_url=postgres.url(database)) as front:
+        for text in ("one", "two"):
+            put = await front.http.put("/workflows/portrait", json={"workflow_json": draw(text)})
+            assert put.status_code in (200, 201), put.text
+        run = await front.http.post("/generate/sync", json={"input": {"workflow": "portrait@1"}})
+        assert run.json().get("parameters") == {"workflow": "portrait@1"}, run.text
+        assert (await front.http.delete("/workflows/portrait@1")).status_code == 200
+        assert (await front.http.get("/workflows/portrait@1")).status_code == 404
+        assert (await front.http.put("/workflows/portrait", json={"workflow_json": draw("one")})).json()["version"] == 3
+        first = (await front.http.post("/api/v2/assets", files=form, data=named)).json()
+        again = (await front.http.post("/api/v2/assets", files=form, data=named)).json()
+        assert (again["id"], first["created_new"], again["created_new"]) == (first["id"], True, False)
+        for place in ("/api/v2/assets/%00", "/result/%00", "/api/v2/jobs/%00", "/workflows/%00"):
+            assert (await front.http.get(place)).status_code == 404, place
+        assert (await front.http.get("/jobs?owner=%00")).json()["jobs"] == []
+        unknown = await front.http.post("/api/v2/assets/from-hash", content=b'{"hash": "\\u0000"}')
+        assert unknown.status_code == 404, unknown.text
+        await front.front.services.assets.forget_unused(2**60)
+        assert (await front.http.get(f"/api/v2/assets/{first['id']}")).status_code == 404
+
+
 async def test_while_the_server_is_gone_ends_wait_and_new_jobs_are_refused(
     tmp_path: Path, postgres: PostgresServer, database: str
 ) -> None:
