@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -10,6 +12,7 @@ from alembic.config import Config
 
 from worker.identity.caller import CUSTOMER_SCOPES, Identity
 from worker.jobs import database
+from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.jobs.migrations.__main__ import migrate
 from worker.jobs.ownership import find_job, id_to_use
 from worker.jobs.store import JobStore
@@ -65,6 +68,33 @@ async def test_jobs_of_the_second_version_have_no_owner_and_are_everybodys(tmp_p
         found = [await find_job(store, "old", caller) for caller in (shop, studio)]
         assert [job is not None and (job.owner, job.public_id) for job in found] == [(None, "old")] * 2
         assert await id_to_use(store, "old", "shop") == "old"
+    finally:
+        await store.close()
+
+
+async def test_jobs_that_go_back_have_only_fields_that_the_older_version_reads(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    await store.open()
+    job = Job("one", 1, "x", JobRequest(timeout_seconds=5, parameters={"workflow": "a@1"}), {}, JobTimes(1))
+    job.credentials = Credentials(put={"url": "https://x/{key}"}, webhook_secret="kept")
+    await store.insert(job)
+    await store.close()
+    migrate(tmp_path / "darkroom.db", "0004")
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/darkroom.db")
+    with engine.connect() as connection:
+        (row,) = connection.execute(sa.text("SELECT request, credentials FROM jobs"))
+    engine.dispose()
+    later = {"timeout_seconds", "expires_seconds", "wants_previews", "parameters"}
+    assert set(json.loads(row.request)) == {field.name for field in fields(JobRequest)} - later
+    assert json.loads(row.credentials) == {"s3": None, "webhook_secret": "kept"}
+    await store_opens_again(tmp_path)
+
+
+async def store_opens_again(folder: Path) -> None:
+    store = JobStore(folder)
+    await store.open()
+    try:
+        assert store.jobs["one"].request == JobRequest()
     finally:
         await store.close()
 

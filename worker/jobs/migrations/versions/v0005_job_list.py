@@ -13,6 +13,9 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
+LATER_FIELDS = ("timeout_seconds", "expires_seconds", "wants_previews", "parameters")
+"""Fields of requests that came with these tables and those after them."""
+
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("queued_ms", sa.BigInteger, nullable=False, server_default="0"))
@@ -24,6 +27,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    if op.get_bind().dialect.name == "sqlite":  # the older version reads no job with a field that it does not know
+        names = ", ".join(f"'$.{name}'" for name in LATER_FIELDS)
+        op.execute(f"UPDATE jobs SET request = json_remove(request, {names})")
+        op.execute("UPDATE jobs SET credentials = json_remove(credentials, '$.put') WHERE credentials IS NOT NULL")
     op.drop_index("jobs_by_owner", "jobs")
     op.drop_index("jobs_by_state", "jobs")
     op.drop_column("jobs", "metadata")
