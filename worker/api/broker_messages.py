@@ -25,9 +25,11 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
     parsed = await asyncio.to_thread(_parse, body, delivery)
     await services.prompt_rules.check_size(parsed.input.workflow_json, len(delivery.body))
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
-    job_id = clean_id(delivery.job_id)
+    job_id, has_made = clean_id(delivery.job_id), False
 
     async def make() -> Job:
+        nonlocal has_made
+        has_made = True
         return await make_job(
             services, parsed, JobName(job_id, delivery.asked_id or job_id, delivery.owner, ""), digest
         )
@@ -36,10 +38,15 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
         services.platform.job_accepted(job, None)
         services.pipeline.start(job)
 
-    admitted = await services.admission.admit(job_id, digest, make, parsed.input.priority, begin, owner=delivery.owner)
-    if admitted.is_new:
-        begin(admitted.job)
-    return admitted.job
+    priority, owner = parsed.input.priority, delivery.owner
+    try:
+        admitted = await services.admission.admit(job_id, digest, make, priority, begin, owner=owner)
+        if admitted.is_new:
+            begin(admitted.job)
+        return admitted.job
+    finally:
+        if has_made and job_id not in services.store.jobs:  # refused: what it sent inline is not needed
+            services.inputs.release(job_id)
 
 
 async def message_result(services: Services, job: Job) -> dict[str, object]:
