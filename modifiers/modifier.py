@@ -90,6 +90,9 @@ class Modifier(BaseModel):
     example: ClassVar[Mapping[str, Any]] = {}
     """Modifications that draw something; names of model files are put in by `example_with`."""
 
+    draws_videos: ClassVar[bool] = False
+    """True if the result is a video, which an API of pictures does not offer."""
+
     quality: Annotated[
         QualityName | None,
         Field(description="`exact`, `same` or `draft`: how close to the plain path. The request's own field wins."),

@@ -43,6 +43,8 @@ class VideoFields(NetworkFields):
     that it can.
     """
 
+    draws_videos: ClassVar[bool] = True
+
     prompt: Annotated[str, Into(POSITIVE, "text"), Field(description="What to draw.")]
     negative_prompt: Annotated[str, Into(NEGATIVE, "text"), Field(description="What to keep away from.")] = ""
     seed: Annotated[Seed, Into(SAMPLER, "seed"), Field(description="Left out: a random one.")] = RANDOM_INT

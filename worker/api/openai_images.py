@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from modifiers.registry import ModifierRegistry
 from worker import finite_json
 from worker.api.callers import sender_of
 from worker.api.declared import LATER, REASONS, RETRY_AFTER
@@ -77,7 +78,7 @@ async def generations(request: Request) -> Response:
         services = services_of(request)
         with services.bodies.memory.lease(sender_of(request)) as lease:
             fields = await services.bodies.parse(await services.bodies.read(request, lease))
-        order = read_order(fields, services.modifiers.names(), await _checkpoints(request))
+        order = read_order(fields, _drawing(services.modifiers), await _checkpoints(request))
     except RecursionError:
         return _refused(nested_too_deeply())
     except WorkerError as error:
@@ -98,7 +99,7 @@ async def edits(request: Request) -> Response:
         caller = check_caller(request)
         services = services_of(request)
         fields, pictures, mask = await _form(request)
-        names = services.modifiers.names()
+        names = _drawing(services.modifiers)
         order = await asyncio.to_thread(read_order, fields, names, await _checkpoints(request), pictures, mask)
     except WorkerError as error:
         return _refused(error)
@@ -112,9 +113,14 @@ async def models(request: Request) -> Response:
         check_caller(request)
     except WorkerError as error:
         return _refused(error)
-    names = [*services_of(request).modifiers.names(), *await _checkpoints(request)]
+    names = [*_drawing(services_of(request).modifiers), *await _checkpoints(request)]
     entries = [{"id": name, "object": "model", "created": 0, "owned_by": "darkroom"} for name in names]
     return JSONResponse({"object": "list", "data": entries})
+
+
+def _drawing(modifiers: ModifierRegistry) -> list[str]:
+    """Return the names of the modifiers that draw pictures."""
+    return [name for name in modifiers.names() if not modifiers.get(name).draws_videos]
 
 
 async def _checkpoints(request: Request) -> Sequence[str]:

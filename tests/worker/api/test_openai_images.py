@@ -93,7 +93,8 @@ async def test_pictures_come_as_events(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
-    assert {"Sketch", "Text2Image"} <= {model.id async for model in client.models.list()}
+    listed = {model.id async for model in client.models.list()}
+    assert {"Sketch", "Text2Image"} <= listed and not {"Text2Video", "Image2Video"} & listed
 
 
 async def test_what_is_wrong_is_raised_as_openais_errors(client: openai.AsyncOpenAI, front: RunningFront) -> None:
