@@ -67,9 +67,11 @@ async def test_a_job_from_the_queue_ends_with_its_picture_at_the_broker(
     tmp_path: Path, engine: FakeEngine, server: RedisServer, producer: RedisBroker
 ) -> None:
     async with worker(tmp_path, engine, server) as front:
-        assert await producer.put("first", body(draw()))
-        assert not await producer.put("first", body(draw())), "its id is known"
+        chosen = {"overrides": {"#text": "fox"}, "metadata": {"order": 7}, "timeout": 60, "previews": True}
+        assert await producer.put("first", body(draw(), **chosen))
+        assert not await producer.put("first", body(draw(), **chosen)), "its id is known"
         ended = await result(producer, "first")
+        assert ended["metadata"] == {"order": 7} and "fox" in json.dumps(ended["parameters"])
         assert ended["status"] == "completed" and ended["id"] == "first"
         assert ended["output"][0]["data"], "without a store or a public address the picture itself"
         assert await producer.depth() == 0
@@ -86,11 +88,13 @@ async def test_what_no_worker_can_run_is_a_dead_letter_with_the_reason(
     async with worker(tmp_path, engine, server):
         await producer.put("wrong", body({"1": {"class_type": "NoSuchNode", "inputs": {}}}))
         await producer.put("garbage", b"\xff{")
+        await producer.put("stored", json.dumps({"input": {"workflow": "portrait"}}).encode())
         wrong = await result(producer, "wrong")
         assert wrong["status"] == "failed" and wrong["error"]["problems"][0]["class_type"] == "NoSuchNode"
         assert (await result(producer, "garbage"))["error"]["code"] == "request_rejected"
+        assert (await result(producer, "stored"))["error"]["code"] == "workflow_not_found"
         dead: Any = await producer._redis.xrange("darkroom:dead")
-        assert {fields[b"id"] for _, fields in dead} == {b"wrong", b"garbage"}
+        assert {fields[b"id"] for _, fields in dead} == {b"wrong", b"garbage", b"stored"}
     assert not engine.runs
 
 
