@@ -1,4 +1,4 @@
-"""EnginePool: the choice of the engine for the next prompt. At most one running and one waiting prompt each.
+"""EnginePool: the choice of the engine for the next prompt. At most one waiting prompt each behind those that run.
 
 A prompt that waits behind another is recalled when an engine is idle, when its own engine is to be left out, or when
 younger ones have overtaken it several times: it then gets the next slot there, and a younger one waits instead.
@@ -43,7 +43,13 @@ class _Slot:
     last_order: Order = (0, 0)  # of the last prompt
     is_relieved: bool = False  # its waiting prompts are being recalled
     num_overtaken: int = 0  # how many younger prompts have begun elsewhere while it waits there
+    runs_at_once: int = 1  # prompts that do not wait for each other
     became_idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if a prompt there waits for the end of another one."""
+        return self.num_taken > 0 and self.num_prompts > self.runs_at_once
 
     @property
     def serves(self) -> bool:
@@ -83,6 +89,7 @@ class _ReservedSlot:
 class EnginePool:
     """Pool of engines, handed out to the waiting job of the lowest order, the least busy engine first.
 
+    Of `prompts_per_engine` one waits, the others run.
     A waiter gives up when no engine has been up for `give_up_seconds`; None: never, since a supervisor restarts them.
     """
 
@@ -92,7 +99,7 @@ class EnginePool:
         prompts_per_engine: int = PROMPTS_PER_ENGINE,
         give_up_seconds: float | None = GIVE_UP_SECONDS,
     ) -> None:
-        self._slots = [_Slot(client) for client in clients]
+        self._slots = [_Slot(client, runs_at_once=max(1, prompts_per_engine - 1)) for client in clients]
         self._prompts_per_engine = prompts_per_engine
         self._give_up_seconds = give_up_seconds
         self._waiters: list[_Waiter] = []
@@ -266,7 +273,7 @@ class EnginePool:
             slot.is_alone = False
         if not slot.is_busy:
             slot.became_idle.set()
-        elif slot.num_taken and not slot.is_relieved:
+        elif slot.num_taken >= slot.runs_at_once and not slot.is_relieved:
             self._begins(slot, slot.last_order)
         self._wake_waiters()
 
@@ -275,7 +282,7 @@ class EnginePool:
 
     def _begins(self, at: _Slot, order: Order) -> None:
         for slot in self._slots:
-            if slot is not at and slot.num_taken > 1 and slot.last_order < order:
+            if slot is not at and slot.num_taken > slot.runs_at_once and slot.last_order < order:
                 slot.num_overtaken += 1
 
     def _wake_waiters(self) -> None:
@@ -298,10 +305,11 @@ class EnginePool:
                     break
                 continue
             slot = min(fitting, key=lambda slot: (slot.num_taken, slot.is_relieved))
-            if slot.num_taken and waiter.only is None and self._is_reserved_against(waiter.order):
+            would_wait = slot.num_taken >= slot.runs_at_once
+            if would_wait and waiter.only is None and self._is_reserved_against(waiter.order):
                 passed_over.append(waiter)
                 break
-            if not slot.num_taken:
+            if not would_wait:
                 self._begins(slot, waiter.order)
             slot.num_taken += 1
             slot.is_alone = waiter.is_alone
@@ -364,12 +372,10 @@ def _slots_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
     They are all engines that are left out while others serve, else, where another engine is idle, the one whose prompt
     comes first.
     """
-    crowded = [
-        slot for slot in slots if slot.is_up and slot.num_taken and slot.num_prompts > 1 and not slot.is_relieved
-    ]
+    crowded = [slot for slot in slots if slot.is_up and slot.has_waiting and not slot.is_relieved]
     taking = [slot for slot in slots if slot.takes]
     left_out = [slot for slot in crowded if not slot.serves or slot.num_holds] if taking else []
-    is_any_idle = any(not slot.num_taken for slot in taking)
+    is_any_idle = any(slot.num_taken < slot.runs_at_once for slot in taking)
     is_on_its_way = any(slot.is_relieved for slot in slots)
     if left_out or not is_any_idle or is_on_its_way or not crowded:
         return left_out
@@ -378,9 +384,7 @@ def _slots_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
 
 def _overtaken(slots: Sequence[_Slot], order: Order) -> _Slot | None:
     """Return the engine whose waiting prompt is the oldest that younger ones have overtaken too often. Pure."""
-    crowded = [
-        slot for slot in slots if slot.is_up and slot.num_taken and slot.num_prompts > 1 and not slot.is_relieved
-    ]
+    crowded = [slot for slot in slots if slot.is_up and slot.has_waiting and not slot.is_relieved]
     overtaken = [slot for slot in crowded if slot.num_overtaken >= MAX_OVERTAKEN and slot.last_order < order]
     return min(overtaken, key=lambda slot: slot.last_order, default=None)
 

@@ -188,6 +188,18 @@ async def test_what_could_not_be_taken_back_is_asked_for_again_as_long_as_an_eng
     assert idle.num_asked == 0
 
 
+async def test_prompts_that_run_side_by_side_are_neither_taken_back_nor_overtaken() -> None:
+    engines = [CountingClient(f"http://127.0.0.1:{port}") for port in (1, 2)]
+    pool = EnginePool(engines, prompts_per_engine=4)
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(4):
+            await stack.enter_async_context(pool.engine((0, number)))
+        for number in range(4, 12):  # each begins and ends beside the others
+            async with asyncio.timeout(1), pool.engine((0, number)):
+                assert max(pool.prompts_by_url.values()) == 3
+    assert [engine.num_asked for engine in engines] == [0, 0]
+
+
 class PlayedEngine(EngineClient):
     """Runs one prompt at a time, the first first; one that waits may be taken back, and sometimes is not heard of."""
 
