@@ -453,7 +453,8 @@ class EngineClient:
         Where no run is known to have begun, the first that was sent counts as begun, even while its sending was under
         way: the report of the beginning may be lost, too. The same goes for the first one behind a run whose nodes have
         all run. After a hang only the culprit counts as begun. Where the engine did not reply and another prompt was
-        behind the one known to run, either may be the cause. A prompt whose sending was under way may have met an
+        beside or behind the one known to run, either may be the cause; so may each of several that ran when the engine
+        ended. A prompt whose sending was under way may have met an
         engine that was silent already.
         """
         loss = loss or Loss(LossReason.CRASHED)
@@ -466,6 +467,8 @@ class EngineClient:
             begun = culprits
         elif not _at_nodes(begun) and (culprits or loss.prompt_id is None):
             begun += _sent(_at_nodes(runs))[:1]
+        elif loss.prompt_id is not None and {loss.prompt_id} < {loss.prompt_id, *_ids(_at_nodes(begun))}:
+            suspects = _at_nodes(begun)
         for run in runs:
             run.lost = EngineLost(
                 loss.sentence,
@@ -485,8 +488,10 @@ class EngineClient:
         """Return the runs one of which made the engine answer nothing; none where that is the culprit for certain."""
         if not culprits or not culprits[0].is_sent or self.stops.is_any_open:
             return list(culprits)
+        beside = [run for run in _at_nodes(self._runs.values()) if run.started_at is not None and run not in culprits]
         behind = [run for run in self._runs.values() if run.is_sent and run.started_at is None]
-        return [*culprits, *behind[:1]] if behind and culprits[0].started_at is not None else []
+        others = [*beside, *behind[:1]]
+        return [*culprits, *others] if others and culprits[0].started_at is not None else []
 
     def _without_fault(self, run: _Run, outcome: RunOutcome) -> RunOutcome:
         if isinstance(outcome.error, DeviceLost):
@@ -736,6 +741,10 @@ def multipart(fields: Mapping[str, str], file_field: str, file_name: str, conten
 def _at_nodes(runs: Iterable[_Run]) -> list[_Run]:
     """Return the runs that have nodes left to execute, as far as is known."""
     return [run for run in runs if not run.is_past_nodes]
+
+
+def _ids(runs: Iterable[_Run]) -> list[str]:
+    return [run.prompt_id for run in runs]
 
 
 def _sent(runs: Sequence[_Run]) -> list[_Run]:

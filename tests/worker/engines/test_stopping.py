@@ -114,6 +114,20 @@ async def test_a_crash_costs_the_one_that_saves_and_the_next_an_attempt(runs: Ru
     assert [runs.lost(name).was_running for name in ("saving", "next", "behind")] == [True, True, False]
 
 
+@pytest.mark.parametrize("reason", [LossReason.CRASHED, LossReason.UNRESPONSIVE])
+async def test_of_prompts_that_ran_side_by_side_each_runs_alone_afterwards(
+    runs: Runs, engine: FakeEngine, reason: LossReason
+) -> None:
+    for name in ("first", "second", "behind", "last"):
+        await runs.begin(name)
+    await engine.say("execution_start", prompt_id="second-1")
+    await asyncio.sleep(0.1)
+    await runs.lose(reason)
+    may_be = [True, True, reason is LossReason.UNRESPONSIVE, False]
+    assert [runs.lost(name).is_suspect for name in runs.tasks] == may_be
+    assert not any(runs.lost(name).is_culprit for name in runs.tasks)
+
+
 async def test_a_silent_engine_with_one_prompt_leaves_no_doubt(runs: Runs) -> None:
     await runs.begin("only")
     await runs.lose(LossReason.UNRESPONSIVE)
