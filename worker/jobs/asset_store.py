@@ -87,7 +87,7 @@ class AssetStore:
     async def of_hash(self, raw_hash: str, owner: str, file_path: str = "") -> Asset:
         """Return a record for content that the caller has uploaded before. Raises AssetNotFound, StateUnusable."""
         async with self._adding:
-            earlier = await self._of_hash(raw_hash.removeprefix(HASH_PREFIX), owner)
+            earlier = await self._of_hash(storable(raw_hash.removeprefix(HASH_PREFIX)), owner)
             if not earlier or not await asyncio.to_thread(self.path_of(earlier[0]).is_file):
                 raise AssetNotFound(f"asset {raw_hash[:80]}: no such content")
             first = earlier[0]
