@@ -140,6 +140,8 @@ class Engine:
         # Of each thread its own: a cache is of one prompt after the other.
         self._results = [_result_cache(settings.cache) for _ in range(settings.max_concurrent_runs)]
         self._instances = [InstanceCache() for _ in self._results]
+        self._busy_places: set[int] = set()  # whose caches a run uses
+        self._stale_places: set[int] = set()  # those of them to clear at its end
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finisher")  # one, so that runs end in their order
         self._ending: Future[None] | None = None
         self._recent = _recent_models(settings, self.memory.pool.state)
@@ -442,6 +444,7 @@ class Engine:
             self._running.append(number)
         try:
             self._forget_changed_files()
+            self._busy_places.add(place)
             asked = request.extra_data.get("quality")
             quality = read_quality(asked)
             with (
@@ -461,6 +464,9 @@ class Engine:
             with self._lock:
                 self._running.remove(number)
                 del self._runs[number]
+            self._busy_places.discard(place)
+            if place in self._stale_places:
+                self._clear_place(place)
             self._recent.make_place()
             self.memory.pool.after_run()
             self._garbage.after_run()
@@ -475,9 +481,17 @@ class Engine:
             self._recent.forget()
 
     def _clear_caches(self) -> None:
-        for results, instances in zip(self._results, self._instances, strict=True):
-            results.clear()
-            instances.clear()
+        """Clear the caches of all threads: those that a run uses at its end."""
+        for place in range(len(self._results)):
+            if place in self._busy_places:
+                self._stale_places.add(place)
+            else:
+                self._clear_place(place)
+
+    def _clear_place(self, place: int) -> None:
+        self._stale_places.discard(place)
+        self._results[place].clear()
+        self._instances[place].clear()
 
     def _make_batcher(self) -> StepBatcher | None:
         """Return what lets runs take turns and share evaluations, None where one runs at a time."""
