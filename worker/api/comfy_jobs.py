@@ -29,7 +29,7 @@ from worker.api.declared import EVENT_STREAM
 from worker.api.direct_submission import submit_input
 from worker.api.replies import ComfyJob, ComfyJobs, ComfyWorkflow
 from worker.api.results import check_caller, public_outputs, services_of
-from worker.errors import JobNotFound, Problem, RequestRejected, WorkerError
+from worker.errors import JobNotFound, Problem, RequestRejected, ScopeMissing, WorkerError
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.json_body import nested_too_deeply
 from worker.identity.caller import Identity, Scope
@@ -146,9 +146,13 @@ async def cancel_job(job_id: str, request: Request) -> Response:
     "/jobs/{job_id}/workflow", operation_id="comfy_job_workflow", response_model=ComfyWorkflow, responses=REFUSALS
 )
 async def job_workflow(job_id: str, request: Request) -> Response:
-    """Return the prompt that a job ran."""
+    """Return the prompt that a job ran; that of a stored workflow is for operators, as the workflow itself is."""
     try:
-        job = await _job(job_id, request, check_caller(request))
+        caller = check_caller(request)
+        job = await _job(job_id, request, caller)
+        if "workflow" in job.request.parameters and not caller.is_admin:
+            message = "workflow: only an operator may see the prompt of a stored workflow"
+            raise ScopeMissing(message, scope=Scope.ADMIN.value)
     except WorkerError as error:
         return refused(error)
     rows = await services_of(request).store.read(sa.select(JOBS.c.prompt).where(JOBS.c.id == job.id))

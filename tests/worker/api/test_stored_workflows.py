@@ -126,6 +126,11 @@ async def test_only_an_operator_changes_workflows_and_sees_them(keyed: RunningFr
     assert (await keyed.http.get("/workflows")).status_code == 401
     assert "poster" in (await keyed.http.get("/openapi.json", headers=CUSTOMER)).text
     assert "poster" not in (await keyed.http.get("/openapi.json")).text
+    body = {"input": {"workflow": "poster", "request_id": "run"}}
+    assert (await keyed.http.post("/generate/sync", json=body, headers=CUSTOMER)).status_code == 200
+    for headers, status in ((CUSTOMER, 403), (ADMIN, 200)):
+        shown = await keyed.http.get("/api/v2/jobs/run/workflow", headers=headers)
+        assert shown.status_code == status, shown.text
 
 
 async def test_a_stored_workflow_is_there_after_a_restart(tmp_path: Path) -> None:
