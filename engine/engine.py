@@ -402,6 +402,8 @@ class Engine:
         for token in tokens:
             token.cancel()
         self._threads.close()
+        if self.batcher is not None:
+            self.batcher.close()
         self.tuner.close()
         self._idle.stop()
         self._garbage.give_back()

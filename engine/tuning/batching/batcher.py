@@ -6,8 +6,11 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +27,8 @@ MOST_ROWS = 32
 ROWS_A_RUN = 2  # of a guided evaluation
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -64,6 +69,12 @@ class StepBatcher:
         self._widths: OrderedDict[Hashable, Widths] = OrderedDict()
         self._uses: dict[Hashable, _NetworkUse] = {}
         self._lock = threading.Lock()
+        # The same thread computes all: each thread has a team of OpenMP's of its own, and teams wait for one another.
+        self._evaluator = ThreadPoolExecutor(1, thread_name_prefix="batch")
+
+    def close(self) -> None:
+        """End the thread that evaluates. For when nothing runs."""
+        self._evaluator.shutdown()
 
     @property
     def widths_in_use(self) -> list[Widths]:
@@ -115,7 +126,9 @@ class StepBatcher:
         """
         found = self._widths.get(evaluation.kind)
         if found is None:
-            figures = measure_widths(evaluation, self._max_rows, self._wait_for_device, cancel.check)
+            figures = self._computed(
+                lambda: measure_widths(evaluation, self._max_rows, self._wait_for_device, cancel.check)
+            )
             found = self._widths[evaluation.kind] = self.choose(figures, evaluation.num_rows)
             log.info(
                 "widths of batches measured: shape=%s widths=%s reason=%s figures=%s",
@@ -129,8 +142,20 @@ class StepBatcher:
         self._widths.move_to_end(evaluation.kind)
         return found
 
+    def _computed(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns on the evaluating thread, with the context of this one."""
+
+        def inferring() -> T:
+            with torch.inference_mode():
+                return work()
+
+        return self._evaluator.submit(copy_context().run, inferring).result()
+
     def evaluate(self, waiting: Sequence[Evaluation]) -> None:
         """Make all these evaluations, those of a kind in batches, and set their results or errors. Never raises."""
+        self._computed(lambda: self._evaluate(waiting))
+
+    def _evaluate(self, waiting: Sequence[Evaluation]) -> None:
         by_kind: dict[Hashable, list[Evaluation]] = {}
         for evaluation in waiting:
             by_kind.setdefault(evaluation.kind, []).append(evaluation)
