@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -82,9 +83,9 @@ class VideoFields(NetworkFields):
         """Return None: by the names of its files alone an engine does not say that one of them draws videos."""
         return None
 
+    @abstractmethod
     def latent_class(self) -> str:
         """Return the node that makes the latent."""
-        raise NotImplementedError
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
         prompt = super().fill(workflow)

@@ -441,7 +441,7 @@ class JobStore:
                 {"job_id": id_, **changing_row(job)} for id_, job in group.changed.items() if id_ not in group.new
             ]
             writes = [write for owned in group.writes.values() for write in owned]
-            await self._in_thread(lambda: self._commit(new, changed, writes))
+            was_reached = await self._in_thread(lambda: self._commit(new, changed, writes))
         except (sa.exc.OperationalError, StateUnusable) as error:
             reason = self._note_failure(error)
             log.error("commit failed", reason=reason, retry_in_seconds=RETRY_SECONDS)
@@ -456,7 +456,7 @@ class JobStore:
         else:
             for owner in group.owners if self._failures else ():
                 self._failures.pop(owner, None)
-            if self._problem:
+            if self._problem and was_reached:
                 log.info("database connected")
                 self._problem = ""
             group.settle()
@@ -482,13 +482,19 @@ class JobStore:
         reason = f"The job database cannot take this: {type(error).__name__}"
         part.settle(error if part.new else ChangeUnwritable(reason))
 
-    def _commit(self, new: list[dict[str, object]], changed: list[dict[str, object]], writes: list[Write]) -> None:
+    def _commit(self, new: list[dict[str, object]], changed: list[dict[str, object]], writes: list[Write]) -> bool:
+        """Return False if there was nothing to write and nobody asked whether the database is there.
+
+        A read that failed just before may not have been noted yet: only an answer ends its problem.
+        """
         if not (new or changed or writes):
-            if self._problem:
-                self._connected().execute(sa.text("SELECT 1"))
-            return
+            if not self._problem:
+                return False
+            self._connected().execute(sa.text("SELECT 1"))
+            return True
         try:
             self._commit_all(self._connected(), new, changed, writes)
+            return True
         except sa.exc.DBAPIError:
             if self._database.is_remote:
                 self._refused |= {str(row["id"]) for row in new}  # the server may have them all the same
