@@ -15,28 +15,8 @@ from fastapi.routing import APIRoute
 from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
 from tests.markdown import code_blocks, links, table_rows
-from worker.api import (
-    batch,
-    benchmark,
-    comfy_assets,
-    comfy_jobs,
-    convert,
-    documentation,
-    generate,
-    health,
-    job_list,
-    jobs,
-    model_hint,
-    openai_images,
-    own_pages,
-    plan,
-    runpod,
-    stored_workflows,
-    stream,
-    webhooks,
-    worker_info,
-)
 from worker.api.schemas import GenerateRequest
+from worker.app import PARTS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -111,28 +91,7 @@ def test_lists_every_modifier() -> None:
 
 def test_the_routes_of_the_page_are_the_worker_s() -> None:
     told = set(re.findall(r"`(?:[A-Z]+ )?(/[^` ]*)`", section(API, "Routes")))
-    routers = (
-        documentation,
-        generate,
-        plan,
-        batch,
-        convert,
-        stored_workflows,
-        stream,
-        jobs,
-        job_list,
-        health,
-        benchmark,
-        webhooks,
-        runpod,
-        model_hint,
-        openai_images,
-        comfy_assets,
-        comfy_jobs,
-        own_pages,
-        worker_info,
-    )
-    real = {route.path for module in routers for route in module.router.routes if isinstance(route, APIRoute)}
+    real = {route.path for module in PARTS for route in module.router.routes if isinstance(route, APIRoute)}
     assert {re.sub(r"{\w+}", "{}", path) for path in told} <= {re.sub(r"{.*?}", "{}", path) for path in real}
 
 

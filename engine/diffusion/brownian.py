@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from engine.diffusion.noise import NoiseSampler
+from engine.diffusion.options import ExtraArgs
 
 
 def brownian_noise_sampler(
@@ -42,3 +43,11 @@ def brownian_noise_sampler(
         return noise
 
     return draw
+
+
+def brownian_noise_of(
+    x: torch.Tensor, sigmas: torch.Tensor, extra_args: ExtraArgs | None, *, on_cpu: bool
+) -> NoiseSampler:
+    """Return the noise of a path between the levels of `sigmas`, drawn from the seed that a run's arguments have."""
+    lowest, highest = sigmas[sigmas > 0].min(), sigmas.max()
+    return brownian_noise_sampler(x, lowest, highest, (extra_args or {}).get("seed"), on_cpu=on_cpu)

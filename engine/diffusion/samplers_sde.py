@@ -11,15 +11,10 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.brownian import brownian_noise_sampler
+from engine.diffusion.brownian import brownian_noise_of
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
-
-
-def _path(x: torch.Tensor, sigmas: torch.Tensor, extra_args: ExtraArgs, on_cpu: bool) -> NoiseSampler:
-    lowest, highest = sigmas[sigmas > 0].min(), sigmas.max()
-    return brownian_noise_sampler(x, lowest, highest, extra_args.get("seed"), on_cpu=on_cpu)
 
 
 @torch.no_grad()
@@ -41,7 +36,7 @@ def sample_dpmpp_sde(
     if len(sigmas) <= 1:
         return x
     extra_args = extra_args or {}
-    noise_sampler = noise_sampler or _path(x, sigmas, extra_args, noise_on_cpu)
+    noise_sampler = noise_sampler or brownian_noise_of(x, sigmas, extra_args, on_cpu=noise_on_cpu)
     ones = x.new_ones([x.shape[0]])
     has_noise = eta > 0 and s_noise > 0
 
@@ -86,7 +81,7 @@ def sample_dpmpp_2m_sde(
     if solver_type not in ("heun", "midpoint"):
         raise ValueError(f"solver_type must be 'heun' or 'midpoint', not {solver_type!r}")
     extra_args = extra_args or {}
-    noise_sampler = noise_sampler or _path(x, sigmas, extra_args, noise_on_cpu)
+    noise_sampler = noise_sampler or brownian_noise_of(x, sigmas, extra_args, on_cpu=noise_on_cpu)
     ones = x.new_ones([x.shape[0]])
     previous: torch.Tensor | None = None
     h = previous_h = x.new_zeros(())
@@ -150,7 +145,7 @@ def sample_dpmpp_3m_sde(
     if len(sigmas) <= 1:
         return x
     extra_args = extra_args or {}
-    noise_sampler = noise_sampler or _path(x, sigmas, extra_args, noise_on_cpu)
+    noise_sampler = noise_sampler or brownian_noise_of(x, sigmas, extra_args, on_cpu=noise_on_cpu)
     ones = x.new_ones([x.shape[0]])
     denoised_1: torch.Tensor | None = None
     denoised_2: torch.Tensor | None = None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.diffusion.brownian import brownian_noise_sampler
+from engine.diffusion.brownian import brownian_noise_of
 from engine.diffusion.flow_levels import levels_with_ratio
 from engine.diffusion.noise import NoiseSampler
 from engine.diffusion.samplers import ModelFunction, StepCallback, get_ancestral_step, report
@@ -39,13 +39,7 @@ def sample_dpmpp_sde_flow(
     if len(sigmas) <= 1:
         return x
     options = dict(extra_args or {})
-    if noise_sampler is None:
-        seed = options.get("seed")
-        lowest, highest = sigmas[sigmas > 0].min(), sigmas.max()
-        noise_sampler = brownian_noise_sampler(
-            x, lowest, highest, seed if isinstance(seed, int) else None, on_cpu=noise_on_cpu
-        )
-    draw = noise_sampler
+    draw = noise_sampler or brownian_noise_of(x, sigmas, options, on_cpu=noise_on_cpu)
     levels = levels_with_ratio(sigmas, model)
     ones = x.new_ones([x.shape[0]])
     for index in range(len(levels) - 1):

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
-from worker.api.callers import sender_of
-from worker.api.convert import workflow_in
 from worker.api.declared import refusals
 from worker.api.job_making import cost_of
 from worker.api.replies import Plan
-from worker.api.results import check_caller, refuse, services_of
+from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, LARGE_BYTES, body_schema, checked_workflow, reply_to
 from worker.engines.client import EngineClient
-from worker.errors import EngineUnreachable, Problem, RequestRejected, WorkerError
-from worker.guard.json_body import nested_too_deeply
+from worker.errors import EngineUnreachable, Problem, RequestRejected
 from worker.jobs.model_needs import ModelNeeds
 from worker.jobs.page_workflow import MAX_UNFOLDED_NODES, as_prompt
 from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
@@ -30,52 +27,27 @@ from worker.workflows.page_graph import is_page_format
 
 router = APIRouter(tags=["generate"])
 
-ENGINE_WAIT_SECONDS: Final = 15.0
-LARGE_BYTES: Final = 256 * 1024
-_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "title": "PlanRequest",
-                    "description": '`{"workflow_json": ...}`, or the workflow itself',
-                }
-            }
-        },
-    }
-}
-
 
 @router.post(
     "/plan",
     operation_id="plan",
     response_model=Plan,
     responses=refusals(401, 403, 413, 422, 429, 500, 502, 503),
-    openapi_extra=_BODY,
+    openapi_extra=body_schema("PlanRequest"),
 )
 async def plan(request: Request) -> Response:
     """Return the node classes and models that a workflow lacks here, where they come from, and what a run costs."""
-    services = services_of(request)
-    try:
-        check_caller(request)
-        with services.bodies.memory.lease(sender_of(request)) as lease:
-            content = await services.bodies.read(request, lease)
-            body = await services.bodies.parse(content)
-            made = await _plan(services, body, len(content))
-        return JSONResponse(made.as_json())
-    except RecursionError:
-        return refuse(nested_too_deeply())
-    except WorkerError as error:
-        return refuse(error)
+    return await reply_to(request, _planned)
+
+
+async def _planned(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
+    return (await _plan(services, body, size_bytes)).as_json()
 
 
 async def _plan(services: Services, body: JsonObject, size_bytes: int) -> WorkflowPlan:
     """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
     is_large = size_bytes >= LARGE_BYTES
-    workflow = await off_loop(is_large, workflow_in, body)
-    await services.prompt_rules.check_size(workflow, size_bytes)
+    workflow = await checked_workflow(services, body, size_bytes)
     engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.known_object_info()

@@ -12,11 +12,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from worker.api.callers import sender_of
-from worker.api.convert import ENGINE_WAIT_SECONDS, FIELD, workflow_in
 from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.generate import reply_at_end, reply_at_once, reply_with_stream
 from worker.api.replies import Deleted, Result, StoredWorkflowEntry, StoredWorkflowList
 from worker.api.results import check_caller, check_operator, services_of
+from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, LARGE_BYTES, workflow_in
 from worker.errors import EngineUnreachable, Problem, RequestRejected
 from worker.identity.caller import Scope
 from worker.jobs.page_workflow import app_mode_of, as_prompt
@@ -75,7 +75,7 @@ async def put_workflow(name: str, request: Request) -> Response:
     with services.bodies.memory.lease(sender_of(request)) as lease:
         content = await services.bodies.read(request, lease)
         body = await services.bodies.parse(content)
-        document = await off_loop(len(content) >= 256 * 1024, workflow_in, body)
+        document = await off_loop(len(content) >= LARGE_BYTES, workflow_in, body)
         await services.prompt_rules.check_size(document, len(content))
         object_info = await _object_info(services)
         workflow = await _workflow_of(services, name, body, document, object_info)

@@ -1,0 +1,68 @@
+"""Requests whose body is a workflow and nothing else: they run nothing, so they are neither counted nor queued."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+
+from worker.api.callers import sender_of
+from worker.api.results import check_caller, refuse, services_of
+from worker.errors import Problem, RequestRejected, WorkerError
+from worker.guard.json_body import nested_too_deeply
+from worker.json_values import JsonObject
+from worker.off_loop import off_loop
+from worker.services import Services
+from worker.workflows.media import NoWorkflow, find_encoded_workflow
+
+FIELD: Final = "workflow_json"
+LARGE_BYTES: Final = 256 * 1024  # parsing more than this would hold up the event loop
+ENGINE_WAIT_SECONDS: Final = 15.0
+
+Work = Callable[[Services, JsonObject, int], Awaitable[JsonObject]]  # the body and its bytes -> the reply
+
+
+def body_schema(title: str) -> dict[str, Any]:
+    """Return the declaration of such a body for the OpenAPI document."""
+    schema = {"type": "object", "title": title, "description": '`{"workflow_json": ...}`, or the workflow itself'}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+async def reply_to(request: Request, work: Work) -> Response:
+    """Read the body of a request and reply with what is made of it, or with the error."""
+    services = services_of(request)
+    try:
+        check_caller(request)
+        with services.bodies.memory.lease(sender_of(request)) as lease:
+            content = await services.bodies.read(request, lease)
+            body = await services.bodies.parse(content)
+            made = await work(services, body, len(content))
+        return JSONResponse(made)
+    except RecursionError:
+        return refuse(nested_too_deeply())
+    except WorkerError as error:
+        return refuse(error)
+
+
+async def checked_workflow(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
+    """Return the workflow of a body within the limits of size. Raises RequestRejected."""
+    workflow = await off_loop(size_bytes >= LARGE_BYTES, workflow_in, body)
+    await services.prompt_rules.check_size(workflow, size_bytes)
+    return workflow
+
+
+def workflow_in(body: JsonObject) -> JsonObject:
+    """Return the workflow of a body: its field, that of its `input`, or the body itself. Raises RequestRejected."""
+    given = body.get("input") if isinstance(body.get("input"), Mapping) else body
+    workflow = given.get(FIELD, body) if isinstance(given, Mapping) else body
+    if isinstance(workflow, str):
+        try:
+            workflow = find_encoded_workflow(workflow)
+        except NoWorkflow as error:
+            raise RequestRejected([Problem(str(error), FIELD, type="no_workflow")]) from None
+    if not isinstance(workflow, Mapping) or not workflow:
+        message = "is no workflow; expected an object, or a file with one in base64"
+        raise RequestRejected([Problem(message, FIELD, type="no_workflow")])
+    return workflow
