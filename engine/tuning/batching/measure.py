@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,91 +14,131 @@ from engine.diffusion.options import OptionDict
 from engine.errors import Interrupted
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
-from engine.tuning.batching.widths import WidthFigure, candidates
+from engine.tuning.batching.widths import WidthFigure, affordable, candidates
 
 MEMORY_MARGIN = 1.5  # how many times the estimate has to be free, as in guidance
-BUDGET_SECONDS = 20.0  # no further width is begun after that time
+BUDGET_SECONDS = 20.0  # for all widths by estimate; no further one is begun after that time
 SIGMA_SHARE = 0.97  # of the noise level of the row before, so that no two rows are alike
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 def measure_widths(
-    sample: Evaluation, max_rows: int, wait_for_device: Callable[[], None], check_cancelled: Callable[[], None]
-) -> list[WidthFigure]:
+    sample: Evaluation, max_rows: int, wait_for_device: Callable[[], None], check_cancelled: Callable[[], None],
+    now: Callable[[], float] = time.perf_counter,
+) -> list[WidthFigure]:  # fmt: skip
     """Return the time of an evaluation of each width, and which widths give all rows the same bits.
 
     The rows are variations of the sample, as different as those of different prompts. Every width computes all rows, in
-    as many evaluations as it takes. Widths too large for the free memory are left out, and so is one at which the
-    network fails, with those above it. Raises what `check_cancelled` raises, which is called between evaluations.
+    as many evaluations as it takes. Left out are widths too large for the free memory, the largest ones where the
+    network is too slow to measure them in `BUDGET_SECONDS`, and one at which it fails, with those above it. Raises what
+    `check_cancelled` raises, which is called between evaluations.
     """
-    widths = [width for width in candidates(max_rows) if _fits(sample, width)] or [sample.num_rows]
-    num_rows = max(widths[-1], sample.num_rows)
-    x, sigmas, arguments = _varied(sample, num_rows)
-    figures: list[WidthFigure] = []
-    known: list[torch.Tensor] = []  # the results of which no two are equal
-    began = time.monotonic()
-    for width in widths:
-        if figures and time.monotonic() - began > BUDGET_SECONDS:
-            break
-        made = _try_to_compute(sample, x, sigmas, arguments, width, wait_for_device, check_cancelled)
-        if made is None:
-            break
-        found, seconds, is_steady = made
-        bits = next((number for number, item in enumerate(known) if torch.equal(item, found)), len(known))
-        if bits == len(known):
-            known.append(found)
-        figures.append(WidthFigure(width, seconds, bits if is_steady else None))
-    return figures
+    return _Measurement(sample, wait_for_device, check_cancelled, now).figures(max_rows)
 
 
-def _fits(sample: Evaluation, width: int) -> bool:
-    needed = sample.model.memory_required([width, *sample.x.shape[1:]])
-    return bool(needed * MEMORY_MARGIN < sample.patcher.free_bytes())
+class _Measurement:
+    def __init__(
+        self, sample: Evaluation, wait_for_device: Callable[[], None], check_cancelled: Callable[[], None],
+        now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._sample = sample
+        self._wait_for_device = wait_for_device
+        self._check_cancelled = check_cancelled
+        self._now = now
 
+    def figures(self, max_rows: int) -> list[WidthFigure]:
+        widths = self._affordable([width for width in candidates(max_rows) if self._fits(width)])
+        if not widths:
+            return []
+        rows = _varied(self._sample, widths[-1])
+        began = self._now()
+        figures: list[WidthFigure] = []
+        known: list[torch.Tensor] = []  # the results of which no two are equal
+        for width in widths:
+            if figures and self._now() - began > BUDGET_SECONDS:
+                break
+            made = self._unless_it_fails(partial(self._compute, *rows, width), width)
+            if made is None:
+                break
+            found, seconds, is_steady = made
+            bits = next((number for number, item in enumerate(known) if torch.equal(item, found)), len(known))
+            if bits == len(known):
+                known.append(found)
+            figures.append(WidthFigure(width, seconds, bits if is_steady else None))
+        return figures
 
-def _try_to_compute(
-    sample: Evaluation, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int,
-    wait_for_device: Callable[[], None], check_cancelled: Callable[[], None],
-) -> tuple[torch.Tensor, float, bool] | None:  # fmt: skip
-    """Return what `_compute` does, None where the network fails. A failure that is the run's own comes once more."""
-    try:
-        return _compute(sample, x, sigmas, arguments, width, wait_for_device, check_cancelled)
-    except Interrupted:
-        raise
-    except Exception as error:  # noqa: BLE001 - the run can do without this width
-        log.warning("width of a batch left out: width=%d shape=%s reason=%s", width, list(sample.x.shape[1:]), error)
-        return None
+    def _fits(self, width: int) -> bool:
+        needed = self._sample.model.memory_required([width, *self._sample.x.shape[1:]])
+        return bool(needed * MEMORY_MARGIN < self._sample.patcher.free_bytes())
 
+    def _affordable(self, widths: Sequence[int]) -> list[int]:
+        """Return the widths that the budget has time for, by the time of an evaluation of the sample itself.
 
-def _compute(
-    sample: Evaluation, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int,
-    wait_for_device: Callable[[], None], check_cancelled: Callable[[], None],
-) -> tuple[torch.Tensor, float, bool]:  # fmt: skip
-    """Return the denoised rows, computed so many at a time, the seconds of the fastest evaluation, and steadiness.
+        The first evaluation also chooses kernels and allocates: where its time leaves widths out, a second one counts.
+        """
+        sample, own_rows = self._sample, self._sample.num_rows
+        left, seconds = list(widths), 0.0
+        for _ in range(2):
+            timed = self._unless_it_fails(partial(self._timed, sample.x, sample.sigmas, sample.arguments), own_rows)
+            if timed is None:
+                return []
+            seconds = timed[1]
+            left = affordable(widths, own_rows, seconds / own_rows, BUDGET_SECONDS)
+            if left == widths:
+                break
+        if left != widths:
+            dropped = [width for width in widths if width not in left]
+            about = "widths of batches too slow to measure: shape=%s rows=%d seconds=%.2f widths=%s"
+            log.info(about, list(sample.x.shape[1:]), own_rows, seconds, dropped)
+        return left
 
-    Steady is a width at which a row has the same bits at each place of the batch: one evaluation is of shifted rows.
-    """
-    num_rows = x.shape[0]
+    def _unless_it_fails(self, work: Callable[[], T], width: int) -> T | None:
+        """Return what `work` does, None where the network fails. A failure that is the run's own comes once more."""
+        try:
+            return work()
+        except Interrupted:
+            raise
+        except Exception as error:  # noqa: BLE001 - the run can do without this width
+            shape = list(self._sample.x.shape[1:])
+            log.warning("width of a batch left out: width=%d shape=%s reason=%s", width, shape, error)
+            return None
 
-    def evaluate(rows: Sequence[int]) -> tuple[torch.Tensor, float]:
-        check_cancelled()
-        missing = width - len(rows)
-        given = joined_arguments([_rows_of(arguments, rows, num_rows)], missing)
-        latents, levels = padded([x[list(rows)]], missing), padded([sigmas[list(rows)]], missing)
-        wait_for_device()
-        began = time.perf_counter()
-        out = sample.model.apply_model(latents, levels, **given)
-        wait_for_device()
-        return out[: len(rows)], time.perf_counter() - began
+    def _timed(self, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict) -> tuple[torch.Tensor, float]:
+        """Return an evaluation's result and its seconds."""
+        self._check_cancelled()
+        self._wait_for_device()
+        began = self._now()
+        out = self._sample.model.apply_model(x, sigmas, **arguments)
+        self._wait_for_device()
+        return out, self._now() - began
 
-    chunks = [range(start, min(start + width, num_rows)) for start in range(0, num_rows, width)]
-    made = [evaluate(chunk) for chunk in chunks]
-    found = torch.cat([out for out, _ in made])
-    shifted = [num_rows - 1, *range(width - 1)]
-    again, seconds = evaluate(shifted)  # the first evaluation also chooses kernels and allocates: no measure of time
-    is_steady = torch.equal(again, found[shifted])
-    return found, min(seconds, evaluate(shifted)[1], *(took for _, took in made)), is_steady
+    def _compute(
+        self, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int
+    ) -> tuple[torch.Tensor, float, bool]:
+        """Return the denoised rows, computed so many at a time, the seconds of the fastest evaluation, and steadiness.
+
+        Steady is a width at which a row has the same bits at each place of the batch: shifted rows are evaluated, too.
+        """
+        num_rows = x.shape[0]
+
+        def evaluate(rows: Sequence[int]) -> tuple[torch.Tensor, float]:
+            missing = width - len(rows)
+            given = joined_arguments([_rows_of(arguments, rows, num_rows)], missing)
+            out, seconds = self._timed(padded([x[list(rows)]], missing), padded([sigmas[list(rows)]], missing), given)
+            return out[: len(rows)], seconds
+
+        chunks = [range(start, min(start + width, num_rows)) for start in range(0, num_rows, width)]
+        made = [evaluate(chunk) for chunk in chunks]
+        found = torch.cat([out for out, _ in made])
+        shifted = [num_rows - 1, *range(width - 1)]
+        again, seconds = evaluate(
+            shifted
+        )  # the first evaluation also chooses kernels and allocates: no measure of time
+        is_steady = torch.equal(again, found[shifted])
+        return found, min(seconds, evaluate(shifted)[1], *(took for _, took in made)), is_steady
 
 
 def _rows_of(arguments: OptionDict, rows: Sequence[int], num_rows: int) -> OptionDict:

@@ -7,6 +7,7 @@ widths are measured, and those are used that give a row the same bits at every p
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,12 +58,32 @@ def candidates(max_rows: int) -> list[int]:
     return sorted({width for power in below for width in (power, power * 3 // 2) if width <= max_rows})
 
 
+def affordable(widths: Sequence[int], own_rows: int, row_seconds: float, budget_seconds: float) -> list[int]:
+    """Return the widths, ascending, that can be measured within the budget: the largest ones are dropped first.
+
+    `row_seconds` is the time of one row. None are left where no width has place for more than an evaluation's own rows:
+    nothing could be shared.
+    """
+    left = sorted(widths)
+    while left and _rows_to_measure(left) * row_seconds > budget_seconds:
+        left.pop()
+    return left if len(left) > 1 and left[-1] > own_rows else []
+
+
+def _rows_to_measure(widths: Sequence[int]) -> int:
+    """Return the rows that a measurement computes: all rows at each width, padded, and two evaluations more."""
+    most = max(widths)
+    return sum((math.ceil(most / width) + 2) * width for width in widths)
+
+
 def chosen(figures: Sequence[WidthFigure], own_rows: int) -> Widths:
     """Return the widths to use for evaluations of so many rows.
 
     Of the sets of widths with equal bits that do not make an evaluation without company too slow, it is the one with
     the most rows a second. Widths that are no faster a row than a smaller one are left out.
     """
+    if not figures:
+        return Widths(reason="no width was measured: one evaluation takes too long, or the network fails")
     plain = min((item.seconds for item in figures if item.width >= own_rows), default=0.0)
     best, best_rate = Widths(reason="no widths give a row the same bits in company"), 0.0
     for bits in {item.bits for item in figures} - {None}:
@@ -75,7 +96,7 @@ def chosen(figures: Sequence[WidthFigure], own_rows: int) -> Widths:
         rate = top.width / top.seconds
         if rate >= MIN_GAIN * own_rows / plain and rate > best_rate:
             best, best_rate = Widths(tuple(item.width for item in used)), rate
-    if not best.widths and figures:
+    if not best.widths:
         best = Widths(reason="rows in company are no faster")
     return best
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.tuning.batching.widths import WidthFigure, Widths, candidates, chosen
+from engine.tuning.batching.widths import WidthFigure, Widths, affordable, candidates, chosen
 
 
 def figures(*rows: tuple[int, float, int | None]) -> list[WidthFigure]:
@@ -46,3 +46,10 @@ def test_widths_at_which_a_rows_bits_depend_on_its_place_are_not_used() -> None:
 def test_a_width_can_be_taken_out_of_use() -> None:
     assert Widths((2, 4, 8)).without(8).widths == (2, 4)
     assert Widths((8,)).without(8).most == 0
+
+
+def test_widths_that_cannot_be_measured_in_time_are_left_out_from_the_largest() -> None:
+    assert affordable([1, 2, 3, 4], 2, row_seconds=0.1, budget_seconds=20) == [1, 2, 3, 4]
+    assert affordable([1, 2, 3, 4], 2, row_seconds=1.0, budget_seconds=27) == [1, 2, 3]
+    assert affordable([1, 2, 3, 4], 2, row_seconds=1.0, budget_seconds=12) == []  # 1 and 2 hold no second run
+    assert affordable([1], 1, row_seconds=0.1, budget_seconds=20) == []
