@@ -18,6 +18,7 @@ from engine.server.services import services
 if TYPE_CHECKING:
     from engine.engine import MemoryReport
     from engine.server.metrics import MemoryFigures
+    from engine.tuning.batching.batcher import BatchFigures
 
 
 async def post_preload(request: web.Request) -> web.Response:
@@ -70,14 +71,14 @@ async def get_memory(request: web.Request) -> web.Response:
 
 
 async def get_metrics(request: web.Request) -> web.Response:
-    """Send the figures of memory, models, runs and sampling in Prometheus' text format."""
+    """Send the figures of memory, models, runs, sampling and batches in Prometheus' text format."""
     parts = services(request)
     engine = await parts.start.engine()
     report = await asyncio.to_thread(engine.memory_report)
     # Not imported above: prometheus-client takes a tenth of the time until the server answers.
     from engine.server.metrics import METRICS_TYPE, EngineMetrics, exposition
 
-    metrics = EngineMetrics(_figures(report), parts.figures, _info(report))
+    metrics = EngineMetrics(_figures(report), parts.figures, _batches(engine.batch_figures), _info(report))
     return web.Response(body=exposition(metrics), headers={"Content-Type": METRICS_TYPE})
 
 
@@ -148,6 +149,15 @@ def _figures(report: MemoryReport) -> MemoryFigures:
         report.pool.load_seconds,
         uses,
     )
+
+
+def _batches(figures: BatchFigures) -> dict[str, int]:
+    return {
+        "batched_evaluations": figures.evaluations,
+        "batches": figures.batches,
+        "batch_rows": figures.rows,
+        "batch_padded_rows": figures.padded_rows,
+    }
 
 
 ROUTES = (

@@ -45,6 +45,12 @@ COUNTERS = {
     "blocks_brought": "Blocks of weights transferred to the device while a model computed",
     "brought_bytes": "Weights transferred to the device while a model computed",
 }
+BATCHES = {
+    "batched_evaluations": "Evaluations of a network that runs may share",
+    "batches": "Batches in which those evaluations were made",
+    "batch_rows": "Rows of those batches",
+    "batch_padded_rows": "Rows of those batches with the padding to a fixed width",
+}
 
 
 class Durations(Protocol):
@@ -69,11 +75,14 @@ class MemoryFigures:
 
 
 class EngineMetrics(Collector):
-    """One report of the engine. `info` has the versions and the device."""
+    """One report of the engine. `batches` has the counts of `BATCHES`, `info` the versions and the device."""
 
-    def __init__(self, memory: MemoryFigures, runs: RunFigures, info: Mapping[str, str]) -> None:
+    def __init__(
+        self, memory: MemoryFigures, runs: RunFigures, batches: Mapping[str, int], info: Mapping[str, str]
+    ) -> None:
         self._memory = memory
         self._runs = runs
+        self._batches = batches
         self._info = info
 
     def collect(self) -> Iterator[Metric]:
@@ -81,6 +90,8 @@ class EngineMetrics(Collector):
         yield from self._of_memory()
         yield from self._of_models()
         yield from self._of_runs()
+        for name, about in BATCHES.items():
+            yield CounterMetricFamily(f"darkroom_sampling_{name}", about, value=self._batches[name])
 
     def _of_memory(self) -> Iterator[Metric]:
         for name, about in GAUGES.items():
