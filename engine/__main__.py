@@ -2,7 +2,7 @@
 
 python -m engine [flags]                     serve (see --help)
 python -m engine random-checkpoint PATH      write a small checkpoint of random weights
-python -m engine nodes list|check|install    custom nodes
+python -m engine nodes list|check|install|sync|verify    custom nodes
 python -m engine media-facts FILE…           size, frames and duration of videos and sounds
 """
 

@@ -235,7 +235,7 @@ def engine(context: typer.Context) -> None:
 
 @app.command(context_settings=PASS_ON)
 def nodes(context: typer.Context) -> None:
-    """List, check and install custom nodes."""
+    """List, check, install and sync custom nodes."""
     _engine_command(["nodes", *context.args], INSTALLERS)
 
 

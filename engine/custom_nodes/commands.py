@@ -1,4 +1,4 @@
-"""`python -m engine nodes ...`: list, check and install custom nodes."""
+"""`python -m engine nodes ...`: list, check, install and sync custom nodes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 
 from engine.custom_nodes.packs import Pack, find_packs
 from engine.custom_nodes.requirements import install
+from engine.custom_nodes.sync.errors import SyncError
+from engine.custom_nodes.sync.fetch import REGISTRY
+from engine.custom_nodes.sync.sync import SyncOptions, sync_packs
+from engine.custom_nodes.sync.versions import pack_versions
 from engine.custom_nodes.trial import TrialResult, try_pack
 from engine.settings import EngineSettings
 
@@ -34,7 +38,18 @@ def _parser() -> argparse.ArgumentParser:
     setup.add_argument("--constraints", type=Path, default=None, help="exact versions (constraints.txt)")
     setup.add_argument("--dry-run", action="store_true", help="only say what would be installed")
     setup.set_defaults(run=lambda given: install(given.directory, given.constraints, dry_run=given.dry_run))
-    for command in (listing, check):
+    sync = commands.add_parser("sync", help="install the packs of packs.toml and the Python packages they need")
+    sync.add_argument("--update", action="store_true", help="follow branches and newest versions anew")
+    sync.add_argument("--locked", action="store_true", help="refuse what packs.lock.toml does not have")
+    sync.add_argument("--dry-run", action="store_true", help="only say what would be installed")
+    sync.add_argument("--prune", action="store_true", help="remove synced packs that packs.toml no longer has")
+    sync.add_argument("--offline", type=Path, default=None, help="a folder with packs/ and wheels/: no network is used")
+    sync.add_argument("--wheels", type=Path, default=None, help="a folder of wheels: no package index is asked")
+    sync.add_argument("--registry", default=REGISTRY, help="address of ComfyUI's registry of packs")
+    sync.set_defaults(run=sync_command)
+    verify = commands.add_parser("verify", help="compare custom_nodes/ with packs.toml and packs.lock.toml")
+    verify.set_defaults(run=verify_packs)
+    for command in (listing, check, sync, verify):
         command.add_argument("--base-directory", type=Path, default=Path())
     return parser
 
@@ -47,6 +62,45 @@ def list_packs(given: argparse.Namespace) -> int:
     if not packs:
         sys.stderr.write(f"no custom nodes in {settings.custom_nodes_path.absolute()}\n")
     return 0
+
+
+def _show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def sync_command(given: argparse.Namespace) -> int:
+    """Sync the base directory. Exit code 2: the manifest is wrong; 3: not fetched; 4: another tree; 1: refused."""
+    options = SyncOptions(
+        is_update=given.update, is_locked=given.locked, is_dry=given.dry_run, prune=given.prune,
+        offline=given.offline, wheels=given.wheels, registry=given.registry.rstrip("/"),
+    )  # fmt: skip
+    base = EngineSettings(base_directory=given.base_directory).base_path
+    try:
+        lock = sync_packs(base, options, _show)
+    except SyncError as error:
+        sys.stderr.write(f"{error}\nnothing was changed\n")
+        return error.exit_code
+    except OSError as error:
+        sys.stderr.write(
+            f"{error.filename or base}: {error.strerror or error}; expected a folder that can be written\n"
+        )
+        return 1
+    state = "would be installed" if given.dry_run else "in place"
+    sys.stderr.write(f"{len(lock.packs)} packs, {len(lock.packages)} Python packages {state}\n")
+    return 0
+
+
+def verify_packs(given: argparse.Namespace) -> int:
+    """Print the state of each pack of the manifest; return 1 if one is not as locked, 2 for a wrong manifest."""
+    base = EngineSettings(base_directory=given.base_directory).base_path
+    try:
+        versions = pack_versions(base, reads_files=True)
+    except SyncError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    for version in versions:
+        sys.stdout.write(f"{version.state:14} {version.name} {version.source}@{version.found or version.expected}\n")
+    return 0 if all(version.state == "good" for version in versions) else 1
 
 
 def check_packs(given: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ from typing import Literal
 from engine.custom_nodes.compat import finder
 from engine.custom_nodes.compat.host import HOST, Host, PackEngine, PackServer
 from engine.custom_nodes.compat.known_names import read_known_names
+from engine.custom_nodes.layer import add_layer, remove_layer
 from engine.custom_nodes.pack_memory import PackMemory, fingerprint
 from engine.custom_nodes.packs import Pack, find_packs
 from engine.custom_nodes.trial import try_pack
@@ -225,11 +226,13 @@ class CustomNodes:
         for folder in folders:
             engine.folders.add_folder("custom_nodes", folder)
         finder.install(folders)
+        self._layer = add_layer(engine.settings.base_path)
 
     def close(self) -> None:
         """Give the import names up, with all that packs changed in their modules."""
         if HOST.release(self.host):
             finder.uninstall()
+            remove_layer(self._layer)
 
     def load(self, packs: Sequence[Pack]) -> list[PackReport]:
         """Run all prestartup scripts, then import the packs one after the other."""

@@ -1,0 +1,211 @@
+"""`darkroom nodes sync`: the packs of `packs.toml` in `custom_nodes/`, and a layer of the packages they need.
+
+Everything is fetched, compared and resolved first. Then the layer and the folders are exchanged by renaming. A run
+that fails or is killed leaves each pack and the layer as they were or as they will be, and the next run finishes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.custom_nodes.layer import LINK
+from engine.custom_nodes.sync.errors import FolderTaken, PackChanged, PackNotFetched, SyncError
+from engine.custom_nodes.sync.fetch import REGISTRY, FetchedPack, fetch_pack
+from engine.custom_nodes.sync.lock import LockedPack, LockedPackage, PacksLock, lock_path, read_lock, write_lock
+from engine.custom_nodes.sync.manifest import PackEntry, manifest_path, read_packs
+from engine.custom_nodes.sync.packages import Installer, installed_constraints, requirements_of
+from engine.custom_nodes.sync.tree import PackMark, read_mark, tree_sha256
+
+STAGING = ".sync"  # in custom_nodes/, so that renaming stays within one disk; hidden folders are no packs
+LAYERS = ".pack_packages"
+GUARD = ".packs.guard"
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """Choices of one sync.
+
+    `is_update` follows branches and newest versions anew; otherwise the lock's commits count. `is_locked` refuses what
+    would change the lock. `offline` is a folder with `packs/` and `wheels/`: then no network is used. `is_dry` changes
+    nothing. `prune` removes packs that a sync installed and that the manifest no longer has.
+    """
+
+    is_update: bool = False
+    is_locked: bool = False
+    is_dry: bool = False
+    prune: bool = False
+    offline: Path | None = None
+    wheels: Path | None = None
+    registry: str = REGISTRY
+
+
+@dataclass(frozen=True, slots=True)
+class PackPlan:
+    """A pack as it will be. `fetched` is None where the folder already has it."""
+
+    entry: PackEntry
+    locked: LockedPack
+    folder: Path
+    fetched: FetchedPack | None
+
+
+def sync_packs(base_directory: Path, options: SyncOptions, show: Show) -> PacksLock:
+    """Install the packs of the manifest and their packages. Return the lock. Raises SyncError; then nothing changed."""
+    entries = read_packs(manifest_path(base_directory))
+    lock = read_lock(lock_path(base_directory))
+    custom_nodes = base_directory / "custom_nodes"
+    with _guarded(base_directory), _staging(custom_nodes) as staging:
+        plans = plan_packs(entries, lock, custom_nodes, staging, options)
+        installer = Installer(installed_constraints(), _wheels(options))
+        needs = [requirements_of(plan.entry.name, plan.folder, plan.entry.skip_requirements) for plan in plans]
+        environment = installer.environment_hash(needs)
+        is_known = environment == lock.environment and not options.is_update
+        if options.is_locked and not is_known:
+            raise SyncError(
+                "packs.lock.toml: is of other packs or another environment; expected a sync without --locked"
+            )
+        packages = lock.packages if is_known else installer.resolve(needs)
+        new = PacksLock({plan.entry.name: plan.locked for plan in plans}, packages, environment)
+        _describe(plans, packages, show)
+        if options.is_dry:
+            return new
+        install_layer(base_directory, packages, installer, environment)
+        for plan in plans:
+            _place(plan, custom_nodes, staging)
+        if new != lock:
+            write_lock(lock_path(base_directory), new)
+        if options.prune:
+            _prune(custom_nodes, {entry.name for entry in entries}, show)
+        return new
+
+
+def plan_packs(
+    entries: Sequence[PackEntry], lock: PacksLock, custom_nodes: Path, staging: Path, options: SyncOptions
+) -> list[PackPlan]:
+    """Fetch what is not there. Raises the first problem's kind of SyncError with the problems of all packs."""
+    plans: list[PackPlan] = []
+    problems: list[SyncError] = []
+    for entry in entries:
+        try:
+            plans.append(_plan(entry, lock.packs.get(entry.name), custom_nodes, staging, options))
+        except SyncError as error:
+            problems.append(error)
+    if problems:
+        raise type(problems[0])("\n".join(str(problem) for problem in problems))
+    return plans
+
+
+def _plan(
+    entry: PackEntry, locked: LockedPack | None, custom_nodes: Path, staging: Path, options: SyncOptions
+) -> PackPlan:
+    folder = custom_nodes / entry.name
+    if (folder.exists() or folder.is_symlink()) and read_mark(folder) is None:
+        raise FolderTaken(f"{entry.name}: {folder} was not installed by a sync; expected it moved away or renamed")
+    if locked is not None and (locked.asked != entry.shown or options.is_update):
+        locked = None
+    if locked is not None and read_mark(folder) == PackMark(entry.source, locked.commit, locked.sha256):
+        _compare(entry, locked.sha256, locked)
+        return PackPlan(entry, locked, folder, None)
+    if locked is None and options.is_locked:
+        raise PackNotFetched(f"{entry.name}: {entry.shown} is not in packs.lock.toml; expected a sync without --locked")
+    store = None if options.offline is None else options.offline / "packs"
+    revision = entry.revision if locked is None else locked.commit
+    fetched = fetch_pack(entry, staging / entry.name, revision=revision, registry=options.registry, store=store)
+    found = tree_sha256(fetched.folder)
+    _compare(entry, found, locked)
+    return PackPlan(entry, LockedPack(entry.shown, fetched.commit, found), fetched.folder, fetched)
+
+
+def _compare(entry: PackEntry, found: str, locked: LockedPack | None) -> None:
+    expected = entry.sha256 or (locked.sha256 if locked else "")
+    if expected and found != expected:
+        where = "packs.toml" if entry.sha256 else "packs.lock.toml"
+        raise PackChanged(f"{entry.name}: its tree has SHA-256 {found}, expected {expected} of {where}")
+
+
+def install_layer(
+    base_directory: Path, packages: Sequence[LockedPackage], installer: Installer, environment: str
+) -> None:
+    """Make the layer hold exactly these packages, unless it does. An interrupted run leaves the layer that was."""
+    link = base_directory / LINK
+    layers = base_directory / LAYERS
+    contents = "\n".join([environment, *sorted(package.requirement for package in packages)])
+    name = hashlib.sha256(contents.encode()).hexdigest()[:32]
+    if not packages:
+        link.unlink(missing_ok=True)
+        shutil.rmtree(layers, ignore_errors=True)
+        return
+    if not (layers / name).is_dir():
+        partial = layers / f"{name}.new"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        installer.install(packages, partial)
+        os.replace(partial, layers / name)
+    new_link = base_directory / f".{LINK}.new"
+    new_link.unlink(missing_ok=True)
+    new_link.symlink_to(Path(LAYERS, name))
+    os.replace(new_link, link)
+    for other in layers.iterdir():
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _place(plan: PackPlan, custom_nodes: Path, staging: Path) -> None:
+    """Exchange a pack's folder for the fetched one."""
+    if plan.fetched is None:
+        return
+    PackMark(plan.entry.source, plan.locked.commit, plan.locked.sha256).write(plan.folder)
+    target = custom_nodes / plan.entry.name
+    if target.exists():
+        os.replace(target, staging / f"{plan.entry.name}.old")
+    os.replace(plan.folder, target)
+
+
+def _prune(custom_nodes: Path, wanted: set[str], show: Show) -> None:
+    for folder in sorted(custom_nodes.iterdir()):
+        if folder.is_dir() and folder.name not in wanted and read_mark(folder) is not None:
+            shutil.rmtree(folder)
+            show(f"removed    {folder.name}")
+
+
+def _describe(plans: Sequence[PackPlan], packages: Sequence[LockedPackage], show: Show) -> None:
+    for plan in plans:
+        state = "is there  " if plan.fetched is None else "fetched   "
+        show(f"{state} {plan.entry.name} {plan.entry.source}@{plan.locked.commit} sha256 {plan.locked.sha256}")
+    for package in packages:
+        show(f"package    {package.name} {package.version}")
+
+
+def _wheels(options: SyncOptions) -> Path | None:
+    if options.wheels is not None or options.offline is None:
+        return options.wheels
+    return options.offline / "wheels"
+
+
+@contextmanager
+def _staging(custom_nodes: Path) -> Iterator[Path]:
+    folder = custom_nodes / STAGING
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield Path(tempfile.mkdtemp(dir=folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _guarded(base_directory: Path) -> Iterator[None]:
+    """Wait until no other process syncs this base directory."""
+    with (base_directory / GUARD).open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
