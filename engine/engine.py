@@ -35,6 +35,8 @@ from engine.cancel import CancelToken
 from engine.checkpoints.load import LoadTypes
 from engine.custom_nodes.compat.host import PackServer
 from engine.custom_nodes.loader import PackReport, load_custom_nodes
+from engine.custom_nodes.sync.errors import PacksInvalid
+from engine.custom_nodes.sync.versions import PackVersion, pack_versions
 from engine.device_probe import DeviceFigures, measure
 from engine.diffusion.sampling_tables import SamplingTables
 from engine.diffusion.shared_steps import sharing_active
@@ -235,6 +237,13 @@ class Engine:
         RuntimeError while another engine has them. `server` is the object behind `PromptServer.instance`.
         """
         return load_custom_nodes(self, server)
+
+    def pack_versions(self) -> tuple[list[PackVersion], str]:
+        """Return the packs of `packs.toml` as they are in the base directory, and what is wrong with it, or empty."""
+        try:
+            return pack_versions(self.settings.base_path), ""
+        except PacksInvalid as error:
+            return [], str(error)
 
     def submit(self, request: RunRequest, on_event: Callable[[Event], None]) -> Future[RunResult]:
         """Run a checked prompt after those submitted before.

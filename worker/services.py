@@ -21,6 +21,7 @@ from worker.jobs.admission import Admission, Gate
 from worker.jobs.asset_store import AssetStore
 from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.job_models import JobModels
+from worker.jobs.manifest_state import ManifestState
 from worker.jobs.outbox import Outbox
 from worker.jobs.pipeline import Pipeline
 from worker.jobs.prompt_rules import PromptRules
@@ -61,6 +62,7 @@ class Services:
     gate: Gate
     inputs: JobInputs
     models: JobModels
+    manifest_state: ManifestState
     uploads: UploadedFiles
     modifiers: ModifierRegistry
     links: LinkSigner

@@ -43,6 +43,7 @@ from worker.jobs.job import Credentials, Job, JobState, JobTimes
 from worker.jobs.job_log import JobLog
 from worker.jobs.job_models import JobModels
 from worker.jobs.job_spans import JobSpans
+from worker.jobs.manifest_state import ManifestState
 from worker.jobs.outbox import Outbox, webhook_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.postgres_database import PostgresDatabase
@@ -180,6 +181,7 @@ class Front:
         if self._intake is not None:
             self._spawn(self._intake.run_forever())
         self._spawn(expiry.run_forever())
+        self._spawn(self.services.manifest_state.run_forever())
         if self._settings.models.limits_disk:
             self._spawn(self._models.run_forever())
         try:
@@ -231,6 +233,7 @@ class Front:
             gate=gate,
             inputs=self._external_io.inputs,
             models=self._models,
+            manifest_state=ManifestState(self._models.library, pool),
             uploads=self._external_io.uploads,
             modifiers=self._modifiers(),
             links=LinkSigner(self._link_key(), settings.outputs.link_seconds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from functools import partial
 
 from aiohttp import web
@@ -143,10 +144,16 @@ async def get_heartbeat(request: web.Request) -> web.Response:
 
 
 async def get_nodes(request: web.Request) -> web.Response:
-    """List the packs of custom nodes and the outcome of each at the start, once the engine is built."""
+    """List the packs of custom nodes and the outcome of each at the start, once the engine is built.
+
+    `versions` are the packs of `packs.toml` as they are on disk; `manifest_problem` what is wrong with it.
+    """
     parts = services(request)
-    await parts.start.engine()
-    return web.json_response({"packs": [report.as_json() for report in parts.packs.reports]})
+    engine = await parts.start.engine()
+    reports = [report.as_json() for report in parts.packs.reports]
+    versions, problem = await asyncio.to_thread(engine.pack_versions)
+    body: dict[str, object] = {"packs": reports, "versions": [asdict(version) for version in versions]}
+    return web.json_response({**body, "manifest_problem": problem} if problem else body)
 
 
 ROUTES = (

@@ -12,7 +12,7 @@ from worker.api.declared import PLAIN_TEXT, refusals
 from worker.api.replies import Health, Liveness, ModifierEntry, Readiness
 from worker.api.results import check_operator, services_of
 from worker.demo_model import suited_example
-from worker.doctor.check import Check, failed
+from worker.doctor.check import Check, failed, warning
 from worker.engines.choices import choices_in
 from worker.engines.health import engine_as_json, find_worker_problems
 from worker.engines.watch import EngineState
@@ -49,7 +49,7 @@ async def ready(request: Request, verbose: str | None = None) -> JSONResponse:
     if verbose is None:
         return _readiness(services, None)
     check_operator(request)
-    checks = [*await services.examine(), *await _broken_pack_checks(services)]
+    checks = [*await services.examine(), *await _broken_pack_checks(services), *_manifest_checks(services)]
     return _readiness(services, [check.as_json() for check in checks])
 
 
@@ -81,6 +81,12 @@ async def _broken_pack_checks(services: Services) -> list[Check]:
                 remedy = "`darkroom nodes check` shows the trace; `darkroom nodes install` what it needs"
                 checks.append(failed(f"pack {pack['name']}", str(pack["error"]).splitlines()[0][:300], remedy))
     return checks
+
+
+def _manifest_checks(services: Services) -> list[Check]:
+    """Return a warning for each model file and pack that is not as `models.toml` and `packs.toml` have it."""
+    remedy = "`darkroom models fetch` brings files of models.toml, `darkroom nodes sync` packs of packs.toml"
+    return [warning(name, state, remedy) for name, state in services.manifest_state.differences()]
 
 
 def _broken_packs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -123,6 +129,8 @@ async def health(request: Request) -> JSONResponse:
         body["broker"] = services.intake.report()
     if (database := services.store.report()) is not None:
         body["database"] = database
+    if (manifest := services.manifest_state.report()) is not None:
+        body["manifest"] = manifest
     if problems:
         body["problems"] = problems
     return JSONResponse(body, status_code=503 if problems else 200)

@@ -455,6 +455,13 @@ class FloorState(Reply):
     low: bool
 
 
+class ManifestCounts(Reply):
+    """Files of `models.toml` and packs of `packs.toml`, by their state, such as `good` or `missing`."""
+
+    models: dict[str, int]
+    packs: dict[str, int]
+
+
 class Health(Reply):
     """Health of the worker. `problems` lists why it should be replaced."""
 
@@ -472,6 +479,7 @@ class Health(Reply):
     problems: list[str] | None = None
     broker: BrokerState | None = None
     database: DatabaseState | None = None
+    manifest: ManifestCounts | None = Field(default=None, description="Where a manifest asks for something")
 
 
 class ModifierEntry(Reply):

@@ -44,6 +44,7 @@ BAD = "raise OSError('no such thing')"
 
 async def test_a_pack_finds_routes_messages_web_files_and_handlers_working(tmp_path: Path) -> None:
     pack = write_pack(tmp_path, "mine", PACK)
+    (tmp_path / "packs.toml").write_text('[mine]\nregistry = "mine"\n')
     write_pack(tmp_path, "bad.py", BAD)
     (pack / "web" / "deep").mkdir(parents=True)
     (pack / "web" / "deep" / "own.js").write_text("export {}")
@@ -58,6 +59,7 @@ async def test_a_pack_finds_routes_messages_web_files_and_handlers_working(tmp_p
                 ("mine", "loaded"),
             ]
             assert "no such thing" in listed["packs"][0]["error"]
+            assert [(item["name"], item["state"]) for item in listed["versions"]] == [("mine", "not synced")]
 
             async with client.ws_connect("/ws?clientId=me") as socket:
                 assert (await socket.receive_json())["type"] == "status"
