@@ -38,6 +38,7 @@ from engine.custom_nodes.loader import PackReport, load_custom_nodes
 from engine.custom_nodes.sync.errors import PacksInvalid
 from engine.custom_nodes.sync.versions import PackVersion, pack_versions
 from engine.device_probe import DeviceFigures, measure
+from engine.diffusion.recorded_steps import recording_active
 from engine.diffusion.sampling_tables import SamplingTables
 from engine.diffusion.shared_steps import sharing_active
 from engine.disk_probe import DiskFigure, measure_disk
@@ -64,6 +65,8 @@ from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
 from engine.nodes.needs import PromptNeeds, needs_of
+from engine.nodes.running_call import running_context
+from engine.resume.recorder import RunRecorder, folder_of_key
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.lru import LruCache
@@ -95,6 +98,7 @@ from engine.tuning.strategy import MachineFacts
 from engine.tuning.tuner import Tuner
 from engine.tuning.workload import Trial, TrialSize
 from machine.cores import usable_cores
+from names.checkpoints import CHECKPOINT_KEY
 
 __all__ = [
     "CheckedPrompt",
@@ -250,9 +254,10 @@ class Engine:
 
         The device does not wait for files: after `RunSaving` the next prompt begins, and the remaining events of this
         one come from another thread, before its result. Raises RuntimeError once the engine is closed, and ValueError
-        for an unknown quality.
+        for an unknown quality or a checkpoint's key that is none.
         """
         read_quality(request.extra_data.get("quality"))
+        folder_of_key(None, request.extra_data.get(CHECKPOINT_KEY))
         cancel = CancelToken()
         number = next(self._run_numbers)
         result: Future[RunResult] = Future()
@@ -464,6 +469,7 @@ class Engine:
                 self.sampling.active(),
                 self.tuner.running(quality) as usage,
                 sharing_active(None if self.batcher is None else RunSharing(self.batcher, quality, cancel)),
+                recording_active(self._recorder(request)),
                 asyncio.Runner(loop_factory=self._loop_factory()) as runner,
             ):
                 told = on_event if asked is None else _with_usage(request.prompt_id, usage, on_event)
@@ -482,6 +488,14 @@ class Engine:
             self.memory.pool.after_run()
             self._garbage.after_run()
             self._idle.start()
+
+    def _recorder(self, request: RunRequest) -> RunRecorder | None:
+        """Return the recorder of a prompt's sampling, None for a prompt without a checkpoint."""
+        folder = folder_of_key(self.settings.checkpoint_directory, request.extra_data.get(CHECKPOINT_KEY))
+        if folder is None:
+            return None
+        device = torch.device(self.resolved.device)
+        return RunRecorder(folder, self.settings.checkpoint_seconds, device, _place_of_call)
 
     def _forget_changed_files(self) -> None:
         """Drop results computed from model files that have changed on disk since, such as by a new download."""
@@ -679,6 +693,12 @@ def _with_usage(prompt_id: str, usage: Usage, on_event: Callable[[Event], None])
         on_event(event)
 
     return receive
+
+
+def _place_of_call() -> str:
+    """Return the node and the element of its lists that the running call is for."""
+    context = running_context()
+    return "" if context is None else f"{context.node_id}[{context.list_index}]"
 
 
 def _settle(result: Future[RunResult], end: Callable[[], RunResult]) -> None:

@@ -136,6 +136,8 @@ class EngineSettings:
     default_device: int | None = None  # the first of those it sees
     tuning: tuple[str, ...] | None = None  # the strategies that may be used: None those that need no naming, () none
     tuning_directory: Path | None = None  # of compiled code that is kept
+    checkpoint_directory: Path | None = None  # of the states of samplings, from which another engine goes on
+    checkpoint_seconds: float = 30.0
     max_concurrent_runs: int = 1  # prompts in progress at a time, which share the steps of their sampling
     max_prompt_nodes: int = 50_000  # 0: no limit, as for the next two
     max_prompt_links: int = 250_000

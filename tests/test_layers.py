@@ -237,9 +237,10 @@ RULES = (
         (*CORE, "engine.diffusion", "engine.runtime.turns", "engine.tuning.quality", "engine.tuning.strategy"),
         TORCH,
     ),
+    Rule("engine.resume", ("engine.diffusion", "engine.memory.random_state", "names"), TORCH),
     Rule("engine.tuning.kernels", (), TORCH | {"triton"}),  # which is there on GPU machines alone
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
-    Rule("engine.engine", ("engine", "machine"), TORCH),
+    Rule("engine.engine", ("engine", *SHARED), TORCH),
     Rule(
         "engine.server",
         ("engine.engine", "engine.graph", "names", *CORE),

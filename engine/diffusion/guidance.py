@@ -15,6 +15,7 @@ import torch
 
 from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
 from engine.diffusion.options import Network, Options
+from engine.diffusion.recorded_steps import recorded
 from engine.diffusion.replacements import replaceable
 from engine.diffusion.shared_steps import evaluated
 from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
@@ -137,6 +138,16 @@ def calc_cond_batch(
 
     `timestep` is sigma (ComfyUI's name for it). Conditions that fit together run in one batch.
     """
+    return recorded(conds, x_in, lambda: _windowed_batch(model, conds, x_in, timestep, model_options))
+
+
+def _windowed_batch(
+    model: Network,
+    conds: Sequence[Sequence[Condition] | None],
+    x_in: torch.Tensor,
+    timestep: torch.Tensor,
+    model_options: Options,
+) -> list[torch.Tensor]:
     handler = model_options.get("context_handler")
     if handler is not None and handler.should_use_context(model, conds, x_in, timestep, model_options):
         results: list[torch.Tensor] = handler.execute(_wrapped_batch, model, conds, x_in, timestep, model_options)

@@ -16,6 +16,7 @@ import torch
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
 from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from engine.diffusion.options import OptionDict, Options
+from engine.diffusion.recorded_steps import SamplingStart, obstacle_to_record, recorded_sampling
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.shared_steps import shared_sampling
@@ -218,7 +219,14 @@ class Guider:
         options.setdefault("transformer_options", {})["sample_sigmas"] = sigmas
         extra_args = {"model_options": options, "seed": seed}
         run = wrapped(SAMPLER_SAMPLE, options["transformer_options"], sampler.sample, sampler)
-        samples = run(self, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
+
+        def start() -> SamplingStart:
+            obstacle = obstacle_to_record(options, list(self.conds.values()))
+            name = type(sampler).__qualname__
+            return SamplingStart(noise, latent_image, sigmas, denoise_mask, seed, name, obstacle)
+
+        with recorded_sampling(start):
+            samples = run(self, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
         unscaled: torch.Tensor = self.inner_model.process_latent_out(samples.to(torch.float32))
         return unscaled
 

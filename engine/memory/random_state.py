@@ -18,3 +18,22 @@ def save_random_state(device: torch.device) -> Callable[[], None]:
             torch.cuda.set_rng_state(on_cuda, device)
 
     return restore
+
+
+class RandomState:
+    """The default generators of the CPU and of one device, as one tensor of bytes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def get(self) -> torch.Tensor:
+        on_cpu = torch.get_rng_state()
+        if self._device.type != "cuda":
+            return on_cpu
+        return torch.cat([on_cpu, torch.cuda.get_rng_state(self._device)])
+
+    def set(self, state: torch.Tensor) -> None:
+        size = torch.get_rng_state().numel()
+        torch.set_rng_state(state[:size])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state[size:], self._device)

@@ -217,6 +217,14 @@ def _add_limit_flags(group: Group) -> None:
         "--max-concurrent-runs", type=_runs, default=1, metavar="N",
         help="prompts that run at the same time and share the steps of their sampling",
     )  # fmt: skip
+    group.add_argument(
+        "--checkpoint-directory", type=Path, default=None, metavar="FOLDER",
+        help="keep the state of samplings here, so that a prompt whose extra_data names it goes on at the same step",
+    )  # fmt: skip
+    group.add_argument(
+        "--checkpoint-seconds", type=_at_least(0.0), default=30.0, metavar="SECONDS",
+        help="time of sampling between two writes of its state",
+    )  # fmt: skip
     defaults = EngineSettings()
     for unit in ("nodes", "links", "bytes"):
         limit = getattr(defaults, f"max_prompt_{unit}")
@@ -389,6 +397,8 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         default_device=given.default_device,
         tuning=given.tuning,
         tuning_directory=given.tuning_directory,
+        checkpoint_directory=given.checkpoint_directory,
+        checkpoint_seconds=given.checkpoint_seconds,
         verbose=given.verbose,
     )
 

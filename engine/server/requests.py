@@ -14,6 +14,7 @@ from aiohttp.http import HttpProcessingError
 from engine.errors import Problem
 from engine.graph.spec import ValueDict, Values
 from engine.settings import PreviewMethod
+from names.checkpoints import CHECKPOINT_KEY, KEY_FORM, is_checkpoint_key
 from names.tuning import QUALITIES
 
 LONGEST_SHOWN = 200
@@ -77,7 +78,10 @@ def read_targets(body: Mapping[str, object]) -> list[str] | None:
 
 
 def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
-    """Read `extra_data`: `extra_pnginfo` that pictures carry, `quality`, `preview_method`. Raises HTTPBadRequest."""
+    """Read `extra_data`: `extra_pnginfo` that pictures carry, `quality`, `preview_method`, `checkpoint`.
+
+    Raises HTTPBadRequest.
+    """
     extra_data = body.get("extra_data")
     if not isinstance(extra_data, (dict, type(None))):
         raise _bad_request("invalid_extra_data", "extra_data is not an object", _shown(extra_data))
@@ -92,6 +96,10 @@ def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
     if method not in (None, *PREVIEW_METHODS):
         allowed = f"extra_data.preview_method is unknown; expected one of {', '.join(PREVIEW_METHODS)}"
         raise _bad_request("invalid_extra_data", allowed, _shown(method))
+    key = (extra_data or {}).get(CHECKPOINT_KEY)
+    if key is not None and not is_checkpoint_key(key):
+        problem = f"extra_data.{CHECKPOINT_KEY} is no key; expected {KEY_FORM}"
+        raise _bad_request("invalid_extra_data", problem, _shown(key))
     return extra_data or {}
 
 
