@@ -15,6 +15,7 @@ from engine.server import (
     families,
     files,
     front_end,
+    jobs,
     memory_report,
     model_files,
     prompts,
@@ -67,6 +68,7 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     app.add_routes(
         [
             *v1.ROUTES,
+            *jobs.ROUTES,
             *device.ROUTES,
             *families.ROUTES,
             *memory_report.ROUTES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 
 from aiohttp import web
@@ -46,7 +47,8 @@ async def post_prompt(request: web.Request) -> web.Response:
         log.info("prompt %s refused: %s", prompt_id, rejected)
         return web.json_response(rejected.as_json(), status=400)
     client = {"client_id": body["client_id"]} if "client_id" in body else {}
-    parts.runner.accept(QueuedPrompt(number, prompt_id, checked.prompt, {**extra_data, **client}, checked.outputs))
+    extra_data = {**extra_data, **client, "create_time": time.time_ns() // 1_000_000}
+    parts.runner.accept(QueuedPrompt(number, prompt_id, checked.prompt, extra_data, checked.outputs))
     node_errors = {node_id: entry.as_json() for node_id, entry in checked.node_problems.items()}
     return web.json_response({"prompt_id": prompt_id, "number": number, "node_errors": node_errors})
 

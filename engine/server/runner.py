@@ -51,19 +51,26 @@ class PromptRunner:
         self.tell_queue()
         self._has_work.set()
 
-    async def interrupt(self, prompt_id: str | None) -> None:
-        """Stop the running prompts, or the one of that id; returns when the engine was told."""
+    async def interrupt(self, prompt_id: str | None) -> bool:
+        """Stop the running prompts, or the one of that id; returns when the engine was told.
+
+        True when the engine took an interruption; False when none of them ran, or they ended first.
+        """
         engine = self._start.engine_now()
         running = self._queue.computing or self._queue.all_running  # one that only saves is past interrupting
         asked = [item for item in running if prompt_id in (None, item.prompt_id)]
-        if engine is not None:
-            await asyncio.gather(*(self._interrupt(engine, item) for item in asked))
+        if engine is None:
+            return False
+        return any(await asyncio.gather(*(self._interrupt(engine, item) for item in asked)))
 
-    async def _interrupt(self, engine: Engine, item: QueuedPrompt) -> None:
+    async def _interrupt(self, engine: Engine, item: QueuedPrompt) -> bool:
         log.info("interrupting prompt %s", item.prompt_id)
         # It may be on its way to the engine's thread, or just over: no event of ours tells, so ask again.
-        while item in self._queue.all_running and not engine.interrupt(item.prompt_id):  # noqa: ASYNC110
+        while item in self._queue.all_running:
+            if engine.interrupt(item.prompt_id):
+                return True
             await asyncio.sleep(RETRY_SECONDS)
+        return False
 
     def tell_queue(self) -> None:
         """Tell every client how long the queue is now."""
