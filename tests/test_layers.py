@@ -48,8 +48,8 @@ KNOWN_OF_FAMILIES = (
     "engine.families.unsupported",
 )  # fmt: skip
 MODELS_IN_USE = (
-    *CORE, "engine.graph.spec", "engine.checkpoints", "engine.images", "engine.media", *KNOWN_OF_FAMILIES,
-    *DESCRIBED_WITH,
+    *CORE, "engine.graph.spec", "engine.graph.streamed", "engine.checkpoints", "engine.images", "engine.media",
+    *KNOWN_OF_FAMILIES, *DESCRIBED_WITH,
 )  # fmt: skip
 FAMILY_FOLDERS = tuple(sorted({path.parent.name for path in (ROOT / "engine" / "families").glob("*/*.py")} - {"parts"}))
 FAMILIES = tuple(name for name in FAMILY_FOLDERS if (ROOT / "engine" / "families" / name / "family.py").is_file())

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,31 +44,72 @@ def run_in_tiles(
     or one number for all axes. `on_tile` is called after every tile. float32.
     """
     scales = [even_scale(scale)] * len(tile) if isinstance(scale, int | float) else list(scale)
-    overlaps = (overlap,) * len(tile) if isinstance(overlap, int) else overlap
-    feathers = [round(axis.length(cells)) for axis, cells in zip(scales, overlaps, strict=True)]
     size = [round(axis.length(length)) for axis, length in zip(scales, samples.shape[2:], strict=True)]
     output = torch.empty([samples.shape[0], out_channels, *size], device=output_device)
     for index in range(samples.shape[0]):
-        item = samples[index : index + 1]
-        if all(length <= limit for length, limit in zip(item.shape[2:], tile, strict=True)):
-            output[index : index + 1] = function(item).to(output_device)
-            if on_tile is not None:
-                on_tile()
-            continue
-        total, weights = torch.zeros_like(output[:1]), torch.zeros_like(output[:1])
-        for place in tile_places(item.shape[2:], tile, overlaps):
+        place = 0
+        for stretch in stretches_in_tiles(
+            samples[index : index + 1], function, tile=tile, overlap=overlap, scale=scales,
+            output_device=output_device, on_tile=on_tile,
+        ):  # fmt: skip
+            output[index : index + 1, :, place : place + stretch.shape[2]] = stretch
+            place += stretch.shape[2]
+    return output
+
+
+def stretches_in_tiles(
+    item: torch.Tensor,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    tile: tuple[int, ...],
+    overlap: int | tuple[int, ...],
+    scale: Sequence[AxisScale],
+    output_device: torch.device | str = "cpu",
+    on_tile: Callable[[], None] | None = None,
+) -> Iterator[torch.Tensor]:
+    """Yield what `run_in_tiles` makes of one item in stretches along the first axis, each once no tile reaches it.
+
+    They are [1, out_channels, r, W] of an item [1, C, H, W], or [1, out_channels, f, H, W] of a video. The item's
+    output is never held as a whole, unless one tile is as long as the item.
+    """
+    if all(length <= limit for length, limit in zip(item.shape[2:], tile, strict=True)):
+        yield function(item).to(output_device)
+        if on_tile is not None:
+            on_tile()
+        return
+    overlaps = (overlap,) * len(tile) if isinstance(overlap, int) else overlap
+    feathers = [round(axis.length(cells)) for axis, cells in zip(scale, overlaps, strict=True)]
+    length, *sides = (round(axis.length(cells)) for axis, cells in zip(scale, item.shape[2:], strict=True))
+    places = tile_places(item.shape[2:], tile, overlaps)
+    first, total, weights = 0, torch.empty(0), torch.empty(0)  # of the output: where the two begin along the axis
+    for _, row in itertools.groupby(places, key=lambda place: place[0]):
+        for index, place in enumerate(row):
             result = function(_cut(item, place)).to(output_device)
+            start, *others = (round(axis.place(begin)) for axis, (begin, _) in zip(scale, place, strict=True))
+            if index == 0:
+                if start > first:  # what lies before is reached by no later tile
+                    yield total[:, :, : start - first] / weights[:, :, : start - first]
+                kept = (total, weights) if first or total.numel() else (None, None)
+                until = length if place[0] == places[-1][0] else start + result.shape[2]
+                shape = [1, result.shape[1], until - start, *sides]
+                total, weights = (_continued(old, start - first, shape, result) for old in kept)
+                first = start
             weight = _feathered(result, feathers)
-            target = tuple(
-                (round(axis.place(start)), length)
-                for axis, (start, _), length in zip(scales, place, result.shape[2:], strict=True)
-            )
+            target = ((0, result.shape[2]), *zip(others, result.shape[3:], strict=True))
             _cut(total, target).add_(result * weight)
             _cut(weights, target).add_(weight)
             if on_tile is not None:
                 on_tile()
-        output[index : index + 1] = total / weights
-    return output
+    yield total / weights
+
+
+def _continued(old: torch.Tensor | None, first: int, shape: list[int], like: torch.Tensor) -> torch.Tensor:
+    """Return zeros of a shape, in float32, that begin with what `old` has from `first` on along the third dimension."""
+    new = torch.zeros(shape, device=like.device)
+    if old is not None:
+        kept = old[:, :, first:]
+        new[:, :, : kept.shape[2]] = kept
+    return new
 
 
 def tile_places(

@@ -144,6 +144,8 @@ class InputCheck:
 class NodeRules:
     """A declaration laid out for fast use; make it with `rules_of`. `inputs` holds every input by name.
 
+    `streamed` are the inputs that take a result in pieces (`engine/graph/streamed.py`).
+
     `undeclared` are names of links that the node takes without declaring them; None: any name. A node that
     `takes_any_value` receives values under undeclared names too. With `is_dynamic` the inputs depend on the prompt:
     `dynamic_inputs.expanded` returns those of one node, with the place of each in what the node receives (`places`).
@@ -168,6 +170,7 @@ class NodeRules:
     takes_any_value: bool = False
     is_dynamic: bool = False
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    streamed: frozenset[str] = frozenset()
 
     def takes_link(self, name: str) -> bool:
         """Return True where the node can be called with the value of a link under that name."""
@@ -182,6 +185,7 @@ def rules_of(
     check: InputCheck | None = None,
     undeclared: frozenset[str] | None = frozenset(),
     takes_any_value: bool = False,
+    streamed: frozenset[str] = frozenset(),
 ) -> NodeRules:
     """Lay out a declaration. Types that are matched within the node become those that the match allows."""
     hidden = {item.name: str(item.type) for item in spec.section("hidden") if item.type in FILLED_IN}
@@ -206,6 +210,7 @@ def rules_of(
         undeclared=undeclared,
         takes_any_value=takes_any_value,
         is_dynamic=any(item.type in (DYNAMIC_COMBO, GROWING) for item in declared),
+        streamed=streamed,
     )
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,6 +21,15 @@ BYTES_PER_PIXEL = 18  # while a video is read: as bytes, as floats, and one fram
 KEEPS_TAGS = {"movflags": "use_metadata_tags"}  # MP4 drops tags with names of their own otherwise
 WEBM_CODECS = {"vp9": ("libvpx-vp9", "yuv420p", {}), "av1": ("libsvtav1", "yuv420p10le", {"preset": "6"})}
 H264, AAC = "h264", "aac"
+
+
+class Frames(Protocol):
+    """Pictures [B, H, W, C] one after the other: a tensor, or what computes them as they are taken."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def __iter__(self) -> Iterator[torch.Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,7 @@ def copy_streams(source: Source, target: Source, tags: Mapping[str, str], to_for
 
 def write_mp4(
     target: Source,
-    images: torch.Tensor,
+    images: Frames,
     frame_rate: Fraction,
     tags: Mapping[str, str],
     waveform: torch.Tensor | None = None,
@@ -176,7 +185,7 @@ def write_mp4(
 
 
 def write_webm(
-    target: Source, images: torch.Tensor, codec: str, frames_per_second: float, crf: float, tags: Mapping[str, str]
+    target: Source, images: Frames, codec: str, frames_per_second: float, crf: float, tags: Mapping[str, str]
 ) -> None:
     """Encode pictures [B, H, W, C] as VP9 or AV1 of constant quality. `crf` is 0 (best) to 63."""
     encoder, pixel_format, options = WEBM_CODECS[codec]
@@ -189,7 +198,7 @@ def write_webm(
         _encode_pictures(container, stream, images)
 
 
-def _encode_pictures(container: Any, stream: Any, images: torch.Tensor) -> None:
+def _encode_pictures(container: Any, stream: Any, images: Frames) -> None:
     import av
 
     for image in images:

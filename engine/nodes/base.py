@@ -18,6 +18,8 @@ A built-in node is one typed function; `@node` derives its declaration from the 
   `NodeOutput(ui, result=(...))`.
 
 - `Annotated[..., Socket("IMAGE"), Lazy()]` is an input the engine computes only when `needs(**inputs)` names it.
+- `Annotated[IMAGE, Streams()]` is an input that also takes a result in pieces, a `Streamed` value, which is computed
+  while the node takes it. A node whose `context.output_is_streamed()` is True may return one.
 - A node may return `Expanded(graph, result)` to be replaced by a graph of other nodes, or an `ExecutionBlocker` as (or
   among) its outputs, to keep what depends on them from running. An `async def` node is awaited while others go on.
 
@@ -326,6 +328,11 @@ class Lazy:
 
 
 @dataclass(frozen=True, slots=True)
+class Streams:
+    """Marker of an input that takes a result in pieces too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hidden:
     """An input that the engine fills in: `PROMPT`, `EXTRA_PNGINFO`, `UNIQUE_ID`, `DYNPROMPT`."""
 
@@ -416,6 +423,11 @@ def _unheard(text: str) -> None:
     """Discard a text that has no receiver."""
 
 
+def _held() -> bool:
+    """Return False: the result is held for whoever takes it."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class NodeContext:
     """Everything a node may use during one call.
@@ -439,6 +451,7 @@ class NodeContext:
     embed_metadata: bool = True
     list_index: int = 0  # which element of its lists this call is for
     report_text: Callable[[str], None] = _unheard  # shown with the node
+    output_is_streamed: Callable[[], bool] = _held  # True where one input alone takes the result, and in pieces
 
 
 # --- what the runtime sees -------------------------------------------------------------------------------------------
@@ -527,6 +540,7 @@ class FunctionNode(NodeClass):
             check=self._input_check(environment),
             takes_any_value=self.takes_any_value,
             undeclared=None if self.takes_any_value else frozenset(),
+            streamed=frozenset(item.name for item in self.parameters if item.is_streamed),
         )
 
     def instance(self) -> None:
@@ -619,6 +633,7 @@ class Parameter:
     marker: Socket | Widget | Hidden
     default: Any = inspect.Parameter.empty
     is_lazy: bool = False
+    is_streamed: bool = False
 
     def spec(self, environment: NodeEnvironment) -> InputSpec:
         if isinstance(self.marker, (Socket, Hidden)):
@@ -703,7 +718,8 @@ def _parameter(class_type: str, item: inspect.Parameter, hint: object) -> Parame
             elif any(isinstance(other, Optional) for other in markers):
                 section = "optional"
             is_lazy = any(isinstance(other, Lazy) for other in markers)
-            return Parameter(item.name, section, marker, item.default, is_lazy)
+            is_streamed = any(isinstance(other, Streams) for other in markers)
+            return Parameter(item.name, section, marker, item.default, is_lazy, is_streamed)
     raise TypeError(f"{class_type}: parameter {item.name!r} names no socket or widget")
 
 

@@ -13,8 +13,9 @@ from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 import torch
 
 from engine.diffusion.sample import Guider, Sampler
-from engine.nodes.base import Hidden, Socket
+from engine.nodes.base import Hidden, Socket, Streams
 from engine.values.clip import Clip
+from engine.values.frame_stream import FrameStream
 from engine.values.model import Model
 from engine.values.module_patcher import ModulePatcher
 from engine.values.svg import Svg
@@ -73,6 +74,7 @@ class ControlNet(Protocol):
 Conditioning = list[list[Any]]  # [[tensor [1, T, D], {"pooled_output": ..., ...}], ...]
 
 IMAGE = Annotated[torch.Tensor, Socket("IMAGE")]
+FRAMES = Annotated[torch.Tensor | FrameStream, Socket("IMAGE"), Streams()]  # in pieces where both nodes agree to it
 MASK = Annotated[torch.Tensor, Socket("MASK")]
 LATENT = Annotated[Latent, Socket("LATENT")]
 CONDITIONING = Annotated[Conditioning, Socket("CONDITIONING")]

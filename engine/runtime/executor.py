@@ -49,7 +49,7 @@ from engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, NodeEnvi
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.store import NodeResult, ResultCache
 from engine.runtime.file_scope import OWN_FILES
-from engine.runtime.mapping import blocker_in, calls_of, merge_outputs, merge_ui
+from engine.runtime.mapping import blocker_in, calls_of, merge_outputs, merge_ui, with_whole_results
 from engine.runtime.outputs import RunFiles
 from engine.runtime.request import RunRequest, RunResult
 from engine.runtime.run_graph import FindClass, RunGraph
@@ -439,7 +439,7 @@ class _Run:
                 if blocker is not None:
                     outcomes.append(self._blocked(call.node, blocker))
                     continue
-                given = nested(rules, arguments)
+                given = nested(rules, with_whole_results(arguments, rules))
                 outcome = call.node_class.call(call.instance, self._context(call.ref, index), given)
                 if rules.is_async or inspect.isawaitable(outcome):
                     outcome = await self._begin_task(call.node.id, outcome)
@@ -590,6 +590,7 @@ class _Run:
             self.services.embed_metadata,
             index,
             lambda text: self.emit(NodeText(self.prompt_id, ref, text)),
+            partial(self.graph.is_streamed, ref.node_id),
         )
 
     def _progress(self, ref: NodeRef, value: float, maximum: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.graph.spec import NodeRules, ValueDict, Values
+from engine.graph.streamed import Streamed
 from engine.nodes.base import ExecutionBlocker, Returned
 
 
@@ -39,6 +40,23 @@ def blocker_in(arguments: Values, input_is_list: bool) -> ExecutionBlocker | Non
                 if type(item) is ExecutionBlocker:
                     return item
     return None
+
+
+def with_whole_results(arguments: ValueDict, rules: NodeRules) -> ValueDict:
+    """Return the arguments of a call with results in pieces put together for inputs that do not take pieces."""
+    if not any(map(_is_streamed, arguments.values())):
+        return arguments
+    return {name: value if name in rules.streamed else _whole(value) for name, value in arguments.items()}
+
+
+def _is_streamed(value: object) -> bool:
+    return isinstance(value, Streamed) or (type(value) is list and any(isinstance(item, Streamed) for item in value))
+
+
+def _whole(value: Any) -> Any:
+    if type(value) is list:
+        return [_whole(item) for item in value]
+    return value.whole() if isinstance(value, Streamed) else value
 
 
 def merge_outputs(results: Sequence[Any], rules: NodeRules) -> list[list[Any]]:

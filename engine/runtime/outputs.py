@@ -156,6 +156,17 @@ class RunFiles:
         """Encode and write on the pool; `join` waits for it."""
         self._writes.append(self._pool.submit(write))
 
+    def write_now(self, output: OutputFile, write: Callable[[], None]) -> None:
+        """Encode and write on this thread, where pictures are computed while they are written.
+
+        The file is removed when that fails.
+        """
+        try:
+            write()
+        except BaseException:
+            output.path.unlink(missing_ok=True)
+            raise
+
     @property
     def is_writing(self) -> bool:
         return any(not write.done() for write in self._writes)

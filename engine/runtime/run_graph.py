@@ -168,6 +168,16 @@ class RunGraph:
         group = self.prompt.get_parent_node_id(node.id)
         return self._instances.get(group, node.id, node.class_type, node_class.instance)
 
+    def is_streamed(self, node_id: str) -> bool:
+        """Return True where one input alone takes the node's results, and takes them in pieces."""
+        takers = [
+            (node, name)
+            for node in map(self.prompt.node, self.prompt.all_node_ids())
+            for name, value in node.inputs.items()
+            if is_link(value) and value[0] == node_id
+        ]
+        return len(takers) == 1 and takers[0][1] in self.rules_of(takers[0][0]).streamed
+
     # --- inputs ---
 
     def rules_of(self, node: Node) -> NodeRules:

@@ -22,6 +22,7 @@ import torch
 from engine.cancel import check_cancelled
 from engine.media import video_files
 from engine.media.opened import Source
+from engine.values.frame_stream import FrameStream
 
 
 class Audio(TypedDict):
@@ -159,6 +160,9 @@ class VideoFromComponents(VideoInput):
         parts = self._components
         return VideoComponents(parts.images, parts.frame_rate, parts.audio)
 
+    def _frames(self) -> video_files.Frames:
+        return self._components.images
+
     def save_to(
         self,
         path: str | io.BytesIO,
@@ -174,13 +178,35 @@ class VideoFromComponents(VideoInput):
         parts = self._components
         video_files.write_mp4(
             path,
-            parts.images,
+            self._frames(),
             Fraction(parts.frame_rate),
             _texts(metadata),
             parts.audio["waveform"] if parts.audio else None,
             int(parts.audio["sample_rate"]) if parts.audio else 0,
             VideoContainer.MP4.value if _is_buffer(path) else None,
         )
+
+
+class VideoFromFrames(VideoFromComponents):
+    """A video whose pictures are decoded while it is written; `get_components` decodes them all."""
+
+    def __init__(self, frames: FrameStream, frame_rate: Fraction, audio: Audio | None = None) -> None:
+        super().__init__(VideoComponents(torch.empty(0, *frames.shape[1:]), frame_rate, audio))
+        self.frames = frames
+
+    def get_components(self) -> VideoComponents:
+        parts = self._components
+        return VideoComponents(self.frames.whole(), parts.frame_rate, parts.audio)
+
+    def get_dimensions(self) -> tuple[int, int]:
+        _, height, width, _ = self.frames.shape
+        return width, height
+
+    def get_duration(self) -> float:
+        return float(len(self.frames) / self._components.frame_rate)
+
+    def _frames(self) -> FrameStream:
+        return self.frames
 
 
 def _is_buffer(path: object) -> bool:

@@ -6,19 +6,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
+from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
 from engine.diffusion.options import OptionDict
 from engine.diffusion.tuned import tuned_decoder
+from engine.values.frame_stream import FrameStream
 from engine.values.vae import Vae
 from engine.values.weight_handle import WeightHandle
 
 WHOLE_VIDEO = 9999  # frames; more than fit any memory
 TILE_PX = 256  # a side, of tiles after memory ran out
 PIXEL_BYTES = 12  # of a decoded frame in memory while others are computed, a byte of the dtype: 3 channels, twice
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTiling:
+    """Sizes of tiles and of what they share: in cells along the sides, in latent frames along time."""
+
+    tile_x: int
+    tile_y: int
+    overlap: int
+    tile_t: int | None = None
+    overlap_t: int | None = None
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Return latent frames and the two sides, in ComfyUI's order of them."""
+        return WHOLE_VIDEO if self.tile_t is None else max(2, self.tile_t), self.tile_x, self.tile_y
+
+    @property
+    def overlaps(self) -> tuple[int, int, int]:
+        return 1 if self.overlap_t is None else max(1, self.overlap_t), self.overlap, self.overlap
 
 
 class VideoVae(Vae):
@@ -79,6 +102,75 @@ class VideoVae(Vae):
                 first += part.shape[0]
         return videos
 
+    def frame_stream(self, samples_in: torch.Tensor) -> FrameStream | None:
+        """Return the frames of latents to be decoded as they are taken; None where the network decodes whole videos.
+
+        Also None for pictures. Raises ValueError for latents of another VAE.
+        """
+        samples = self._latents_of(samples_in)
+        if samples.shape[2] == 1 or not hasattr(self.first_stage_model, "decoded_pieces"):
+            return None
+        return self._stream(samples, partial(self._decoded_frames, samples))
+
+    def _stream(self, samples: torch.Tensor, decode: Callable[[], Iterator[torch.Tensor]]) -> FrameStream:
+        height, width = (cells * self.upscale_ratio for cells in samples.shape[3:])
+        frames = samples.shape[0] * self.num_frames(samples.shape[2])
+        return FrameStream((frames, height, width, self.output_channels), decode, samples.nbytes)
+
+    @torch.no_grad()
+    def _decoded_frames(self, samples: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the frames [f, H, W, 3] of one video after the other; in tiles when memory ran out before."""
+        if self.patcher.memory_savings.tiles:
+            yield from self._tiled_frames(samples, _tiling_of(TILE_PX // self.upscale_ratio))
+            return
+        item_bytes = self._decode_bytes(samples.shape)
+        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+            self.patcher.weights.begin_work(item_bytes)
+            for item in torch.split(samples, 1):
+                for piece in network.decoded_pieces(item.to(self.device, self.vae_dtype)):
+                    yield self._as_frames(piece)
+
+    def tiled_frame_stream(
+        self,
+        samples: torch.Tensor,
+        tile_x: int = 32,
+        tile_y: int = 32,
+        overlap: int = 8,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> FrameStream | None:
+        """Return the frames that `decode_tiled` makes, to be decoded as they are taken; None for pictures.
+
+        No more of them are held than tiles that overlap along time share.
+        """
+        samples = self._latents_of(samples)
+        if samples.shape[2] == 1:
+            return None
+        tiling = TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t)
+        return self._stream(samples, partial(self._tiled_frames, samples, tiling))
+
+    @torch.no_grad()
+    def _tiled_frames(self, samples: torch.Tensor, tiling: TimeTiling) -> Iterator[torch.Tensor]:
+        with self.patcher.in_use(working_bytes=self._tile_decode_bytes(samples, tiling)) as network:
+            for item in torch.split(samples, 1):
+                for stretch in stretches_in_tiles(
+                    item, partial(self._decode_tile, network), tile=tiling.tile, overlap=tiling.overlaps,
+                    scale=self._decode_scale(), output_device=self.output_device,
+                ):  # fmt: skip
+                    yield self._as_frames(stretch)
+
+    def _as_frames(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return the network's output [1, 3, f, H, W] as pictures [f, H, W, 3] on the CPU."""
+        return self.process_output(videos.to(self.output_device).float())[0].movedim(0, -1)
+
+    def _decode_scale(self) -> tuple[AxisScale, AxisScale, AxisScale]:
+        sides = even_scale(self.upscale_ratio)
+        return AxisScale(self.num_frames, lambda start: start * self.frames_ratio), sides, sides
+
+    def _tile_decode_bytes(self, samples: torch.Tensor, tiling: TimeTiling) -> int:
+        sizes = (min(pair) for pair in zip(tiling.tile, samples.shape[2:], strict=True))
+        return self._decode_bytes((1, samples.shape[1], *sizes))
+
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
         """Encode the frames [F, H, W, 3] of a video, or videos [B, F, H, W, 3], to latents on the CPU.
@@ -102,15 +194,11 @@ class VideoVae(Vae):
     ) -> torch.Tensor:
         """Decode latents to videos on the CPU by tiles. Sizes are in cells, and in latent frames along time."""
         samples = self._latents_of(samples)
-        tile = (WHOLE_VIDEO if tile_t is None else max(2, tile_t), tile_x, tile_y)  # ComfyUI's order of the sides
-        shape = (1, samples.shape[1], *(min(pair) for pair in zip(tile, samples.shape[2:], strict=True)))
-        with self.patcher.in_use(working_bytes=self._decode_bytes(shape)) as network:
-            sides = even_scale(self.upscale_ratio)
+        tiling = TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t)
+        with self.patcher.in_use(working_bytes=self._tile_decode_bytes(samples, tiling)) as network:
             videos = run_in_tiles(
-                samples, partial(self._decode_tile, network), tile=tile,
-                overlap=(_least_shared(overlap_t), overlap, overlap),
-                scale=(AxisScale(self.num_frames, lambda start: start * self.frames_ratio), sides, sides),
-                out_channels=self.output_channels, output_device=self.output_device,
+                samples, partial(self._decode_tile, network), tile=tiling.tile, overlap=tiling.overlaps,
+                scale=self._decode_scale(), out_channels=self.output_channels, output_device=self.output_device,
             )  # fmt: skip
         return self.process_output(videos).movedim(1, -1)
 
@@ -184,5 +272,5 @@ def vae_of(weights: WeightHandle) -> Vae:
     return VideoVae(weights) if is_of_videos else Vae(weights)
 
 
-def _least_shared(frames: int | None) -> int:
-    return 1 if frames is None else max(1, frames)
+def _tiling_of(tile: int) -> TimeTiling:
+    return TimeTiling(tile, tile, tile // 4)

@@ -86,3 +86,23 @@ def test_axes_of_tiles_may_have_scales_of_their_own() -> None:
         scale=(time, even_scale(1), even_scale(1)), out_channels=1,
     )  # fmt: skip
     torch.testing.assert_close(doubled, samples.repeat_interleave(2, dim=2))
+
+
+def test_streamed_frames_are_those_of_decoding(vae: VideoVae) -> None:
+    latents = torch.randn(2, 4, 3, 4, 5, generator=torch.Generator().manual_seed(4))
+    stream = vae.frame_stream(latents)
+    assert stream is not None and stream.shape == (18, 32, 40, 3) and len(stream) == 18
+    assert [len(piece) for piece in stream.pieces()] == [1, 4, 4, 1, 4, 4]
+    one_by_one = torch.cat([vae.decode(item) for item in torch.split(latents, 1)]).flatten(0, 1)
+    assert torch.equal(stream.whole(), one_by_one)
+    assert torch.equal(torch.stack([*stream]), one_by_one)  # a second time, frame by frame
+    assert vae.frame_stream(latents[:, :, :1]) is None
+
+
+def test_streamed_frames_of_tiles_are_those_of_tiled_decoding(vae: VideoVae) -> None:
+    latents = torch.randn(2, 4, 7, 6, 8, generator=torch.Generator().manual_seed(5))
+    sizes = {"tile_x": 4, "tile_y": 4, "overlap": 1, "tile_t": 3, "overlap_t": 1}
+    stream = vae.tiled_frame_stream(latents, **sizes)
+    assert stream is not None
+    assert max(len(piece) for piece in stream.pieces()) < 25
+    assert torch.equal(stream.whole(), vae.decode_tiled(latents, **sizes).flatten(0, 1))

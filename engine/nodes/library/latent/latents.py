@@ -11,7 +11,8 @@ from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Text, node
 from engine.nodes.library.file_content import content_hash
-from engine.nodes.sockets import IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
+from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
+from engine.values.video_vae import VideoVae
 
 MAX_SIDE_PX = 16384
 OLD_LATENT_SCALE = 0.18215  # files without a format version hold scaled latents
@@ -30,8 +31,12 @@ def empty_latent_image(
 
 
 @node("VAEDecode", display_name="VAE Decode", category="latent")
-def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> IMAGE:
+def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> FRAMES:
     """Decodes latent images back into pixel space images."""  # noqa: D401 - ComfyUI's words
+    if isinstance(vae, VideoVae) and context.output_is_streamed():
+        frames = vae.frame_stream(samples["samples"])
+        if frames is not None:
+            return frames
     return as_pictures(vae.decode(samples["samples"]))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from engine.nodes.base import Int, NodeContext, node
 from engine.nodes.library.latent.latents import as_pictures
-from engine.nodes.sockets import IMAGE, LATENT, VAE
+from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE
+from engine.values.video_vae import VideoVae
 
 Overlap = Annotated[int, Int(min=0, max=4096, step=32)]
 Frames = Annotated[int, Int(min=8, max=4096, step=4)]
@@ -23,7 +24,7 @@ def vae_decode_tiled(
     overlap: Overlap = 64,
     temporal_size: Frames = 64,
     temporal_overlap: FramesOverlap = 8,
-) -> IMAGE:
+) -> FRAMES:
     """Decode a latent in tiles; sizes in pixels.
 
     The temporal sizes, in frames, are for VAEs of videos and have no effect on those of still pictures.
@@ -33,10 +34,14 @@ def vae_decode_tiled(
     tile_t, overlap_t = _latent_frames(vae, temporal_size, temporal_overlap)
     ratio = vae.spacial_compression_decode()
     tile = tile_size // ratio
-    decoded = vae.decode_tiled(
-        samples["samples"], tile_x=tile, tile_y=tile, overlap=overlap // ratio, tile_t=tile_t, overlap_t=overlap_t
-    )
-    return as_pictures(decoded)
+    sizes: dict[str, Any] = {
+        "tile_x": tile, "tile_y": tile, "overlap": overlap // ratio, "tile_t": tile_t, "overlap_t": overlap_t,
+    }  # fmt: skip
+    if isinstance(vae, VideoVae) and context.output_is_streamed():
+        frames = vae.tiled_frame_stream(samples["samples"], **sizes)
+        if frames is not None:
+            return frames
+    return as_pictures(vae.decode_tiled(samples["samples"], **sizes))
 
 
 def _latent_frames(vae: VAE, size: int, overlap: int) -> tuple[int | None, int | None]:

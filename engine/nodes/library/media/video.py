@@ -25,17 +25,20 @@ from engine.nodes.base import (
     NodeOutput,
     Optional,
     Out,
+    Streams,
     Text,
     node,
 )
 from engine.nodes.library.file_metadata import metadata_of
-from engine.nodes.sockets import AUDIO, FLOAT, IMAGE, VIDEO
+from engine.nodes.sockets import AUDIO, FLOAT, FRAMES, IMAGE, VIDEO
+from engine.values.frame_stream import FrameStream
 from engine.values.video import (
     VideoCodec,
     VideoComponents,
     VideoContainer,
     VideoFromComponents,
     VideoFromFile,
+    VideoFromFrames,
     VideoInput,
 )
 
@@ -86,11 +89,15 @@ def load_video(
 def create_video(
     context: NodeContext,
     *,
-    images: IMAGE,
+    images: FRAMES,
     fps: Annotated[float, Float(min=1.0, max=120.0, step=1.0)] = 30.0,
     audio: Annotated[AUDIO | None, Optional()] = None,
 ) -> VIDEO:
     """Create a video from images."""
+    if isinstance(images, FrameStream):
+        if context.output_is_streamed():
+            return VideoFromFrames(images, Fraction(fps), audio)
+        images = images.whole()
     return VideoFromComponents(VideoComponents(images, Fraction(fps), audio))
 
 
@@ -107,7 +114,7 @@ def get_video_components(
 def save_video(
     context: NodeContext,
     *,
-    video: VIDEO,
+    video: Annotated[VIDEO, Streams()],
     filename_prefix: FilenamePrefix = "video/ComfyUI",
     format: Annotated[str, Combo(tuple(VideoContainer.as_input()))] = "auto",
     codec: Annotated[str, Combo(tuple(VideoCodec.as_input()))] = "auto",
@@ -120,7 +127,9 @@ def save_video(
     output = context.files.save_path(filename_prefix, width, height, suffix=suffix)
     metadata = metadata_of(context, prompt, extra_pnginfo) or None
     save = partial(_on_cpu(video).save_to, str(output.path), VideoContainer(format), VideoCodec(codec), metadata)
-    if isinstance(video, (VideoFromComponents, VideoFromFile)):
+    if isinstance(video, VideoFromFrames):
+        context.files.write_now(output, save)
+    elif isinstance(video, (VideoFromComponents, VideoFromFile)):
         context.files.submit(save)
     else:
         save()  # a pack's own class may touch the device, which a writer must not
@@ -129,7 +138,7 @@ def save_video(
 
 def _on_cpu(video: VideoInput) -> VideoInput:
     """Return the video with its pictures off the device, which writers must not touch."""
-    if not isinstance(video, VideoFromComponents):
+    if not isinstance(video, VideoFromComponents) or isinstance(video, VideoFromFrames):
         return video
     parts = video.get_components()
     audio = parts.audio and {**parts.audio, "waveform": parts.audio["waveform"].detach().cpu()}
@@ -140,7 +149,7 @@ def _on_cpu(video: VideoInput) -> VideoInput:
 def save_webm(
     context: NodeContext,
     *,
-    images: IMAGE,
+    images: FRAMES,
     filename_prefix: FilenamePrefix = "ComfyUI",
     codec: Annotated[str, Combo(tuple(video_files.WEBM_CODECS))],
     fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 24.0,
@@ -149,9 +158,12 @@ def save_webm(
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webm")
-    pixels = images.detach().cpu()
     tags = as_texts(metadata_of(context, prompt, extra_pnginfo))
-    context.files.submit(partial(video_files.write_webm, output.path, pixels, codec, fps, crf, tags))
+    write = partial(video_files.write_webm, output.path, codec=codec, frames_per_second=fps, crf=crf, tags=tags)
+    if isinstance(images, FrameStream):
+        context.files.write_now(output, partial(write, images=images))
+    else:
+        context.files.submit(partial(write, images=images.detach().cpu()))
     return NodeOutput({"images": [output.shown()], "animated": (True,)})
 
 
