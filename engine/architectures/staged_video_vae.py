@@ -8,6 +8,8 @@ checkpoints.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +22,7 @@ from engine.architectures.staged_video_vae_layers import (
     FoldedDownStage,
     FoldedUpStage,
     Padding,
+    PassingVideo,
     Stage,
     Stride,
     StridedStage,
@@ -121,34 +124,36 @@ class StagedDecoder(nn.Module):
             self.last_time_embedder = TimeEmbedder(2 * channels)
             self.last_scale_shift_table = nn.Parameter(torch.empty(2, channels))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, video: PassingVideo) -> torch.Tensor | None:
+        """Return the frames [B, 3, F, H, W] that are done with this piece of a video, None where none is yet."""
         time = None
         if self.is_timed:
             scaled = DECODE_TIME * self.timestep_scale_multiplier.to(x)
             time = scaled.expand(x.shape[0])
-        x = self.conv_in(x, is_causal=self.is_causal)
+        x = self.conv_in(x, is_causal=self.is_causal, video=video)
         for stage in self.up_blocks:
-            x = stage(x, is_causal=self.is_causal, time=time)
+            x = stage(x, is_causal=self.is_causal, time=time, video=video)
         x = normed(x)
         if time is not None:
             vec = self.last_time_embedder(time, x.dtype).view(x.shape[0], 2, -1)
             shift, scale = (self.last_scale_shift_table.to(x) + vec)[..., None, None, None].unbind(1)
             x = x * (1 + scale) + shift
-        out: torch.Tensor = self.conv_out(functional.silu(x), is_causal=self.is_causal)
-        return unpatched(out, self.patch)
+        out: torch.Tensor = self.conv_out(functional.silu(x), is_causal=self.is_causal, video=video)
+        return unpatched(out, self.patch) if out.shape[2] else None
 
 
 class StagedVideoVae(nn.Module):
     """The autoencoder. `frames_ratio` frames of a video, behind its first one, become one latent frame."""
 
     latent_dim = 3
-    works_on_whole_videos = True
+    works_on_whole_videos = True  # unless they are decoded in pieces
 
     def __init__(self, config: StagedVaeConfig) -> None:
         super().__init__()
         self.config = config
         self.latent_channels = config.latent_channels
         self.frames_ratio, self.downscale_ratio, _ = config.ratio
+        self.frames_decoded_at_once = 2 * self.frames_ratio  # those of one latent frame, and what layers keep
         self.encoder, self.decoder = StagedEncoder(config), StagedDecoder(config)
         self.per_channel_statistics = ChannelStatistics(config.latent_channels)
 
@@ -178,7 +183,42 @@ class StagedVideoVae(nn.Module):
 
         A network that removes noise draws it from torch's generator of the latents' device.
         """
-        if self.config.removes_noise:
-            latents = torch.randn_like(latents) * DECODE_NOISE + (1.0 - DECODE_NOISE) * latents
-        videos: torch.Tensor = self.decoder(self.per_channel_statistics.restored(latents))
+        noise = iter(self.drawn_noise(latents.shape, latents.device, latents.dtype))
+        videos: torch.Tensor = self.decoder(self._restored(latents, noise), PassingVideo(noise, is_whole=True))
         return videos
+
+    def _restored(self, latents: torch.Tensor, noise: Iterator[torch.Tensor]) -> torch.Tensor:
+        if self.config.removes_noise:
+            latents = next(noise) * DECODE_NOISE + (1.0 - DECODE_NOISE) * latents
+        return self.per_channel_statistics.restored(latents)
+
+    def drawn_noise(
+        self, shape: Sequence[int], device: torch.device | str, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, ...]:
+        """Draw all the noise that decoding latents of the shape [B, C, f, h, w] adds, in the order of its use."""
+        drawn = [torch.randn(*shape, device=device, dtype=dtype)] if self.config.removes_noise else []
+        rows, columns = shape[3:]
+        for stage in self.config.decoder:
+            if stage.kind == "folded":
+                rows, columns = rows * stage.stride[1], columns * stage.stride[2]
+            elif stage.adds_noise:
+                number = 2 * (1 if stage.kind == "width" else stage.num_blocks)
+                drawn += [torch.randn(rows, columns, device=device, dtype=dtype) for _ in range(number)]
+        return tuple(drawn)
+
+    def decoded_pieces(
+        self, latents: torch.Tensor, noise: Sequence[torch.Tensor] | None = None
+    ) -> Iterator[torch.Tensor]:
+        """Yield the frames of latents [B, C, 1 + n, h, w] in order: a few at a time, [B, 3, F, H, W].
+
+        They are those of `decode` but for the last bits, which convolutions of fewer frames may round otherwise.
+        `noise` is what `drawn_noise` has drawn before, None to draw it now.
+        """
+        left = iter(self.drawn_noise(latents.shape, latents.device, latents.dtype) if noise is None else noise)
+        restored, video = self._restored(latents, left), PassingVideo(left)
+        given = (piece for piece in torch.split(restored, 1, dim=2))
+        ended = (restored[:, :, :0] for _ in video.endings())
+        for piece in itertools.chain(given, ended):
+            frames = self.decoder(piece, video)
+            if frames is not None:
+                yield frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,11 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from engine.architectures.causal_video_vae import FrameMemory
 from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.architectures.layers import Linear
 
 PIXEL_EPS, LAYER_EPS = 1e-8, 1e-6
 TIME_WIDTH = 256
+FRAMES_KEPT = 2  # that a convolution of three frames needs again
 
 Stride = tuple[int, int, int]  # frames, rows, columns
 Padding = Literal["zeros", "reflect", "replicate", "circular"]  # torch's names
@@ -36,6 +39,47 @@ class Stage:
     adds_noise: bool = False
 
 
+class PassingVideo(FrameMemory):
+    """A video that passes through the decoder in pieces: frames that layers still need, and noise that they add.
+
+    `noise` yields what layers add in the order in which they first ask. With `is_whole` one piece is the video.
+    """
+
+    def __init__(self, noise: Iterator[torch.Tensor], *, is_whole: bool = False) -> None:
+        super().__init__()
+        self._noise = noise
+        self._is_whole = is_whole
+        self._given: dict[tuple[nn.Module, str], torch.Tensor] = {}
+        self._places: dict[nn.Module, int] = {}
+        self._ending: int | None = None
+
+    def endings(self) -> Iterator[None]:
+        """End one layer after the other, first to last, so that the frames they still hold leave a few at a time.
+
+        Let a piece without frames pass after each.
+        """
+        for place in range(len(self._places)):
+            self._ending = place
+            yield
+
+    def ends_at(self, layer: nn.Module) -> bool:
+        """Return True where no frames follow those that a layer is given now."""
+        return self._places.setdefault(layer, len(self._places)) == self._ending or self._is_whole
+
+    def noise_for(self, layer: nn.Module, name: str) -> torch.Tensor:
+        """Return the noise [h, w] of a layer, the same for all pieces."""
+        if (layer, name) not in self._given:
+            self._given[layer, name] = next(self._noise)
+        return self._given[layer, name]
+
+    def delayed(self, layer: nn.Module, frames: torch.Tensor, number: int) -> torch.Tensor:
+        """Return the first `number` of the frames that a layer was given and has not taken back."""
+        kept = self.of(layer)
+        waiting = frames if kept is None else torch.cat([kept, frames], dim=2)
+        self.keep(layer, waiting[:, :, number:])
+        return waiting[:, :, :number]
+
+
 class VideoConv3d(nn.Module):
     """A convolution of 3 frames; the first and, where later frames are seen, the last one is repeated outside."""
 
@@ -43,10 +87,19 @@ class VideoConv3d(nn.Module):
         super().__init__()
         self.conv = nn.Conv3d(in_channels, out_channels, 3, stride, padding=(0, 1, 1), padding_mode=padding)
 
-    def forward(self, x: torch.Tensor, *, is_causal: bool) -> torch.Tensor:
-        before = x[:, :, :1].repeat(1, 1, 2 if is_causal else 1, 1, 1)
-        after = x[:, :, :0] if is_causal else x[:, :, -1:]
-        out: torch.Tensor = self.conv(torch.cat([before, x, after], dim=2))
+    def forward(self, x: torch.Tensor, *, is_causal: bool, video: PassingVideo | None = None) -> torch.Tensor:
+        """Return [B, C, F, h, w]; of a piece of a video the frames whose neighbours have come, perhaps none."""
+        before = None if video is None else video.of(self)
+        if before is None:
+            before = x[:, :, :1].repeat(1, 1, 2 if is_causal else 1, 1, 1)
+        frames = torch.cat([before, x], dim=2)
+        if video is not None and x.shape[2]:
+            video.keep(self, frames[:, :, -FRAMES_KEPT:])
+        if (video is None or video.ends_at(self)) and not is_causal:
+            frames = torch.cat([frames, frames[:, :, -1:]], dim=2)
+        if frames.shape[2] <= FRAMES_KEPT:
+            return x.new_empty(x.shape[0], self.conv.out_channels, 0, *x.shape[3:])
+        out: torch.Tensor = self.conv(frames)
         return out
 
 
@@ -102,27 +155,29 @@ class ResidualBlock(nn.Module):
         if is_timed:
             self.scale_shift_table = nn.Parameter(torch.empty(4, in_channels))
 
-    def forward(self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None, video: PassingVideo | None = None
+    ) -> torch.Tensor:
         """Return [B, C, F, h, w]. `time` is [B, 4 * C]."""
         h, second = normed(x), None
         if time is not None and self.is_timed:
             moved = self.scale_shift_table.to(x) + time.view(x.shape[0], 4, -1)  # [B, 4, C]
             shift, scale, *second = moved[..., None, None, None].unbind(1)
             h = h * (1 + scale) + shift
-        h = self.conv1(functional.silu(h), is_causal=is_causal)
-        h = self._with_noise(h, "per_channel_scale1")
+        h = self.conv1(functional.silu(h), is_causal=is_causal, video=video)
+        h = self._with_noise(h, "per_channel_scale1", video)
         h = normed(h)
         if second is not None:
             h = h * (1 + second[1]) + second[0]
-        h = self.conv2(functional.silu(h), is_causal=is_causal)
-        h = self._with_noise(h, "per_channel_scale2")
-        out: torch.Tensor = self.conv_shortcut(self.norm3(x)) + h
-        return out
+        h = self.conv2(functional.silu(h), is_causal=is_causal, video=video)
+        h = self._with_noise(h, "per_channel_scale2", video)
+        entered = x if video is None else video.delayed(self, x, h.shape[2])
+        return self.conv_shortcut(self.norm3(entered)) + h if h.shape[2] else h
 
-    def _with_noise(self, h: torch.Tensor, name: str) -> torch.Tensor:
-        if not self.adds_noise:
+    def _with_noise(self, h: torch.Tensor, name: str, video: PassingVideo | None) -> torch.Tensor:
+        if not self.adds_noise or video is None or not h.shape[2]:
             return h
-        noise = torch.randn(h.shape[-2:], device=h.device, dtype=h.dtype)
+        noise = video.noise_for(self, name)
         return h + (noise[None] * self.get_parameter(name).to(h))[None, :, None]
 
 
@@ -136,24 +191,25 @@ class BlocksStage(nn.Module):
             for _ in range(stage.num_blocks)
         )
 
-    def forward(self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None, video: PassingVideo | None = None
+    ) -> torch.Tensor:
         """Return [B, C, F, h, w]. `time` [B] is how noisy the latent is."""
         vec = None if self.time_embedder is None or time is None else self.time_embedder(time, x.dtype)
         for block in self.res_blocks:
-            x = block(x, is_causal=is_causal, time=vec)
+            x = block(x, is_causal=is_causal, time=vec, video=video)
         return x
 
 
 class WidthStage(ResidualBlock):
-    def forward(self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None) -> torch.Tensor:
-        return super().forward(x, is_causal=is_causal)
+    def forward(
+        self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None, video: PassingVideo | None = None
+    ) -> torch.Tensor:
+        return super().forward(x, is_causal=is_causal, video=video)
 
 
 class StridedStage(VideoConv3d):
     """A convolution with steps, which the encoder takes a video down by."""
-
-    def forward(self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None) -> torch.Tensor:
-        return super().forward(x, is_causal=is_causal)
 
 
 def folded(x: torch.Tensor, stride: Stride) -> torch.Tensor:
@@ -196,12 +252,27 @@ class FoldedUpStage(nn.Module):
         self.repeats = cells_of(stage.stride) * stage.channels // in_channels
         self.conv = VideoConv3d(in_channels, cells_of(stage.stride) * stage.channels, padding)
 
-    def forward(self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None) -> torch.Tensor:
-        first = 1 if self.stride[0] == 2 else 0  # of two frames made from the first one, one is left
-        out = unfolded(self.conv(x, is_causal=is_causal), self.stride)[:, :, first:]
+    def forward(
+        self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None, video: PassingVideo | None = None
+    ) -> torch.Tensor:
+        h: torch.Tensor = self.conv(x, is_causal=is_causal, video=video)
+        if video is not None:
+            x = video.delayed(self, x, h.shape[2])
+        if not h.shape[2]:
+            rows, columns = h.shape[3] * self.stride[1], h.shape[4] * self.stride[2]
+            return h.new_empty(h.shape[0], h.shape[1] // cells_of(self.stride), 0, rows, columns)
+        first = 1 if self.stride[0] == 2 and self._is_start(video) else 0  # of two frames made from the first one
+        out = unfolded(h, self.stride)[:, :, first:]
         if not self.is_residual:
             return out
         return out + unfolded(x, self.stride).repeat(1, self.repeats, 1, 1, 1)[:, :, first:]
+
+    def _is_start(self, video: PassingVideo | None) -> bool:
+        """Return True for the first frames that leave the stage."""
+        is_start = video is None or video.of(self.conv.conv) is None
+        if video is not None:
+            video.keep(self.conv.conv, torch.empty(0))
+        return is_start
 
 
 def cells_of(stride: Stride) -> int:

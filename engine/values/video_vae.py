@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -85,7 +85,8 @@ class VideoVae(Vae):
 
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
-        if not hasattr(self.first_stage_model, "decoded_pieces"):
+        network = self.first_stage_model
+        if not hasattr(network, "decoded_pieces") or getattr(network, "works_on_whole_videos", False):
             return super()._decoded(samples, item_bytes)
         frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
         sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
@@ -110,7 +111,14 @@ class VideoVae(Vae):
         samples = self._latents_of(samples_in)
         if samples.shape[2] == 1 or not hasattr(self.first_stage_model, "decoded_pieces"):
             return None
-        return self._stream(samples, partial(self._decoded_frames, samples))
+        if samples.shape[0] > 1 and hasattr(self.first_stage_model, "drawn_noise"):
+            return None  # the videos of a batch share the noise that their cells get
+        return self._stream(samples, partial(self._decoded_frames, samples, self._drawn_noise(samples)))
+
+    def _drawn_noise(self, samples: torch.Tensor) -> dict[str, Sequence[torch.Tensor]]:
+        """Draw the noise that the network adds, now: generators may be seeded anew before the frames are taken."""
+        draw = getattr(self.first_stage_model, "drawn_noise", None)
+        return {} if draw is None else {"noise": draw(samples.shape, self.device, self.vae_dtype)}
 
     def _stream(self, samples: torch.Tensor, decode: Callable[[], Iterator[torch.Tensor]]) -> FrameStream:
         height, width = (cells * self.upscale_ratio for cells in samples.shape[3:])
@@ -118,16 +126,19 @@ class VideoVae(Vae):
         return FrameStream((frames, height, width, self.output_channels), decode, samples.nbytes)
 
     @torch.no_grad()
-    def _decoded_frames(self, samples: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _decoded_frames(
+        self, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
+    ) -> Iterator[torch.Tensor]:
         """Yield the frames [f, H, W, 3] of one video after the other; in tiles when memory ran out before."""
         if self.patcher.memory_savings.tiles:
             yield from self._tiled_frames(samples, _tiling_of(TILE_PX // self.upscale_ratio))
             return
-        item_bytes = self._decode_bytes(samples.shape)
+        at_once = getattr(self.first_stage_model, "frames_decoded_at_once", None)
+        item_bytes = self._decode_bytes(samples.shape, at_once)
         with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
             self.patcher.weights.begin_work(item_bytes)
             for item in torch.split(samples, 1):
-                for piece in network.decoded_pieces(item.to(self.device, self.vae_dtype)):
+                for piece in network.decoded_pieces(item.to(self.device, self.vae_dtype), **noise):
                     yield self._as_frames(piece)
 
     def tiled_frame_stream(
@@ -245,14 +256,18 @@ class VideoVae(Vae):
         is_of_pictures = getattr(self.first_stage_model, "is_of_pictures", False)
         return cut.unsqueeze(2) if is_of_pictures else cut.movedim(1, 0).unsqueeze(0)
 
-    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the working memory for decoding one latent of the shape [B, C, f, h, w]."""
+    def _decode_bytes(self, shape: tuple[int, ...], at_once: int | None = None) -> int:
+        """Return the working memory for decoding one latent of the shape [B, C, f, h, w], `at_once` frames at a time.
+
+        None: as many as the network computes together.
+        """
         cells = math.prod(shape[3:])
         frames = self.num_frames(shape[2])
         is_in_pieces = hasattr(self.first_stage_model, "decoded_pieces")
         frames_px = min(frames, self.frames_ratio if is_in_pieces else frames) * cells * self.upscale_ratio**2
         itemsize: int = self.vae_dtype.itemsize
-        working = self._decode_bytes_per_cell() * cells * self._frames_at_once(frames)
+        at_once = self._frames_at_once(frames) if at_once is None else min(frames, at_once)
+        working = self._decode_bytes_per_cell() * cells * at_once
         return (working + frames_px * PIXEL_BYTES) * itemsize
 
     def _encode_bytes(self, shape: tuple[int, ...]) -> int:

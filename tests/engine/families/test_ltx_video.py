@@ -76,6 +76,23 @@ def test_a_network_that_removes_noise_decodes_videos_of_its_size() -> None:
         network.encode(torch.rand(1, 3, 10, 64, 64))
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_video_decoded_in_pieces_is_the_one_decoded_as_a_whole(is_causal: bool) -> None:
+    torch.manual_seed(0)
+    stages = tuple(replace(stage, adds_noise=stage.kind == "blocks") for stage in LATER.decoder)
+    network = StagedVideoVae(replace(LATER, decoder=stages, is_causal=is_causal)).requires_grad_(False).eval()
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, 0, 0.05)
+    latents = torch.randn(1, 128, 9, 2, 2)
+    torch.manual_seed(1)
+    whole = network.decode(latents)
+    torch.manual_seed(1)
+    noise = network.drawn_noise(latents.shape, "cpu", torch.float32)
+    pieces = [*network.decoded_pieces(latents, noise)]
+    assert max(piece.shape[2] for piece in pieces) <= network.frames_ratio
+    torch.testing.assert_close(torch.cat(pieces, dim=2), whole, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("frame", "guide_frames", "expected"), [(0, 1, (0, 0)), (-1, 1, (24, 3)), (11, 9, (9, 2)), (-99, 1, (0, 0))]
 )
