@@ -1,29 +1,34 @@
-"""Process of the front: reads the settings, builds the front and its application, and runs the HTTP server."""
+"""Process of the front: reads the settings, runs the HTTP server, and builds the front and its application.
+
+The server listens as soon as the settings are read and the state directory is locked. The front, and its application
+after it, are imported and built on a thread while the server answers probes; the engine starts between the two.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 import uvicorn
 
-from worker.api.busy import busy
-from worker.app import create_app
-from worker.autoscaler.vast.launch_failure import report_error_until_stopped
 from worker.errors import SettingsInvalid, WorkerError
 from worker.identity.api_keys import HASHED
 from worker.identity.loopback import LOOPBACK
+from worker.jobs.state_directory import StateDirectory
 from worker.listener.certificate import Certificate
-from worker.listener.connections import ConnectionTable
+from worker.listener.connections import ConnectionTable, connection_table
 from worker.listener.open_files import raise_open_files
 from worker.listener.server import GuardedServer
+from worker.listener.starting_app import StartingApp
 from worker.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
 from worker.listener.web_socket import GuardedWebSocket
 from worker.observe.log_markers import write_marker
@@ -34,7 +39,12 @@ from worker.settings.listener import TlsFiles
 from worker.settings.models import parse_tokens
 from worker.settings.settings import Settings
 from worker.settings.start_checks import check_may_listen
-from worker.startup import Front
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from worker.startup import Front
 
 BACKLOG = 1024
 GOODBYE_SECONDS = 2  # for replies that are still being sent when all jobs have ended
@@ -55,7 +65,7 @@ class FrontServer(GuardedServer):
         drain: Callable[[], None],
         certificate: Certificate | None = None,
     ) -> None:
-        super().__init__(config, connections, busy, certificate)
+        super().__init__(config, connections, reply_busy, certificate)
         self._drain = drain
         self._num_signals = 0
 
@@ -98,6 +108,8 @@ def serve(**overrides: Any) -> int:
         sys.stderr.write(f"{error}\n")
         write_marker("Application startup failed")
         if settings.is_under_vast:
+            from worker.autoscaler.vast.launch_failure import report_error_until_stopped
+
             report_error_until_stopped(settings.vast_config(), str(error))
         return EXIT_UNUSABLE
 
@@ -106,32 +118,99 @@ class CannotStart(Exception):
     """Error when the server could not begin to listen. The message has the reason."""
 
 
+async def reply_busy(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer any request with 503, on a connection that is over a limit."""
+    from worker.api.busy import busy
+
+    await busy(scope, receive, send)
+
+
 def run_front(settings: Settings, prompt_texts: PromptTexts, warnings: Sequence[str] = ()) -> int:
     """Serve until stopped; return the exit code. Raises CannotStart."""
-    server: list[FrontServer] = []
-    exit_codes = [0]
-
-    def stop(code: int) -> None:
-        exit_codes.append(code)
-        server[0].request_exit()
-
     try:
         raise_open_files()
-        front = Front(settings, stop, prompt_texts=prompt_texts, setting_warnings=warnings)
-        front.take_state_directory()
-        certificate = open_certificate(settings.tls_files())
-        config, connections = server_config(settings, front), front.services.connections
-        server.append(FrontServer(config, connections, front.begin_to_drain, certificate))
+        process = FrontProcess(settings, prompt_texts, warnings)
         structlog.get_logger("main").info("server starting", host=settings.listen_host, port=settings.listener.port)
-        server[0].run()
+        process.server.run()
     except (WorkerError, OSError) as error:
         raise CannotStart(str(error)) from error
     except SystemExit as left:  # uvicorn exits so when it cannot have the port, after logging the reason
         where = f"{settings.listen_host}:{settings.listener.port}"
-        raise CannotStart(front.start_problem or f"cannot listen on {where}; the log has the reason") from left
-    if not server[0].started:
-        raise CannotStart(front.start_problem or "the log has the reason")
-    return max(exit_codes)
+        raise CannotStart(process.start_problem or f"cannot listen on {where}; the log has the reason") from left
+    if process.start_problem or not process.server.started:
+        raise CannotStart(process.start_problem or "the log has the reason")
+    return process.exit_code
+
+
+class FrontProcess:
+    """The server of this process, and the front behind it once that is built. Raises CannotStart, WorkerError."""
+
+    def __init__(self, settings: Settings, prompt_texts: PromptTexts, warnings: Sequence[str]) -> None:
+        self._settings = settings
+        self._prompt_texts = prompt_texts
+        self._warnings = warnings
+        self._front: Front | None = None
+        self._held = StateDirectory(settings.folders.state_path)
+        self.exit_code = 0
+        self.start_problem = ""  # the reason why the front could not start
+        self._held.take()
+        certificate = open_certificate(settings.tls_files())
+        self._connections = connection_table(settings.connections)
+        config = server_config(settings, StartingApp(self._running_app, self._failed), self._connections)
+        self.server = FrontServer(config, self._connections, self._drain, certificate)
+
+    @contextlib.asynccontextmanager
+    async def _running_app(self) -> AsyncIterator[ASGIApp]:
+        """Build the front, start it, and import the application while the engine starts."""
+        front = await asyncio.to_thread(self._build_front)
+        apps: list[ASGIApp] = []
+
+        async def build_app() -> None:
+            apps.append(await asyncio.to_thread(make_app, front))
+
+        async with front.lifespan(build_app):
+            self._front = front
+            gc.freeze()  # the imported modules stay for good, and need not be examined again
+            yield apps[0]
+
+    def _build_front(self) -> Front:
+        from worker.startup import Front
+
+        front = Front(
+            self._settings,
+            self._stop,
+            prompt_texts=self._prompt_texts,
+            setting_warnings=self._warnings,
+            held=self._held,
+            connections=self._connections,
+        )
+        front.take_state_directory()
+        return front
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, (WorkerError, OSError)):
+            self.start_problem = str(error)
+        else:
+            self.start_problem = "the log has the reason"
+            structlog.get_logger("main").error("start failed", exc_info=error)
+        self.server.request_exit()
+
+    def _stop(self, code: int) -> None:
+        self.exit_code = max(self.exit_code, code)
+        self.server.request_exit()
+
+    def _drain(self) -> None:
+        if self._front is None:
+            self.server.request_exit()
+        else:
+            self._front.begin_to_drain()
+
+
+def make_app(front: Front) -> FastAPI:
+    """Import the application and build it. Takes about a second; not for the event loop."""
+    from worker.app import create_app
+
+    return create_app(front.services)
 
 
 def open_certificate(files: TlsFiles | None) -> Certificate | None:
@@ -147,15 +226,15 @@ def open_certificate(files: TlsFiles | None) -> Certificate | None:
         ) from error
 
 
-def server_config(settings: Settings, front: Front) -> uvicorn.Config:
+def server_config(settings: Settings, app: ASGIApp, connections: ConnectionTable) -> uvicorn.Config:
     """Return uvicorn's configuration; TLS and connections are GuardedServer's."""
     config = uvicorn.Config(
-        create_app(front.services, front.lifespan()),
+        app,
         host=settings.listen_host,
         port=settings.listener.port,
         ws=GuardedWebSocket,
         **WEB_SOCKET_OPTIONS,
-        backlog=min(BACKLOG, front.services.connections.limits.max_connections),
+        backlog=min(BACKLOG, connections.limits.max_connections),
         access_log=False,
         log_config=None,
         server_header=False,

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,6 @@ from pathlib import Path
 import structlog
 
 from modifiers.registry import ModifierRegistry, build_registry
-from worker.api.broker_messages import accept_message, message_result
 from worker.autoscaler.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.autoscaler.vast.timing import VastTiming
@@ -50,13 +49,13 @@ from worker.jobs.postgres_database import PostgresDatabase
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.removal import JobRemoval
+from worker.jobs.state_directory import StateDirectory
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.jobs.webhook_rows import WebhookRow
 from worker.jobs.workflow_store import WorkflowStore
 from worker.json_values import JsonObject
-from worker.listener.connections import ConnectionTable
-from worker.listener.open_files import fitting, num_open_files
+from worker.listener.connections import ConnectionTable, connection_table
 from worker.models.library import build_library
 from worker.observe.gpu_metrics import GpuMetrics
 from worker.observe.http_metrics import HttpMetrics
@@ -78,7 +77,6 @@ from worker.qualification.readiness import Readiness
 from worker.qualification.state import VERDICTS, Qualification
 from worker.qualification.warm_up import WarmUp
 from worker.services import Services
-from worker.settings.environment import trusted_proxies
 from worker.settings.jobs import QueueLimits
 from worker.settings.settings import Settings
 from worker.sources.build import build_broker
@@ -93,7 +91,10 @@ log = structlog.get_logger("startup")
 
 
 class Front:
-    """Owner of everything that lives as long as the server. `lifespan()` starts and stops it."""
+    """Owner of everything that lives as long as the server. `lifespan()` starts and stops it.
+
+    `held` is the state directory if this process has its lock already, `connections` the table of the server.
+    """
 
     def __init__(
         self,
@@ -102,8 +103,11 @@ class Front:
         vast_timing: VastTiming | None = None,
         prompt_texts: PromptTexts | None = None,
         setting_warnings: Sequence[str] = (),
+        held: StateDirectory | None = None,
+        connections: ConnectionTable | None = None,
     ) -> None:
         self._phases = StartUpPhases()
+        self._connections = connections or connection_table(settings.connections)
         self._settings = settings
         self._setting_warnings = setting_warnings
         self._vast_timing = vast_timing or VastTiming()
@@ -129,6 +133,7 @@ class Front:
             settings.queue_limits().priority_step_seconds,
             PostgresDatabase(settings.database) if settings.database.is_set else None,
             self._taken_over,
+            held,
         )
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.folders.state_path)
@@ -160,13 +165,25 @@ class Front:
         )
 
     @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
+    async def lifespan(self, build_app: Callable[[], Awaitable[object]] | None = None) -> AsyncIterator[None]:
+        """Start everything, and stop it at the end.
+
+        `build_app` builds the application while the engines start; the worker reports ready only after it.
+        """
         self._loop = asyncio.get_running_loop()
         try:
             await self.store.open()
         except WorkerError as error:
             self.start_problem = error.message
             raise
+        engines = asyncio.create_task(self._fleet.start(), name="engines-start")
+        if build_app is not None:
+            try:
+                await build_app()
+            except BaseException:
+                engines.cancel()
+                await self._fleet.stop(is_immediate=True)
+                raise
         self._own_key.publish()
         for job in self.store.jobs.values():
             self._external_io.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
@@ -174,7 +191,7 @@ class Front:
         await self.services.platform.start()
         self._outbox.start()
         self.services.pipeline.watch_deadlines()
-        self._spawn(self._bring_up())
+        self._spawn(self._bring_up(engines))
         self._spawn(self._external_io.outputs.check_store())
         expiry = self._build_expiry()
         await expiry.remove_orphans()
@@ -260,7 +277,7 @@ class Front:
             caller_quota=quota,
             removal=JobRemoval(self.store, quota.files_removed),
             bodies=Bodies(settings.bodies, settings.json_structure),
-            connections=ConnectionTable(fitting(settings.connections, num_open_files()), trusted_proxies()),
+            connections=self._connections,
             hsts_seconds=settings.listener.hsts_seconds,
             check_webhook_url=self._external_io.check_webhook_url,
             check_put_url=self._external_io.check_put_url,
@@ -332,6 +349,8 @@ class Front:
         broker = build_broker(config)
         if broker is None:
             return None
+        from worker.api.broker_messages import accept_message, message_result  # most workers have no broker
+
         services = self.services
         return Intake(
             broker,
@@ -427,10 +446,10 @@ class Front:
 
     # start-up
 
-    async def _bring_up(self) -> None:
+    async def _bring_up(self, engines: asyncio.Task[None]) -> None:
         self._spawn(self._readiness.run_forever(self._fleet.has_been_up))  # holds the engines before they are up
         try:
-            await self._fleet.start()
+            await engines
         except EngineStartFailed as error:
             log.error("engine did not start", reason=error.message)
             self.services.platform.autoscaler.error_set(f"The engine did not start: {error.message}")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes import draw, running_engine
 from tests.worker.running_front import running_front, settings_for
+from worker.app import create_app
 from worker.serve import server_config
 
 
@@ -18,7 +19,9 @@ async def test_behind_a_proxy_of_this_machine_everybody_needs_a_key(tmp_path: Pa
         running_engine(tmp_path) as engine,
         running_front(tmp_path, engine, api_keys=("ops:key:admin",), trust_loopback=True) as front,
     ):
-        config = server_config(settings_for(tmp_path / "state", engine.url), front.front)
+        services = front.front.services
+        settings = settings_for(tmp_path / "state", engine.url)
+        config = server_config(settings, create_app(services), services.connections)
         config.load()
         transport = httpx.ASGITransport(app=config.loaded_app, client=(own, 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

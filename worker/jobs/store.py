@@ -12,9 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import socket
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +21,13 @@ from typing import Any
 
 import sqlalchemy as sa
 import structlog
-from filelock import FileLock, Timeout
 
 from worker.errors import DatabaseUnreachable, StateTakenOver, StateUnusable
 from worker.jobs.database import FACT_UPSERT, FACTS, JOBS, WEBHOOKS, changing_row, job_of, storable, whole_row
 from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
 from worker.jobs.job import Job, Stage
 from worker.jobs.job_database import JobDatabase, SqliteDatabase
+from worker.jobs.state_directory import StateDirectory
 from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, webhook_update
 from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS, turn_ms_of
 
@@ -136,6 +133,7 @@ class JobStore:
     """Jobs on disk and in memory. Use as `await store.open()` ... `await store.close()`.
 
     `jobs` contains every job that has not ended. `on_taken_over` is called when another worker has taken the database.
+    `held` is the directory's lock if this process has it already.
     """
 
     def __init__(
@@ -144,13 +142,14 @@ class JobStore:
         priority_step_seconds: float = DEFAULT_PRIORITY_STEP_SECONDS,
         database: JobDatabase | None = None,
         on_taken_over: Callable[[], None] = lambda: None,
+        held: StateDirectory | None = None,
     ) -> None:
         self.directory = directory
         self.jobs: dict[str, Job] = {}
         self._priority_step_ms = round(priority_step_seconds * 1000)
         self._latest_ms = 0
         self._finished: OrderedDict[str, Job] = OrderedDict()
-        self._lock = FileLock(directory / "lock", thread_local=False)  # acquired on one thread, released on another
+        self._held = held or StateDirectory(directory)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="job-database")
         self._database = database or SqliteDatabase(directory / DATABASE)
         self._on_taken_over = on_taken_over
@@ -172,32 +171,17 @@ class JobStore:
 
     def take_directory(self) -> None:
         """Lock the directory for this process. Raises StateUnusable naming the process that holds it. Blocking."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.directory.chmod(0o700)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise StateUnusable(
-                f"{self.directory} is in use by {self._holder()}. Workers may share BASE_DIRECTORY; each needs a "
-                "STATE_DIRECTORY of its own, on a local disk"
-            ) from None
-        except OSError as error:
-            raise StateUnusable(
-                f"{self.directory} cannot be used: {error.strerror}; expected a directory that the worker's user may "
-                "write (STATE_DIRECTORY), on a local disk"
-            ) from None
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        (self.directory / "holder").write_text(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
-        (self.directory / "jobs").mkdir(exist_ok=True)
+        if not self._held.is_held:
+            self._held.take()
         try:
             self._database.check()
         except StateUnusable:
-            self._lock.release()
+            self._held.release()
             raise
 
     async def open(self) -> None:
         """Lock the directory, unless that is done, and load the jobs that have not ended. Raises StateUnusable."""
-        if not self._lock.is_locked:
+        if not self._held.is_held:
             await asyncio.to_thread(self.take_directory)
         await self._in_thread(self._load)
         self._writer = asyncio.create_task(self._write_groups(), name="job-writer")
@@ -213,7 +197,7 @@ class JobStore:
         await self._truncated()
         await self._in_thread(self._disconnect)
         self._thread.shutdown()
-        self._lock.release()
+        self._held.release()
 
     @property
     def problem(self) -> str:
@@ -580,11 +564,6 @@ class JobStore:
     def _disconnect(self) -> None:
         self._is_open = False
         self._database.close()
-
-    def _holder(self) -> str:
-        with contextlib.suppress(OSError):
-            return (self.directory / "holder").read_text()
-        return "another process"
 
     def _load(self) -> None:
         with self._database.readable():

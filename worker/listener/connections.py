@@ -15,6 +15,8 @@ from enum import Enum
 from typing import Final
 
 from worker.identity.loopback import is_loopback
+from worker.listener.open_files import fitting, num_open_files
+from worker.settings.environment import trusted_proxies
 from worker.settings.listener import ConnectionLimits
 
 PROBE_SLOTS: Final = 32
@@ -60,6 +62,11 @@ class Connection:
     def end_request(self, *, has_more: bool) -> None:
         """Record that a request was answered. `has_more`: further requests of this client are waiting."""
         self.is_idle = not has_more
+
+
+def connection_table(limits: ConnectionLimits) -> ConnectionTable:
+    """Return an empty table whose limits fit into the process's open files."""
+    return ConnectionTable(fitting(limits, num_open_files()), trusted_proxies())
 
 
 class ConnectionTable:
