@@ -53,6 +53,7 @@ def parts(*, has_gpu: bool, is_quick: bool, comfyui: Sequence[str], checkpoint: 
     repeats = "1" if is_quick else "3"
     found = [
         Part("engine_start", ("--repeats", repeats)),
+        Part("front_start", ("--repeats", repeats)),
         Part("node_cost", ("--repeats", repeats, "--sizes", "800")),
         Part("generate_sync", ("--requests", "50" if is_quick else "400")),
         Part("demo_speed", ("--rounds", repeats)),

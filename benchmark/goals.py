@@ -77,6 +77,7 @@ def gain(quality: str) -> Find:
 GOALS: Sequence[Goal] = (
     Goal("engine_start", "engine, from start to the first answer", "s", at("ours", "first_answer_seconds"), most=0.5),
     Goal("engine_start", "engine, from start to the first prompt", "s", at("ours", "first_prompt_seconds"), most=1.7),
+    Goal("front_start", "worker, from start to the first answer", "s", at("ours", "first_answer_seconds"), most=0.8),
     Goal(
         "node_cost", "a node of a fan of 799, cold", "µs", row({"way": "engine", "graph": "fan"}, "cold_us"), most=150
     ),

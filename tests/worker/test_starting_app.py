@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker.listener.starting_app import StartingApp
 
@@ -32,10 +32,13 @@ class Server:
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker")
 
     async def start(self) -> None:
-        async def send(message: object) -> None:
-            await self.sent.put(message["type"])  # type: ignore[index]
+        async def send(message: Message) -> None:
+            await self.sent.put(message["type"])
 
-        self.lifespan = asyncio.create_task(self.app({"type": "lifespan"}, self.received.get, send))
+        async def live() -> None:
+            await self.app({"type": "lifespan"}, self.received.get, send)
+
+        self.lifespan = asyncio.create_task(live())
         await self.received.put({"type": "lifespan.startup"})
         assert await self.sent.get() == "lifespan.startup.complete"
 
@@ -74,12 +77,14 @@ async def test_probes_are_answered_while_the_rest_waits_and_the_context_is_left_
 
 
 async def test_what_waits_is_refused_when_the_application_cannot_be_built() -> None:
+    problems: list[Exception] = []
+
     @asynccontextmanager
     async def build() -> AsyncIterator[ASGIApp]:
-        raise OSError("no room")
+        if not problems:
+            raise OSError("no room")
         yield echo
 
-    problems: list[Exception] = []
     server = Server(StartingApp(build, problems.append))
     await server.start()
     assert (await server.http.post("/generate", json={})).status_code == 503

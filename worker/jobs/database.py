@@ -19,6 +19,7 @@ from sqlalchemy import event
 
 from worker.errors import StateUnusable
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
+from worker.jobs.migrations.tables import create_tables
 from worker.outputs.options import OutputOptions
 
 HEAD_REVISION = "0007"
@@ -132,6 +133,9 @@ def open_engine(path: Path) -> sa.Engine:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
+    with engine.connect() as connection:
+        if not sa.inspect(connection).get_table_names():
+            create_tables(connection.connection.driver_connection)
     if _revision(engine) != HEAD_REVISION:
         engine.dispose()
         migrate_in_process(f"sqlite:///{path}", str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from worker.identity.caller import CUSTOMER_SCOPES, Identity
 from worker.jobs import database
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.jobs.migrations.__main__ import migrate
+from worker.jobs.migrations.tables import SCRIPT, script_of
 from worker.jobs.ownership import find_job, id_to_use
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow
@@ -116,3 +118,15 @@ def test_a_database_goes_back_to_the_tables_of_an_earlier_version_and_forth_agai
         assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar() == database.HEAD_REVISION
         assert connection.execute(sa.text("SELECT value FROM facts WHERE name = 'kept'")).scalar() == "yes"
     engine.dispose()
+
+
+def test_a_new_database_has_the_tables_that_its_migrations_make(tmp_path: Path) -> None:
+    made = tmp_path / "made.db"
+    database.open_engine(made).dispose()
+    script = SCRIPT.read_text(encoding="utf-8")
+    revision = script.rpartition("VALUES ('")[2].partition("'")[0]
+    migrated = tmp_path / "migrated.db"
+    database_of_revision(migrated, revision).dispose()
+    assert script == script_of(migrated), "python -m worker.jobs.migrations.tables writes it anew"
+    with sqlite3.connect(made) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(database.HEAD_REVISION,)]
