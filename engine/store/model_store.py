@@ -326,6 +326,10 @@ class ModelStore:
         """Read a text file (a configuration)."""
         return self.path_of(kind, name).read_text("utf-8", errors="replace")
 
+    def file_state(self, kind: str, name: str) -> FileState:
+        """Return the state that a file has now; a file of the same state has the same content."""
+        return _state_of(self.path_of(kind, name))
+
     def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
         """Return the tensors of a file that is not a network of its own (a LoRA).
 

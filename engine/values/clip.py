@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -58,8 +59,10 @@ class Clip(NetworkValue):
         other.apply_hooks_to_conds = self.apply_hooks_to_conds
         return other
 
-    def add_patches(self, patches: Any, strength_patch: float = 1.0, strength_model: float = 1.0) -> list[Any]:
-        return self.patcher.add_patches(patches, strength_patch, strength_model)
+    def add_patches(
+        self, patches: Any, strength_patch: float = 1.0, strength_model: float = 1.0, source: Hashable = None
+    ) -> list[Any]:
+        return self.patcher.add_patches(patches, strength_patch, strength_model, source)
 
     def get_key_patches(self) -> dict[str, list[object]]:
         return self.patcher.get_key_patches()

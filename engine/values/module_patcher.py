@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
@@ -16,6 +16,8 @@ from engine.values.patcher_registries import CALL_ON_CLONE, CALL_ON_LOAD, Patche
 from engine.values.sampling_options import SamplingOptions
 from engine.values.weight_handle import Network, WeightHandle, WeightPatch
 from engine.values.weight_moves import WeightMoves
+
+NO_PATCHES = uuid.UUID(int=0)
 
 
 def is_fixed(network: torch.nn.Module, key: str) -> bool:
@@ -142,13 +144,21 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
     # --- weights ---------------------------------------------------------------------------------------------------
 
     def add_patches(
-        self, patches: Mapping[Any, Any], strength_patch: float = 1.0, strength_model: float = 1.0
+        self,
+        patches: Mapping[Any, Any],
+        strength_patch: float = 1.0,
+        strength_model: float = 1.0,
+        source: Hashable = None,
     ) -> list[Any]:
         """Patch weights while this clone is in use. Keys are weight names or (name, offset[, function]).
 
         Returns the keys that name a weight of this network; the others are left out. Weights of modules that have
         further layers are returned but stay as they are, as in ComfyUI: tables of places, register tokens.
+
+        `source` identifies the content of the patches, whoever reads them: patches of the same sources and strengths,
+        in the same order, have the same `patches_uuid`. None for patches that nobody else can have.
         """
+        before = self.patches_uuid if self.patches else NO_PATCHES
         known = self.model.state_dict().keys()
         taken = []
         for entry, patch in patches.items():
@@ -160,8 +170,14 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
                 taken.append(entry)
                 if not is_fixed(self.model, key):
                     self.patches.setdefault(key, []).append((strength_patch, patch, strength_model, offset, function))
-        self.patches_uuid = uuid.uuid4()
+        self.patches_uuid = self._uuid_after(before, source, strength_patch, strength_model)
         return taken
+
+    def _uuid_after(self, before: object, source: Hashable, *strengths: float) -> uuid.UUID:
+        entry_id = getattr(self.weights, "entry_id", None)
+        if source is None or entry_id is None or not isinstance(before, uuid.UUID):
+            return uuid.uuid4()
+        return uuid.uuid5(before, repr((entry_id, source, strengths)))
 
     def patches_of_layers(self) -> dict[str, list[WeightPatch]]:
         """Return the patches of layers' weights, which alone are applied; those set by `patches` may be of others."""

@@ -124,12 +124,12 @@ class StepBatcher:
 
         Raises `Interrupted` for a run that is cancelled meanwhile.
         """
-        found = self._widths.get(evaluation.kind)
+        found = self._widths.get(evaluation.measured_as)
         if found is None:
             figures = self._computed(
                 lambda: measure_widths(evaluation, self._max_rows, self._wait_for_device, cancel.check)
             )
-            found = self._widths[evaluation.kind] = self.choose(figures, evaluation.num_rows)
+            found = self._widths[evaluation.measured_as] = self.choose(figures, evaluation.num_rows)
             log.info(
                 "widths of batches measured: shape=%s widths=%s reason=%s figures=%s",
                 list(evaluation.x.shape[1:]),
@@ -139,7 +139,7 @@ class StepBatcher:
             )
             while len(self._widths) > MAX_KINDS:
                 self._widths.popitem(last=False)
-        self._widths.move_to_end(evaluation.kind)
+        self._widths.move_to_end(evaluation.measured_as)
         return found
 
     def _computed(self, work: Callable[[], T]) -> T:
@@ -170,7 +170,7 @@ class StepBatcher:
 
     def _take_batch(self, group: list[Evaluation]) -> list[Evaluation]:
         """Take evaluations off the group, in their order, as many as the largest width has place for."""
-        widths = self._widths[group[0].kind]
+        widths = self._widths[group[0].measured_as]
         batch = [group.pop(0)]
         num_rows = batch[0].num_rows
         while group and num_rows + group[0].num_rows <= widths.most:
@@ -191,7 +191,7 @@ class StepBatcher:
 
     def _make(self, batch: Sequence[Evaluation]) -> None:
         """Make the evaluations in one batch, padded to a width in use."""
-        first, widths = batch[0], self._widths[batch[0].kind]
+        first, widths = batch[0], self._widths[batch[0].measured_as]
         num_rows = sum(item.num_rows for item in batch)
         width = widths.fitting(num_rows) if num_rows <= widths.most else num_rows
         missing = width - num_rows
@@ -213,9 +213,9 @@ class StepBatcher:
 
     def _make_each(self, batch: Sequence[Evaluation], error: BaseException) -> None:
         """Make each evaluation of a failed batch by itself, so that only the runs fail whose own evaluation fails."""
-        kind = batch[0].kind
+        key = batch[0].measured_as
         if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)) and len(batch) > 1:
-            self._widths[kind] = self._widths[kind].without(sum(item.num_rows for item in batch))
+            self._widths[key] = self._widths[key].without(sum(item.num_rows for item in batch))
         if len(batch) == 1:
             batch[0].error = error
             return

@@ -13,15 +13,18 @@ from engine.runtime.turns import Parked
 class Evaluation(Parked):
     """Evaluation of `model.apply_model(x, sigmas, **arguments)`, of one run.
 
-    `x` [B, C, h, w], `sigmas` [B]. Afterwards it has a `result` like `x`, or an `error`; neither if it was taken back.
+    `x` [B, C, h, w], `sigmas` [B]. Evaluations of one `kind` may be made together; those of the same `measured_as` take
+    as long, and the bits of their rows depend on the batch's size in the same way. Afterwards it has a `result` like
+    `x`, or an `error`; neither if it was taken back.
     """
 
     def __init__(
         self, kind: Hashable, patcher: Network, model: Network, x: torch.Tensor, sigmas: torch.Tensor,
-        arguments: OptionDict,
+        arguments: OptionDict, measured_as: Hashable = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.kind = kind
+        self.measured_as = kind if measured_as is None else measured_as
         self.patcher = patcher
         self.model = model
         self.x = x

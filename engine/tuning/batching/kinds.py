@@ -21,13 +21,10 @@ OPTIONS_OUTSIDE = ("wrappers", "callbacks", "easycache", *NETWORK_OPTIONS)
 CONSTANTS = (bool, int, float, str, type(None))
 
 
-def kind_of(
-    network_id: Hashable, model: Network, x: torch.Tensor, arguments: Options, options: Options
-) -> Hashable | None:
-    """Return what evaluations that fit into one batch have in common; None for one that has to be made by itself.
+def kind_of(model: Network, x: torch.Tensor, arguments: Options, options: Options) -> Hashable | None:
+    """Return what evaluations of one network that fit into one batch have in common; None for one made by itself.
 
-    `network_id` tells networks apart, with the way in which they are used; `arguments` are those of
-    `model.apply_model`, `options` the model options of the sampling run.
+    `arguments` are those of `model.apply_model`, `options` the model options of the sampling run.
     """
     inner = arguments[OPTIONS_KEY]
     if any(options.get(key) is not None for key in CUSTOM_CODE) or reaches_into_network(inner):
@@ -38,7 +35,7 @@ def kind_of(
     constants = _constants(inner)
     if described is None or constants is None:
         return None
-    return network_id, tuple(x.shape[1:]), x.dtype, str(x.device), described, constants
+    return tuple(x.shape[1:]), x.dtype, str(x.device), described, constants
 
 
 def reaches_into_network(inner: Options) -> bool:

@@ -80,11 +80,12 @@ class RunSharing:
     ) -> torch.Tensor | None:
         """Return the denoised latent, made with others' if some wait; None for one that the caller makes by itself."""
         way = self._ways[-1] if self._ways and self._batcher.turns.has_turn else None
-        kind = None if way is None else kind_of(way, model, x, arguments, options)
+        kind = None if way is None else kind_of(model, x, arguments, options)
         if kind is None:
             return None
         patcher = model.current_patcher
-        evaluation = Evaluation(kind, patcher, model, x, sigmas, arguments)
+        measured_as = (network_id_of(patcher), str(self._quality), kind)  # patches change neither times nor kernels
+        evaluation = Evaluation((way, kind), patcher, model, x, sigmas, arguments, measured_as)
         widths = self._batcher.widths_for(evaluation, self._cancel)
         if evaluation.num_rows > widths.most:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -30,8 +30,11 @@ def with_lora(
     lora: Mapping[str, torch.Tensor],
     strength_model: float,
     strength_clip: float,
+    source: Hashable = None,
 ) -> tuple[Model | None, Clip | None]:
     """Return clones that carry the LoRA. Keys that name a weight of neither are logged as a warning.
+
+    `source` identifies the content of a LoRA that others read too: runs with the same one share their steps.
 
     Raises ValueError for a LoRA of which no key does, unless it is one for text encoders and there is none.
     """
@@ -48,16 +51,23 @@ def with_lora(
     if misfit is not None:
         raise ValueError(f"lora_name: it is made for another model; got {misfit}, as LoRAs for {_label(model)} have it")
     taken: set[Any] = set()
+    if source is not None:  # the names in a LoRA are looked up in both networks
+        source = (source, *(None if item is None else _entry_id(item) for item in (model, clip)))
     if model is not None:
         model = model.clone()
-        taken |= set(model.add_patches(patches, strength_model))
+        taken |= set(model.add_patches(patches, strength_model, source=source))
     if clip is not None:
         clip = clip.clone()
-        taken |= set(clip.add_patches(patches, strength_clip))
+        taken |= set(clip.add_patches(patches, strength_clip, source=source))
     for name in patches:
         if name not in taken:
             log.warning("NOT LOADED %s", name)
     return model, clip
+
+
+def _entry_id(value: Model | Clip) -> object:
+    patcher = value.patcher if isinstance(value, Clip) else value
+    return getattr(patcher.weights, "entry_id", None)
 
 
 def _unfit(model: Model | None, lora: Mapping[str, torch.Tensor]) -> str:
@@ -92,9 +102,9 @@ def lora_loader(
     applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
     if strength_model == 0 and strength_clip == 0:
         return model, clip
-    patched, patched_clip = with_lora(
-        model, clip, context.models.tensors("loras", lora_name), strength_model, strength_clip
-    )
+    source = context.models.file_state("loras", lora_name)
+    tensors = context.models.tensors("loras", lora_name)
+    patched, patched_clip = with_lora(model, clip, tensors, strength_model, strength_clip, source)
     assert patched is not None and patched_clip is not None
     return patched, patched_clip
 
@@ -107,7 +117,9 @@ def lora_loader_model_only(
     applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
     if strength_model == 0:
         return model
-    patched, _ = with_lora(model, None, context.models.tensors("loras", lora_name), strength_model, 0.0)
+    source = context.models.file_state("loras", lora_name)
+    tensors = context.models.tensors("loras", lora_name)
+    patched, _ = with_lora(model, None, tensors, strength_model, 0.0, source)
     assert patched is not None
     return patched
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,50 @@ def test_a_latent_has_the_same_bits_whichever_company_it_has(engine: Engine) -> 
     assert engine.batcher is not None
     if any(widths.most >= 4 for widths in engine.batcher.widths_in_use):  # else this processor has none with equal bits
         assert num_evaluations > engine.batch_figures.batches - before[1], "nothing was shared"
+
+
+def with_lora(seed: int, strength: float = 0.7) -> Prompt:
+    prompt = workflow(second=None, lora=strength, control=False, size=96)
+    del prompt["21"], prompt["10"]
+    prompt["9"]["inputs"].update(seed=seed, steps=3)
+    return prompt
+
+
+def begun_together(engine: Engine, prompts: Sequence[Prompt]) -> list[Future[RunResult]]:
+    """Submit prompts of which the first waits before its first node until all the others want the turn."""
+    assert engine.batcher is not None
+    turns, deadline = engine.batcher.turns, time.monotonic() + 60
+
+    def on_event(event: Event) -> None:
+        while turns.num_ready < len(prompts) - 1 and not begun.is_set():
+            assert time.monotonic() < deadline, "the other runs have not begun"
+            time.sleep(0.01)
+        begun.set()
+
+    begun = threading.Event()
+    checked = engine.check(prompts[0])
+    first = engine.submit(RunRequest("first", checked.prompt, checked.outputs), on_event)
+    return [first, *(submit(engine, prompt) for prompt in prompts[1:])]
+
+
+def test_runs_with_the_same_lora_share_and_draw_what_they_draw_alone(engine: Engine) -> None:
+    prompts = [with_lora(61), with_lora(62)]
+    alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
+    before = (engine.batch_figures.evaluations, engine.batch_figures.batches)
+    together = latents(engine, begun_together(engine, prompts))
+    assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
+    assert engine.batcher is not None
+    num_evaluations = engine.batch_figures.evaluations - before[0]
+    if any(widths.most >= 4 for widths in engine.batcher.widths_in_use):  # else this processor has none with equal bits
+        assert num_evaluations > engine.batch_figures.batches - before[1], "nothing was shared"
+
+
+def test_runs_with_a_lora_of_other_strengths_draw_what_they_draw_alone(engine: Engine) -> None:
+    prompts = [with_lora(63, 0.7), with_lora(63, 0.3), with_lora(63, 0.0)]
+    alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
+    together = latents(engine, begun_together(engine, prompts))
+    assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
+    assert not torch.equal(alone[0], alone[1])
 
 
 def test_one_at_a_time_draws_the_same_within_the_tolerance(engine: Engine, base: Path) -> None:
