@@ -468,7 +468,7 @@ class Engine:
                 self.memory.device.computing(),
                 self.sampling.active(),
                 self.tuner.running(quality) as usage,
-                sharing_active(None if self.batcher is None else RunSharing(self.batcher, quality, cancel)),
+                sharing_active(None if self.batcher is None else RunSharing(self.batcher, usage, cancel)),
                 recording_active(self._recorder(request)),
                 asyncio.Runner(loop_factory=self._loop_factory()) as runner,
             ):

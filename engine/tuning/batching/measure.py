@@ -15,6 +15,7 @@ from engine.errors import Interrupted
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
 from engine.tuning.batching.widths import WidthFigure, affordable, candidates
+from engine.tuning.workload import relative_error
 
 MEMORY_MARGIN = 1.5  # how many times the estimate has to be free, as in guidance
 BUDGET_SECONDS = 20.0  # for all widths by estimate; no further one is begun after that time
@@ -48,6 +49,7 @@ class _Measurement:
         self._wait_for_device = wait_for_device
         self._check_cancelled = check_cancelled
         self._now = now
+        self._plain = sample.x  # until the sample is evaluated by itself
 
     def figures(self, max_rows: int) -> list[WidthFigure]:
         widths = self._affordable([width for width in candidates(max_rows) if self._fits(width)])
@@ -64,10 +66,11 @@ class _Measurement:
             if made is None:
                 break
             found, seconds, is_steady = made
+            error = relative_error(found[: self._sample.num_rows], self._plain)
             bits = next((number for number, item in enumerate(known) if torch.equal(item, found)), len(known))
             if bits == len(known):
                 known.append(found)
-            figures.append(WidthFigure(width, seconds, bits if is_steady else None))
+            figures.append(WidthFigure(width, seconds, bits if is_steady else None, error))
         return figures
 
     def _fits(self, width: int) -> bool:
@@ -85,7 +88,7 @@ class _Measurement:
             timed = self._unless_it_fails(partial(self._timed, sample.x, sample.sigmas, sample.arguments), own_rows)
             if timed is None:
                 return []
-            seconds = timed[1]
+            self._plain, seconds = timed
             left = affordable(widths, own_rows, seconds / own_rows, BUDGET_SECONDS)
             if left == widths:
                 break

@@ -13,6 +13,9 @@ from engine.tuning.batching.batcher import StepBatcher
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import kind_of
 from engine.tuning.quality import Quality
+from engine.tuning.run import Usage
+
+SHARED_STEPS = "shared_steps"  # among the strategies that a run used
 
 
 class RunSharing:
@@ -20,11 +23,13 @@ class RunSharing:
 
     Its evaluations join those of other runs that use the same network in the same way. A run keeps the turn while it
     samples where it cannot share: with the quality `exact`, parts of the network replaced, hooks, or within sampling.
+    `usage` records that its steps were made in batches, with their error.
     """
 
-    def __init__(self, batcher: StepBatcher, quality: Quality, cancel: CancelToken) -> None:
+    def __init__(self, batcher: StepBatcher, usage: Usage, cancel: CancelToken) -> None:
         self._batcher = batcher
-        self._quality = quality
+        self._usage = usage
+        self._quality = usage.quality
         self._cancel = cancel
         self._ways: list[Hashable | None] = []  # of the sampling in progress, the innermost last; None: by itself
         self._parked: Evaluation | None = None
@@ -89,6 +94,7 @@ class RunSharing:
         widths = self._batcher.widths_for(evaluation, self._cancel)
         if evaluation.num_rows > widths.most:
             return None
+        self._usage.add((SHARED_STEPS,), widths.error)
         self._parked = evaluation
         try:
             self._batcher.turns.park(evaluation, self._batcher.evaluate)

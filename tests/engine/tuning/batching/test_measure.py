@@ -37,8 +37,9 @@ class CountingNetwork:
 
 
 def measured_widths(network: CountingNetwork, own_rows: int = 2, max_rows: int = 16) -> list[int]:
-    sample = Evaluation("kind", network, network, torch.rand(own_rows, 3), torch.ones(own_rows), {})
-    sample.arguments = {"transformer_options": {}}
+    sample = Evaluation(
+        "kind", network, network, torch.rand(own_rows, 3), torch.ones(own_rows), {"transformer_options": {}}
+    )
     figures = measure_widths(sample, max_rows, lambda: None, lambda: None, lambda: network.now)
     return [figure.width for figure in figures]
 

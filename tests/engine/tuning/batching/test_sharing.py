@@ -16,7 +16,7 @@ import torch
 
 from engine import Engine, EngineSettings, RunRequest, RunResult
 from engine.errors import OutOfMemory
-from engine.events import Event, NodeFinished, NodeProgress, RunFailed
+from engine.events import Event, NodeFinished, NodeProgress, RunFailed, TuningUsed
 from engine.runtime.turns import Turns
 from engine.tuning.batching.batcher import StepBatcher
 from engine.tuning.batching.evaluation import Evaluation
@@ -31,7 +31,8 @@ def widest_set(figures: Sequence[WidthFigure], own_rows: int) -> Widths:
     steady = [item for item in figures if item.bits is not None]
     sizes = Counter(item.bits for item in steady)
     bits = max((item.bits for item in steady if item.width >= 4), key=lambda number: sizes[number], default=None)
-    return Widths(tuple(item.width for item in figures if bits is not None and item.bits == bits))
+    used = [item for item in figures if bits is not None and item.bits == bits]
+    return Widths(tuple(item.width for item in used), error=max((item.error for item in used), default=0.0))
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +135,8 @@ def test_runs_with_the_same_lora_share_and_draw_what_they_draw_alone(engine: Eng
     before = (engine.batch_figures.evaluations, engine.batch_figures.batches)
     together = latents(engine, begun_together(engine, prompts))
     assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
-    assert engine.batcher is not None
     num_evaluations = engine.batch_figures.evaluations - before[0]
-    if any(widths.most >= 4 for widths in engine.batcher.widths_in_use):  # else this processor has none with equal bits
+    if num_evaluations:  # else this processor has no widths with equal bits
         assert num_evaluations > engine.batch_figures.batches - before[1], "nothing was shared"
 
 
@@ -153,6 +153,18 @@ def test_one_at_a_time_draws_the_same_within_the_tolerance(engine: Engine, base:
     with Engine(EngineSettings(base_directory=base, cpu=True)) as other:
         (by_itself,) = latents(other, [submit(other, plain(11, steps=3))])
     assert torch.linalg.vector_norm(shared - by_itself) < 1e-4 * torch.linalg.vector_norm(by_itself)
+
+
+def test_a_run_reports_that_its_steps_were_shared_and_their_error(engine: Engine) -> None:
+    events: list[Event] = []
+    before = engine.batch_figures.evaluations
+    latents(engine, [submit(engine, plain(14), events=events, quality="same")])
+    is_shared = engine.batch_figures.evaluations > before  # else this processor has no widths with equal bits
+    (used,) = [event for event in events if isinstance(event, TuningUsed)]
+    assert used.strategies == (("shared_steps",) if is_shared else ()) and 0 <= used.error < 1e-4
+    events.clear()
+    latents(engine, [submit(engine, plain(14), events=events, quality="exact")])
+    assert [event.strategies for event in events if isinstance(event, TuningUsed)] == [()]
 
 
 def test_the_engine_names_the_prompt_that_computes(engine: Engine) -> None:
