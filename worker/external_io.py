@@ -12,6 +12,8 @@ from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.inputs.uploads import UploadedFiles
+from worker.jobs.checkpoint_copies import S3Checkpoints
+from worker.jobs.checkpoints import JobCheckpoints
 from worker.jobs.delivered_outputs import DeliveredOutputs
 from worker.jobs.fetched_inputs import FOLDER, FetchedInputs
 from worker.json_values import JsonObject
@@ -20,7 +22,7 @@ from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.put import KEY, PutUploader
 from worker.outputs.webhook import WebhookSender
 from worker.s3.stores import S3Stores
-from worker.s3.targets import find_missing_bucket, find_missing_key, find_write_problem
+from worker.s3.targets import choose_target, find_missing_bucket, find_missing_key, find_write_problem
 from worker.settings.settings import Settings
 
 
@@ -54,6 +56,15 @@ class ExternalIo:
         )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config(), own_key)
+
+    def build_checkpoints(self, settings: Settings) -> JobCheckpoints | None:
+        """Return the owner of jobs' checkpoints, None where there are none."""
+        config = settings.checkpoints
+        if not config.seconds:
+            return None
+        target = choose_target(None, settings.s3) if config.store == "s3" else None
+        copies = None if target is None else S3Checkpoints(self._stores, target)
+        return JobCheckpoints(settings.checkpoint_directory, config.seconds, copies)
 
     def check_webhook_url(self, url: str) -> None:
         """Check a webhook's URL. Raises RequestRejected for an address that cannot be a webhook's."""

@@ -146,6 +146,7 @@ class Front:
             self._model_metrics,
             self._forget_choices,
         )
+        self._checkpoints = self._external_io.build_checkpoints(settings)
         self._tracer = build_tracer(settings.tracing)
         self._spans = JobSpans(self._tracer)
         sender = self._external_io.webhook_sender
@@ -341,6 +342,7 @@ class Front:
             job_log=JobLog(self._prompt_texts, has_prompts=settings.log.has_prompts),
             spans=self._spans,
             models=self._models,
+            checkpoints=self._checkpoints,
         )
 
     def _build_intake(self) -> Intake | None:
@@ -421,6 +423,7 @@ class Front:
             [client.folders.temp for client in self.services.pool.clients if client.folders is not None],
             self.services.removal,
             self._assets.forget_unused,
+            None if self._checkpoints is None else self._checkpoints.forget_old,
         )
 
     def _link_key(self) -> bytes:
@@ -597,6 +600,8 @@ class Front:
         await self._outbox.stop()
         await self._fleet.stop(is_immediate=self.services.pipeline.has_drain_ended)
         await self.services.platform.close()
+        if self._checkpoints is not None:
+            await self._checkpoints.close()
         await self._external_io.close()
         await self._models.close()
         self._spans.close()

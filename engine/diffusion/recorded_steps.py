@@ -21,6 +21,7 @@ from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MO
 
 BELOW_RECORD = (CALC_COND_BATCH, APPLY_MODEL, DIFFUSION_MODEL)  # wrappers that a recorded answer leaves out
 OWN_CODE = "engine."
+REMEMBERING = "engine.diffusion.step_cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,8 @@ def obstacle_to_record(options: Options, conditions: Sequence[Sequence[Condition
         return "conditions have hooks, which follow the steps"
     inner = options.get("transformer_options", {})
     for kind in BELOW_RECORD:
-        if any(inner.get("wrappers", {}).get(kind, {}).values()):
+        wrappers = [wrapper for found in inner.get("wrappers", {}).get(kind, {}).values() for wrapper in found]
+        if any(not _is_own(wrapper) or _module_of(wrapper) == REMEMBERING for wrapper in wrappers):
             return f"the model has wrappers of {kind}"
     wrapper = options.get("model_function_wrapper")
     patches = [patch for found in inner.get("patches", {}).values() for patch in found]
@@ -123,5 +125,8 @@ def obstacle_to_record(options: Options, conditions: Sequence[Sequence[Condition
 
 
 def _is_own(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return str(module).startswith(OWN_CODE)
+    return _module_of(function).startswith(OWN_CODE)
+
+
+def _module_of(function: Any) -> str:
+    return str(getattr(function, "__module__", None) or type(function).__module__)

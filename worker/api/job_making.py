@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarge
 from worker.jobs.job_models import page_of
 from worker.jobs.page_workflow import with_overrides
 from worker.jobs.prompt_work import PromptWork
-from worker.jobs.random_values import resolve
+from worker.jobs.random_values import repeatable, resolve
 from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
@@ -142,6 +142,13 @@ def quality_of(given: GenerateInput) -> QualityName:
     return asked or DEFAULT_QUALITY
 
 
+def _draws(parsed: ParsedRequest, name: JobName) -> Callable[[], int]:
+    """Return the draws for `__RANDOM_INT__`. A broker's job, which may come to several workers, has the same at all."""
+    if not parsed.receipt:
+        return lambda: secrets.randbelow(_RANDOM_BOUND)
+    return repeatable(name.job_id, _RANDOM_BOUND)
+
+
 def _extra_data(given: GenerateInput) -> dict[str, Any]:
     """Return the extra data of a request; a page's workflow is in it, as the page itself sends it."""
     if given.extra_data:
@@ -180,7 +187,7 @@ async def _prompt_checked_by(
         is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
         if is_of_modifier:
             await services.prompt_rules.check_size(prompt)
-        prompt = await off_loop(is_large, resolve, prompt, lambda: secrets.randbelow(_RANDOM_BOUND))
+        prompt = await off_loop(is_large, resolve, prompt, _draws(parsed, name))
         await services.prompt_rules.check(prompt, object_info, is_of_modifier=is_of_modifier)
         check = partial(services.inputs.check, engine_checks_links=engine.has_check)
         await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())

@@ -93,6 +93,7 @@ def engine_command(
     flags += precision_flags(launch.precision, processor_flags, given)
     flags += limit_flags(launch.sandbox) if is_sandboxed else []
     flags += tuning_flags(launch, given)
+    flags += checkpoint_flags(launch, given)
     if launch.runs_at_once > 1 and not any(flag.startswith(RUNS_FLAG) for flag in given):
         flags += [RUNS_FLAG, str(launch.runs_at_once)]
     return EngineCommand(
@@ -127,6 +128,13 @@ def tuning_flags(launch: EngineLaunch, given: Sequence[str]) -> list[str]:
     return flags
 
 
+def checkpoint_flags(launch: EngineLaunch, given: Sequence[str]) -> list[str]:
+    if launch.checkpoint_directory is None or any(flag.startswith("--checkpoint-") for flag in given):
+        return []
+    seconds = f"{launch.checkpoint_seconds:g}"
+    return ["--checkpoint-directory", str(launch.checkpoint_directory), "--checkpoint-seconds", seconds]
+
+
 def limit_flags(config: SandboxConfig) -> list[str]:
     limits = {
         "processes": config.max_processes,
@@ -141,6 +149,7 @@ def _sandbox(
 ) -> Sandbox:
     base, config = launch.base_directory, launch.sandbox
     named = [Path(flag) for flag in given if flag.startswith("/")]  # such as --extra-model-paths-config
+    checkpoints = () if launch.checkpoint_directory is None else (launch.checkpoint_directory,)
     own = (base / "models", base / "custom_nodes", base / "extra_model_paths.yaml")
     return Sandbox(
         config.level,
@@ -150,7 +159,7 @@ def _sandbox(
             home=temp / "home",
             input=places["input"],
             readable=(*own, *named, *config.readable),
-            writable=(places["output"], temp),
+            writable=(places["output"], temp, *checkpoints),
             hidden=launch.hidden,
         ),
     )

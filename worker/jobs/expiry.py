@@ -50,6 +50,7 @@ class Expiry:
         temporary_folders: Sequence[Path],
         removal: JobRemoval,
         forget_assets: Callable[[int], Awaitable[None]] | None = None,
+        forget_checkpoints: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._outbox = outbox
@@ -59,6 +60,7 @@ class Expiry:
         self._temporary_folders = temporary_folders
         self._removal = removal
         self._forget_assets = forget_assets
+        self._forget_checkpoints = forget_checkpoints
         self._measured: dict[str, JobFolder] = {}  # folders of ended jobs, which do not change any more
 
     async def run_forever(self) -> None:
@@ -87,6 +89,8 @@ class Expiry:
         await self._inputs.forget_unused(before, config.input_max_bytes)
         if self._forget_assets is not None:
             await self._forget_assets(int(before * 1000))
+        if self._forget_checkpoints is not None:
+            await self._forget_checkpoints()
         for folder in self._temporary_folders:
             await asyncio.to_thread(remove_older, folder, now - TEMPORARY_SECONDS)
         if not any(job.is_at_engine or job.state is JobState.GENERATING for job in self._store.jobs.values()):

@@ -40,6 +40,7 @@ from worker.errors import (
     StateUnusable,
     WorkerError,
 )
+from worker.jobs.checkpoints import JobCheckpoints
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.job_log import JobLog
@@ -133,6 +134,7 @@ class Pipeline:
         job_log: JobLog | None = None,
         spans: JobSpans | None = None,
         models: JobModels | None = None,
+        checkpoints: JobCheckpoints | None = None,
         on_accepted: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.feed = JobFeed()
@@ -141,6 +143,7 @@ class Pipeline:
         self._pool = pool
         self._inputs = inputs
         self._models = models
+        self._checkpoints = checkpoints
         self._outputs = outputs
         self._limits = limits
         self._make_webhook = make_webhook
@@ -465,20 +468,28 @@ class Pipeline:
             except EngineUnreachable as error:
                 raise EngineLost(error.message) from None
             job.began_at = began = time.monotonic()
-            outcome = await engine.run(
-                prompt,
-                job.prompt_id,
-                lambda kind, data: self._on_message(job, kind, data),
-                timeout_seconds=min(self._limits.job_timeout_seconds, job.request.timeout_seconds or math.inf),
-                extra_data={**job.request.extra, **self._inputs.scope(prompt, engine), **_drawing_of(job, engine)},
-                is_there=holder is not None,
-                traceparent=self._spans.traceparent_of(job),
-                on_preview=partial(self._on_preview, job) if job.request.wants_previews else None,
-            )
+            extra = {**job.request.extra, **self._inputs.scope(prompt, engine), **_drawing_of(job, engine)}
+            async with self._checkpoint(job, engine) as checkpoint:
+                outcome = await engine.run(
+                    prompt,
+                    job.prompt_id,
+                    lambda kind, data: self._on_message(job, kind, data),
+                    timeout_seconds=min(self._limits.job_timeout_seconds, job.request.timeout_seconds or math.inf),
+                    extra_data={**extra, **checkpoint},
+                    is_there=holder is not None,
+                    traceparent=self._spans.traceparent_of(job),
+                    on_preview=partial(self._on_preview, job) if job.request.wants_previews else None,
+                )
             self._started(job, began)  # unless a message has reported it
             job.is_at_engine = False
             job.run_seconds = time.monotonic() - max(began, job.began_at)
             return outcome, engine
+
+    def _checkpoint(self, job: Job, engine: EngineClient) -> contextlib.AbstractAsyncContextManager[JsonObject]:
+        """Return the context that yields the fields of a job's checkpoint, none for an engine that is foreign."""
+        if self._checkpoints is None or not engine.has_check:
+            return contextlib.nullcontext({})
+        return self._checkpoints.of(job)
 
     async def _engine_with(self, prompt_id: str) -> EngineClient | None:
         """Return the engine that has a prompt which may have been sent before.
@@ -542,6 +553,8 @@ class Pipeline:
             await self._store_end(job, kept)
         if not job.outputs:
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job.id), True)
+        if self._checkpoints is not None and not job.is_handed_back:
+            await self._checkpoints.remove(job)
         self._tasks.pop(job.id, None)
         self._log.ended(job)
         self._spans.ended(job)

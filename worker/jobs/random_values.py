@@ -1,12 +1,19 @@
-"""Substitution of `__RANDOM_INT__` in a prompt: done once and stored, so that a retry makes the same picture. Pure."""
+"""Substitution of `__RANDOM_INT__` in a prompt: done once and stored, so that a retry makes the same picture."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from typing import Any
 
 RANDOM_INT = "__RANDOM_INT__"
+
+
+def repeatable(job_id: str, bound: int) -> Callable[[], int]:
+    """Return the draws of a job that another worker may get too: there they are the same."""
+    generator = random.Random(job_id)  # noqa: S311 - seeds of pictures
+    return lambda: generator.randrange(bound)
 
 
 def resolve(value: Any, draw: Callable[[], int]) -> Any:

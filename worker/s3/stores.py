@@ -36,6 +36,7 @@ MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
 PIECE_BYTES = 256 * 1024  # of a file, read and sent at a time
 ABORT_SECONDS = 10.0
+KEYS_A_PAGE = 100  # what an answer may hold is bounded
 BACKOFF = Backoff(first_seconds=0.5, longest_seconds=10.0)
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 OTHER_REGION_STATUSES = frozenset({301, 302, 307, 400})
@@ -46,6 +47,7 @@ _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d{1,2}")
 _PLACE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _BODY_REGION = re.compile(rb"<Region>([a-z0-9-]{1,32})</Region>")
+_KEY = re.compile(rb"<Key>([^<]{1,4096})</Key>")
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]{1,2048})</UploadId>")
 
 MakeBody = Callable[[], bytes | AsyncIterator[bytes]]
@@ -135,6 +137,21 @@ class S3Stores:
         parameters = {"Key": key, "ContentType": media_type}
         body = _bytes_of(path, 0, size_bytes)
         await self._ask(target, _Call("put_object", "PUT", parameters, headers, body))
+
+    async def keys(self, target: S3Target, prefix: str) -> list[str]:
+        """Return the keys that begin so, in their order. Raises StoreFailed, AddressRefused, HostUnknown."""
+        found: list[str] = []
+        while True:
+            after = {"StartAfter": found[-1]} if found else {}
+            call = _Call("list_objects_v2", "GET", {"Prefix": prefix, "MaxKeys": KEYS_A_PAGE, **after})
+            page = [html.unescape(key.decode()) for key in _KEY.findall(await self._ask(target, call))]
+            found += page
+            if len(page) < KEYS_A_PAGE:
+                return found
+
+    async def remove(self, target: S3Target, key: str) -> None:
+        """Remove an object; one that is not there is no error. Raises StoreFailed, AddressRefused, HostUnknown."""
+        await self._ask(target, _Call("delete_object", "DELETE", {"Key": key}))
 
     async def link(self, target: S3Target, key: str, seconds: int) -> str:
         """Return a presigned link to an object. Raises StoreFailed."""

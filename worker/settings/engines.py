@@ -130,7 +130,7 @@ class EngineLaunch(EngineSettings):
 
     `private_directory` is the front's own, for sockets and the token; None: a temporary one. `hidden` are files and
     folders of the front's secrets. `tuning` is TUNING, `compiled_directory` where compiled code of an engine outside of
-    the sandbox is kept.
+    the sandbox is kept. `checkpoint_directory` None: engines record nothing.
     """
 
     base_directory: Path
@@ -139,6 +139,8 @@ class EngineLaunch(EngineSettings):
     private_directory: Path | None = None
     tuning: str = "auto"
     compiled_directory: Path | None = None
+    checkpoint_directory: Path | None = None
+    checkpoint_seconds: float = 0.0
     sandbox: SandboxConfig = SandboxConfig()
     hidden: tuple[Path, ...] = ()
     log_level: str = ""

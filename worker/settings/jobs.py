@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS
 from worker.settings.section import (
     GIB,
+    LOWER,
     MIB,
     CommaList,
     NaturalInt,
@@ -58,6 +60,22 @@ class PipelineSettings(Section):
 
     drain_seconds: Annotated[Seconds, env("DRAIN_TIMEOUT")] = 30.0
     """Seconds that running jobs get to end when the worker is stopped."""
+
+
+class CheckpointSettings(Section):
+    """Checkpoints of running jobs. `directory` None: `checkpoints` in the state directory."""
+
+    seconds: Annotated[Seconds, env("CHECKPOINT_SECONDS")] = 0.0
+    """Seconds of sampling between two checkpoints of a job, from which it goes on after the loss of its engine or
+    worker ([checkpoints](checkpoints.md)); 0: none."""
+
+    directory: Annotated[Path | None, env("CHECKPOINT_DIRECTORY")] = None
+    """Folder of checkpoints. Workers that share it go on with each other's jobs. Empty: `checkpoints` in
+    `STATE_DIRECTORY`."""
+
+    store: Annotated[Literal["folder", "s3"], LOWER, env("CHECKPOINT_STORE")] = "folder"
+    """`folder`: checkpoints stay in their folder. `s3`: they are copied to the bucket of the outputs too, below
+    `darkroom-checkpoints/`, where any worker finds them."""
 
 
 class RetentionConfig(Section):

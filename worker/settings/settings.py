@@ -28,6 +28,7 @@ from worker.settings.engines import EngineLaunch, EngineSettings, SandboxConfig,
 from worker.settings.gateway import GatewayConfig
 from worker.settings.jobs import (
     CallerLimits,
+    CheckpointSettings,
     NodePolicyConfig,
     PipelineSettings,
     PromptLimits,
@@ -107,6 +108,8 @@ class Settings(BaseSettings):
     """Queue"""
     pipeline: PipelineSettings = PipelineSettings()
     """Stages of jobs"""
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    """Checkpoints of jobs"""
     retention: RetentionConfig = RetentionConfig()
     """Retention"""
     prompts: PromptLimits = PromptLimits()
@@ -168,6 +171,12 @@ class Settings(BaseSettings):
             raise ValueError("AUTOSCALER: vast needs MASTER_TOKEN and CONTAINER_ID")
         if self.autoscaler.name == "runpod" and not self.runpod.get_job_url.get_secret_value():
             raise ValueError("AUTOSCALER: runpod needs RUNPOD_WEBHOOK_GET_JOB")
+        return self
+
+    @model_validator(mode="after")
+    def _checkpoints_have_a_bucket(self) -> Settings:
+        if self.checkpoints.seconds and self.checkpoints.store == "s3" and self.s3.missing_names:
+            raise ValueError(f"CHECKPOINT_STORE: s3 needs {', '.join(self.s3.missing_names)}")
         return self
 
     @model_validator(mode="after")
@@ -279,6 +288,11 @@ class Settings(BaseSettings):
             has_store=not self.s3.missing_names,
         )
 
+    @property
+    def checkpoint_directory(self) -> Path:
+        """Folder in which engines record the sampling of jobs."""
+        return (self.checkpoints.directory or self.folders.state_path / "checkpoints").absolute()
+
     def engine_launch(self) -> EngineLaunch:
         """Return the configuration for the connection to engines or their start."""
         return EngineLaunch(
@@ -289,6 +303,8 @@ class Settings(BaseSettings):
             private_directory=self.folders.state_path / "engine",
             tuning=self.benchmark.tuning,
             compiled_directory=(self.folders.state_path / "compiled").absolute(),
+            checkpoint_directory=self.checkpoint_directory if self.checkpoints.seconds else None,
+            checkpoint_seconds=self.checkpoints.seconds,
             sandbox=self.sandbox,
             hidden=self._secret_paths(),
             log_level=self.log.effective_level if self.log.effective_level != "info" else "",
