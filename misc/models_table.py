@@ -95,10 +95,8 @@ def models_tables(of: Iterable[ModelFamily]) -> str:
 def _runs(family: ModelFamily) -> str:
     variants = ", ".join(f"`{name}`" for name in family.variants if name) or "–"
     default = family.default
-    draws = (
-        f"{default.width}x{default.height}, {default.steps} steps, cfg {default.cfg:g},"
-        f" {default.sampler_name}, {default.scheduler}"
-    )
+    size = f"{default.width}x{default.height}" if default.seconds is None else f"{default.seconds:g} s"
+    draws = f"{size}, {default.steps} steps, cfg {default.cfg:g}, {default.sampler_name}, {default.scheduler}"
     return f"| `{family.name}` {family.label} | {variants} | {num_cases(family) or '–'} | {draws} |"
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.architectures.frozen_norm import FrozenBatchNorm
 from engine.architectures.latent_unet import UnetModel
+from engine.architectures.weight_norm import WeightNorm
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.saved_layout import denoiser_tensors, description, text_tensors, vae_tensors, vocabulary_tensors
 from engine.families.base import ModelFamily
@@ -26,8 +27,10 @@ from engine.text.clip_encoding import TextEncoderSet
 
 # Layers that end a residual branch: small, so that depth does not make activations grow.
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")
+NORMED_BRANCH_END = "layers.3"  # of residual units of sounds
 BRANCH_GAIN = 0.3
-FACTORS = ("std-of-means", "timestep_scale_multiplier")  # parameters that something is divided by or multiplied with
+# Parameters that something is divided by or multiplied with.
+FACTORS = ("std-of-means", "timestep_scale_multiplier", "gamma")
 
 
 def random_networks(
@@ -84,6 +87,9 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
                 parameter.fill_(1.0) if is_factor else parameter.zero_()
         if isinstance(module, FrozenBatchNorm):
             module.running_var.fill_(1.0)
+        if isinstance(module, WeightNorm):
+            _draw_normed(module, BRANCH_GAIN if name.endswith(NORMED_BRANCH_END) else 1.0, generator)
+            continue
         weight = getattr(module, "weight", None)
         if not isinstance(weight, torch.Tensor):
             continue
@@ -97,6 +103,16 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
         bias = getattr(module, "bias", None)
         if isinstance(bias, torch.Tensor):
             bias.zero_()
+
+
+def _draw_normed(module: WeightNorm, gain: float, generator: torch.Generator) -> None:
+    """Set a weight of a direction and a length to Gaussian noise of variance gain^2 / fan-in, and its bias to zero."""
+    direction = module.weight_v
+    direction.normal_(0.0, gain / math.sqrt(direction[0].numel()), generator=generator)
+    dims = tuple(range(1, direction.ndim))
+    module.weight_g.copy_(torch.linalg.vector_norm(direction.float(), dim=dims, keepdim=True))
+    if module.bias is not None:
+        module.bias.zero_()
 
 
 @torch.no_grad()

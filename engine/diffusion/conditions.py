@@ -263,7 +263,7 @@ def with_model_inputs(
     arguments = {**extra, **condition}
     arguments["device"] = device
     arguments["noise"] = noise
-    arguments.setdefault("width", noise.shape[3] * 8)
+    arguments.setdefault("width", noise.shape[3] * 8 if noise.ndim > 3 else None)
     arguments.setdefault("height", noise.shape[2] * 8)
     arguments.setdefault("prompt_type", side)
     return {**condition, "model_conds": {**condition["model_conds"], **model.extra_conds(**arguments)}}

@@ -227,5 +227,9 @@ class EdmContinuous(ContinuousEdmSchedule, Edm):
     """A network of any noise level with the preconditioning of Karras et al. 2022."""
 
 
+class VContinuous(ContinuousVSchedule, VPrediction):
+    """A network of any noise level that predicts v and takes the angle between picture and noise."""
+
+
 class EdmVContinuous(ContinuousEdmSchedule, VPrediction):
     """A network of any noise level that predicts v."""

@@ -342,10 +342,14 @@ class Guider:
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
     """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape.
 
-    For a latent of videos `[B, C, F, h, w]` the masks of a batch are those of the frames of a video.
+    For a latent of videos `[B, C, F, h, w]` the masks of a batch are those of the frames of a video. For one of sounds
+    `[B, C, L]` a mask `[B, 1, L]` is along time, as is a picture's from left to right, by the mean of its rows.
     """
     plane = noise_mask.shape[-2:]
-    if len(shape) == 5:
+    if len(shape) == 3:
+        along = noise_mask.mean(dim=2) if noise_mask.ndim == 4 else noise_mask.reshape(-1, *plane)
+        mask = torch.nn.functional.interpolate(along, size=tuple(shape[2:]), mode="linear")
+    elif len(shape) == 5:
         frames = noise_mask if noise_mask.ndim == 5 else noise_mask.reshape((1, 1, -1, *plane))
         mask = torch.nn.functional.interpolate(frames, size=tuple(shape[2:]), mode="trilinear")
     else:

@@ -223,7 +223,9 @@ class Defaults:
     a network that sees the mask and the picture around it. `guidance` is what the network itself is given, `shift` that
     of the noise levels; None: what stands in the network's own settings. Of a network that draws videos, `video_latent`
     is the node of its empty latent, `video_start` that of a video that begins with a picture, each None where it draws
-    none such; `frames` and `frame_rate` (frames a second) are those of a video.
+    none such; `frames` and `frame_rate` (frames a second) are those of a video. Of a network that makes sounds,
+    `audio_latent` is the node of its empty latent, `audio_text` that of its prompt, `seconds` the length of a sound,
+    `max_seconds` the longest it was trained with; `width` and `height` are those of a picture of as many cells.
     """
 
     width: int
@@ -241,6 +243,10 @@ class Defaults:
     video_start: str | None = None
     frames: int | None = None
     frame_rate: float | None = None
+    audio_latent: str | None = None
+    audio_text: str | None = None
+    seconds: float | None = None
+    max_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

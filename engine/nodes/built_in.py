@@ -38,6 +38,7 @@ from engine.nodes.library.image import (
     upscaling,
 )
 from engine.nodes.library.latent import (
+    audio_latents,
     latent_arithmetic,
     latent_batches,
     latent_compositing,
@@ -131,6 +132,7 @@ TOPICS = (
     video,
     audio,
     audio_editing,
+    audio_latents,
     preview_3d,
     load_3d,
     image_sets,

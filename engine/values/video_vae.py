@@ -15,6 +15,7 @@ import torch
 from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
 from engine.diffusion.options import OptionDict
 from engine.diffusion.tuned import tuned_decoder
+from engine.values.audio_vae import AudioVae
 from engine.values.frame_stream import FrameStream
 from engine.values.vae import Vae
 from engine.values.weight_handle import WeightHandle
@@ -282,7 +283,9 @@ class VideoVae(Vae):
 
 
 def vae_of(weights: WeightHandle) -> Vae:
-    """Return the VAE of a network, by whether it compresses time."""
+    """Return the VAE of a network, by whether it is of sounds or compresses time."""
+    if getattr(weights.module, "is_of_sounds", False):
+        return AudioVae(weights)
     is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
     return VideoVae(weights) if is_of_videos else Vae(weights)
 

@@ -1,4 +1,4 @@
-"""Comparison of a case's outputs with the reference's: latents by distance, pictures by pixels, texts by equality."""
+"""Comparison of outputs with the reference's: latents and sounds by distance, pictures by pixels, texts by equality."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ OLD_LATENT_SCALE = 0.18215
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest allowed differences: latents by relative L2 distance, pictures in levels of 255."""
+    """Largest allowed differences: latents and sounds by relative L2 distance, pictures in levels of 255."""
 
     latent_rel_l2: float = 1e-3
     png_mean: float = 1.0
     png_max: float = 8.0
+    sound_rel_l2: float = 1e-3
 
     def of(self, case: Path) -> Tolerance:
         """Return the tolerance of one case, which may bring its own."""
@@ -67,6 +68,8 @@ def compare_output(name: str, expected: bytes, found: bytes, tolerance: Toleranc
         return _compare_latents(name, expected, found, tolerance.latent_rel_l2)
     if name.endswith(".txt"):
         return Comparison(f"{name} equal", "" if expected == found else f"{name}: got {found!r}, expected {expected!r}")
+    if name.endswith(".flac"):
+        return _compare_sounds(name, _sound(expected), _sound(found), tolerance.sound_rel_l2)
     if name.endswith(".exr"):
         return _compare_arrays(name, _floats(expected), _floats(found), tolerance)
     return _compare_pictures(name, expected, found, tolerance)
@@ -76,6 +79,14 @@ def _compare_latents(name: str, expected: bytes, found: bytes, limit: float) -> 
     wanted, given = _latent(expected), _latent(found)
     if wanted.shape != given.shape:
         return Comparison("", f"{name}: got shape {given.shape}, expected {wanted.shape}")
+    distance = float(np.linalg.norm(wanted - given)) / max(float(np.linalg.norm(wanted)), 1e-12)
+    text = f"{name} rel={distance:.2e}"
+    return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}")
+
+
+def _compare_sounds(name: str, wanted: NDArray[np.float64], given: NDArray[np.float64], limit: float) -> Comparison:
+    if wanted.shape != given.shape:
+        return Comparison("", f"{name}: got {given.shape[0]} samples and channels, expected {wanted.shape[0]}")
     distance = float(np.linalg.norm(wanted - given)) / max(float(np.linalg.norm(wanted)), 1e-12)
     text = f"{name} rel={distance:.2e}"
     return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}")
@@ -106,6 +117,16 @@ def _floats(data: bytes) -> NDArray[np.float64]:
     with av.open(io.BytesIO(data), mode="r", format="exr_pipe") as container:
         frame = next(container.decode(video=0))
     return frame.to_ndarray(format="gbrpf32le").astype(np.float64) * 255
+
+
+def _sound(data: bytes) -> NDArray[np.float64]:
+    """Read a sound file as one row of samples, with its rate behind them so that it is compared too."""
+    with av.open(io.BytesIO(data), mode="r") as container:
+        stream = container.streams.audio[0]
+        frames = [frame.to_ndarray().astype(np.float64).ravel() for frame in container.decode(stream)]
+        levels = np.iinfo(np.int16).max if stream.format.bytes == 2 else np.iinfo(np.int32).max
+        rate = stream.rate
+    return np.append(np.concatenate(frames) / levels, rate / 44100)
 
 
 def _latent(data: bytes) -> NDArray[np.float64]:

@@ -120,6 +120,9 @@ FAMILY_RULES = (
     Rule(r"^wan_vae:decoder\.head\.2\.weight$", gain=0.6),
     Rule(r"per_channel_statistics\.mean-of-means$", deviation=0.2),
     Rule(r"per_channel_statistics\.", deviation=0.1, mean=1.0),
+    # autoencoders of sounds
+    Rule(r"\.layers\.\d+\.alpha$", deviation=0.1, mean=-1.0),
+    Rule(r"(\.weight_g|\.weight\.original0)$", deviation=0.1, mean=0.6),
 )
 """Matched against "MODEL:KEY"."""
 
@@ -144,7 +147,7 @@ def sd15_weights(model: str, key: str, shape: Sequence[int], *, is_upscaler: boo
 
 def family_weights(model: str, key: str, shape: Sequence[int], last_block: int | None) -> Weights:
     """Draw one float32 tensor of any other family; `last_block` is the index of a U-Net's last output block."""
-    if key.endswith(".alpha"):
+    if key.endswith(".alpha") and np.prod(shape) == 1:
         return np.full(shape, 2.0, np.float32)
     if key in CONSTANTS:
         return np.full(shape, CONSTANTS[key], np.float32)

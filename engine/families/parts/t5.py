@@ -18,6 +18,7 @@ from engine.text.vocabulary import TextVocabulary
 TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
 HOME = "text_encoders."  # where most families' checkpoints have their text encoders
 XXL_WIDTH = 4096
+BASE_LAYERS = 12
 
 
 def lora_keys(weight_names: Iterable[str], key: str, numbers: tuple[int, ...]) -> dict[str, str]:
@@ -109,11 +110,23 @@ def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...] = (1,), home: 
     return t5_text_encoder(encoding, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers, home=home)
 
 
+def fits_first_t5(shapes: Shapes, *, is_base: bool) -> bool:
+    """Return True for an encoder of the first T5, without gated layers: its base size, or any other."""
+    if not is_t5(shapes):
+        return False
+    config = t5_config(shapes)
+    return not config.is_gated and (config.num_layers == BASE_LAYERS) == is_base
+
+
+def base_t5(encoding: T5Encoding) -> TextEncoder:
+    """Describe the encoder of the first T5 in its base size (Raffel et al. 2020, arXiv 1910.10683)."""
+    fits = partial(fits_first_t5, is_base=True)
+    return t5_text_encoder(encoding, fits=fits, tokenizer=_tokenizer_with(t5_vocabulary))
+
+
 def first_t5(encoding: T5Encoding) -> TextEncoder:
     """Describe the largest encoder of the first T5 (Raffel et al. 2020, arXiv 1910.10683), without gated layers."""
-
-    def fits(shapes: Shapes) -> bool:
-        return is_t5(shapes) and not t5_config(shapes).is_gated
+    fits = partial(fits_first_t5, is_base=False)
 
     return t5_text_encoder(encoding, fits=fits, tokenizer=_tokenizer_with(t5_vocabulary))
 

@@ -16,7 +16,8 @@ from engine.memory.transfer_streams import TransferStream
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
 STREAMABLE_LAYERS = (
-    nn.Linear, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.Embedding,
+    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm,
+    nn.Embedding,
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.media.audio_files import read_audio
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.library.model.model_saving import checkpoint_save, image_only_checkpoint_save
 from engine.settings import EngineSettings
@@ -217,6 +218,7 @@ def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
 
 
 PICTURE_PX = 64
+SONG = {"lyrics": "[verse]\nla la", "lyrics_strength": 1.0}
 USUAL_CELL_PX = 8  # of most families
 
 
@@ -235,7 +237,9 @@ def empty_side_px(family: ModelFamily) -> int:
 
 
 def picture(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
-    """A workflow of two steps that saves its latent and its picture, from a prompt."""
+    """A workflow of two steps that saves its latent and its picture or sound, from a prompt."""
+    if family.default.audio_latent is not None:
+        return sound(source, family)
     side = empty_side_px(family)
     return {
         "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),
@@ -243,6 +247,20 @@ def picture(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
         "5": node("EmptyLatentImage", width=side, height=side, batch_size=1),
         **sampled(source, ["3", 0], ["4", 0], ["5", 0]),
     }
+
+
+def sound(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
+    """The same workflow with a sound of a second."""
+    defaults = family.default
+    assert defaults.audio_latent is not None
+    prompt = sampled(source, ["3", 0], ["4", 0], ["5", 0])
+    for number, text in (("3", "a (loud:1.2) drum"), ("4", "")):
+        written = {"text": text} if defaults.audio_text == "CLIPTextEncode" else {"tags": text, **SONG}
+        prompt[number] = node(defaults.audio_text, clip=["1", 1], **written)
+    prompt["5"] = node(defaults.audio_latent, seconds=1.0, batch_size=1)
+    prompt["10"] = node("VAEDecodeAudio", samples=["9", 0], vae=["1", 2])
+    prompt["21"] = node("SaveAudio", audio=["10", 0], filename_prefix="sound")
+    return prompt
 
 
 def picture_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
@@ -271,6 +289,12 @@ def sampled(source: dict[str, Any], positive: list[Any], negative: list[Any], la
 
 
 def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
+    if "audio" in outputs["21"]:
+        (item,) = outputs["21"]["audio"]
+        waveform, rate_hz = read_audio(engine.files.output / item["subfolder"] / item["filename"])
+        assert rate_hz == 44100 and waveform.shape[0] == 2 and 0.8 < waveform.shape[1] / rate_hz < 1.2
+        assert waveform.std() > 0 and torch.isfinite(latent_of(engine, outputs)).all()
+        return
     (item,) = outputs["21"]["images"]
     with Image.open(engine.files.output / item["subfolder"] / item["filename"]) as opened:
         pixels = np.asarray(opened)

@@ -1,0 +1,27 @@
+"""Inputs of Stable Audio's network beside the text: where the sound starts, and how long it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.architectures.audio_dit import START, TOTAL
+from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from engine.diffusion.denoiser import Denoiser
+
+CELLS_PER_SECOND = 21.53  # ComfyUI's, of a conditioning that does not say how long the sound is
+
+
+class StableAudioDenoiser(Denoiser):
+    """A network that reads seconds. Texts of different lengths are not padded: the seconds follow the text's tokens."""
+
+    comfy_name = "StableAudio1"
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        start = float(kwargs.get(START, 0))
+        total = float(kwargs.get(TOTAL, int(kwargs["noise"].shape[-1] / CELLS_PER_SECOND)))
+        inputs: dict[str, BatchedInput] = {"seconds": ConstantInput((start, total))}
+        tokens = kwargs.get("cross_attn")
+        if tokens is not None:
+            self.check_text(tokens)
+            inputs["c_crossattn"] = RegularInput(tokens.to(kwargs["device"]))
+        return inputs

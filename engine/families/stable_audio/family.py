@@ -1,0 +1,111 @@
+"""Stable Audio Open 1.0 (Evans et al. 2024, arXiv 2407.14358): stereo sounds of up to 47 seconds from text."""
+
+from __future__ import annotations
+
+from engine.adapters.lora_names import plain_keys
+from engine.architectures.audio_dit import FIRST, MARK, SECONDS, AudioDit, AudioDitConfig, audio_dit_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling import VContinuous
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Layout,
+    ModelFamily,
+    Network,
+    Parameterisation,
+    Scale,
+    Shapes,
+    Tensors,
+)
+from engine.families.parts.layouts import names_behind, saved_behind
+from engine.families.parts.t5 import base_t5
+from engine.families.parts.transformer import always, detect_by
+from engine.families.stable_audio.autoencoder import AUTOENCODER, FULL, SMALL, StableAudioLatentFormat
+from engine.families.stable_audio.denoiser import StableAudioDenoiser
+from engine.formats.weight_file import Names
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+PREFIX = "model.model."
+PREFIXES = (PREFIX, "model.diffusion_model.", "diffusion_model.", "")  # of files of the network alone
+FLOAT32_ENDS = ("embedding.0.weights", "embedding.1.weight", "embedding.1.bias")
+V_PREDICTION = Parameterisation(VContinuous, {"sigma_min": 0.03, "sigma_max": 500.0})
+# Its text encoder is known by its tensors alone: ComfyUI takes it under any type but that of ACE-Step.
+TEXT_TYPES = (
+    "stable_audio", "stable_diffusion", "stable_cascade", "sd3", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan",
+    "hidream", "chroma", "omnigen2", "qwen_image", "hunyuan_image",
+)  # fmt: skip
+
+
+def layout_behind(prefixes: tuple[str, ...]) -> Layout:
+    """Make a layout of files with the transformer behind a prefix and the layers that read seconds beside it."""
+
+    def layout(shapes: Shapes) -> Names | None:
+        prefix = next((prefix for prefix in prefixes if prefix + MARK in shapes), None)
+        if prefix is None:
+            return None
+        seconds = {name: name for name in shapes if name.startswith(SECONDS)}
+        return {**names_behind(shapes, prefix), **seconds}
+
+    return layout
+
+
+def saved(tensors: Tensors) -> Tensors:
+    """Return the weights under a checkpoint's names."""
+    seconds = {name: tensor for name, tensor in tensors.items() if name.startswith(SECONDS)}
+    transformer = {name: tensor for name, tensor in tensors.items() if name not in seconds}
+    return saved_behind(PREFIX, transformer) | seconds
+
+
+DENOISER = Network(
+    layouts=(layout_behind(PREFIXES),),
+    in_checkpoint=(layout_behind((PREFIX,)),),
+    configure=audio_dit_config,
+    build=AudioDit,
+    saved=saved,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    float32_ends=FLOAT32_ENDS,
+)
+
+FAMILY = ModelFamily(
+    name="stable_audio",
+    label="Stable Audio",
+    detect=detect_by(DENOISER, needs=(FIRST,)),
+    parameterise=always(V_PREDICTION),
+    denoiser=DENOISER,
+    denoiser_type=StableAudioDenoiser,
+    text=(
+        base_t5(
+            T5Encoding(
+                slot="t5base", embedding_width=768, min_length=128, masks_padding=True, zeroes_padding=True
+            )
+        ),
+    ),
+    vae=AUTOENCODER,
+    latent_format=StableAudioLatentFormat,
+    denoiser_lora_keys=plain_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("StableAudio1", TEXT_TYPES),
+    default=Defaults(
+        width=256, height=256, steps=50, cfg=5.0, sampler_name="dpmpp_3m_sde", scheduler="exponential", cost=3.0,
+        audio_latent="EmptyLatentAudio", audio_text="CLIPTextEncode", seconds=47.0, max_seconds=47.6,
+    ),
+    nodes=(
+        "CheckpointLoaderSimple", "CLIPLoader", "CLIPTextEncode", "ConditioningStableAudio", "EmptyLatentAudio",
+        "KSampler", "VAEDecodeAudio",
+    ),
+    memory_usage_factor=2.0,
+    parameterisation=V_PREDICTION,
+    scales={
+        "full": Scale(
+            AudioDitConfig(width=1536, num_blocks=24),
+            {"t5base": T5Config(num_layers=12, width=768, heads=12, inner_width=3072, is_gated=False)},
+            FULL,
+        ),
+        "small": Scale(
+            AudioDitConfig(width=128, num_blocks=3, context_dim=64),
+            {"t5base": T5Config(num_layers=12, width=64, heads=2, inner_width=128, is_gated=False)},
+            SMALL,
+        ),
+    },
+)  # fmt: skip

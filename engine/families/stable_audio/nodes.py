@@ -1,0 +1,47 @@
+"""Empty latents of Stable Audio, and where in a sound its conditionings are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.architectures.audio_dit import START, TOTAL
+from engine.architectures.oobleck_vae import SAMPLES_PER_CELL
+from engine.nodes.base import Float, Int, NodeContext, Out, node
+from engine.nodes.library.conditioning.conditioning import with_options
+from engine.nodes.sockets import CONDITIONING, LATENT
+
+MODULE = "comfy_extras.nodes_audio"
+CHANNELS, RATE_HZ = 64, 44100
+MAX_SECONDS = 1000.0
+
+
+@node("EmptyLatentAudio", display_name="Empty Latent Audio", category="latent/audio", python_module=MODULE)
+def empty_latent_audio(
+    context: NodeContext,
+    *,
+    seconds: Annotated[float, Float(min=1.0, max=MAX_SECONDS, step=0.1)] = 47.6,
+    batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
+) -> LATENT:
+    """Return an empty latent of sounds of so many seconds, an even number of cells."""
+    length = round(seconds * RATE_HZ / SAMPLES_PER_CELL / 2) * 2
+    latent: LATENT = {"samples": torch.zeros([batch_size, CHANNELS, length]), "type": "audio"}  # [B, C, L]
+    return latent
+
+
+@node("ConditioningStableAudio", category="conditioning", python_module=MODULE)
+def conditioning_stable_audio(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    seconds_start: Annotated[float, Float(min=0.0, max=MAX_SECONDS, step=0.1)] = 0.0,
+    seconds_total: Annotated[float, Float(min=0.0, max=MAX_SECONDS, step=0.1)] = 47.0,
+) -> tuple[Annotated[CONDITIONING, Out("positive")], Annotated[CONDITIONING, Out("negative")]]:
+    """Say from where in a sound of `seconds_total` the network draws."""
+    options = {START: seconds_start, TOTAL: seconds_total}
+    return with_options(positive, **options), with_options(negative, **options)
+
+
+NODES = (empty_latent_audio, conditioning_stable_audio)
