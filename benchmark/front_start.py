@@ -4,9 +4,9 @@
 
 DIR is another checkout, such as of an earlier version: both are started in turns, so that other load on the machine
 meets both. Each start has an empty base directory, as a new container has, and an engine of its own on the CPU.
-Bytecode is cached, as an installation has it. `cpu_seconds` is what the front's process computed until its first answer: on a
-busy machine it says more than the time. Times are medians, in seconds; ratios are the other's over ours. The result is
-printed and written to benchmark/results/front_start.json.
+Bytecode is cached, as an installation has it. `cpu_seconds` is what the front's process computed until its first
+answer: on a busy machine it says more than the time. Times are medians, in seconds; ratios are the other's over ours.
+The result is printed and written to benchmark/results/front_start.json.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Imports inside functions and under TYPE_CHECKING count like any other, since a d
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -270,9 +271,24 @@ def is_below(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(f"{prefix}.")
 
 
-def imports_of(path: Path) -> Iterator[Import]:
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file's syntax tree: every test here reads the same two thousand files."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def called_name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+@functools.cache
+def imports_of(path: Path) -> tuple[Import, ...]:
+    return tuple(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[Import]:
     importer = module_name(path)
-    for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for statement in nodes_of(path):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 yield Import(importer, statement.lineno, alias.name)
@@ -283,7 +299,7 @@ def imports_of(path: Path) -> Iterator[Import]:
                 yield Import(importer, statement.lineno, imported_module(statement.module, alias.name))
         elif (
             isinstance(statement, ast.Call)
-            and ast.unparse(statement.func).endswith("import_module")
+            and called_name(statement).endswith("import_module")
             and statement.args
             and isinstance(statement.args[0], ast.Constant)
         ):
@@ -329,6 +345,7 @@ def test_every_package_imports_only_what_the_table_allows() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@functools.cache
 def place_in_house(module: str) -> str:
     """Return the name by which a module is placed among the layers: node classes of a family are among all nodes."""
     for folder, nodes in zip(FAMILY_FOLDERS, NODES_OF_FAMILIES, strict=True):
@@ -340,10 +357,11 @@ def place_in_house(module: str) -> str:
 def circles(package: str, imports: Iterable[Import]) -> list[str]:
     """Return the circles of imports among the direct children of a package, each child with all that lies below it."""
     edges: dict[str, dict[str, Import]] = {}
+    prefix = f"{package}."
     for item in imports:
         ends = place_in_house(item.importer), place_in_house(item.imported)
-        if all(name.startswith(f"{package}.") for name in ends):
-            importer, imported = (name.removeprefix(f"{package}.").partition(".")[0] for name in ends)
+        if ends[0].startswith(prefix) and ends[1].startswith(prefix):
+            importer, imported = (name.removeprefix(prefix).partition(".")[0] for name in ends)
             if importer != imported:
                 edges.setdefault(importer, {}).setdefault(imported, item)
     reachable = {child: _reachable(child, edges) for child in edges}
@@ -458,18 +476,20 @@ def test_only_the_settings_of_the_front_read_the_environment() -> None:
     readers: set[str] = set()
     writers: set[str] = set()
     for path in sources("worker", "engine", "modifiers", "machine", "names"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        written = {
-            item.value for item in ast.walk(tree) if isinstance(item, ast.Subscript) and isinstance(item.ctx, ast.Store)
-        }
+        nodes = nodes_of(path)
+        written = {item.value for item in nodes if isinstance(item, ast.Subscript) and isinstance(item.ctx, ast.Store)}
         written |= {  # `setdefault` whose answer nobody takes
             item.value.func.value
-            for item in ast.walk(tree)
+            for item in nodes
             if isinstance(item, ast.Expr) and isinstance(item.value, ast.Call)
             if isinstance(item.value.func, ast.Attribute) and item.value.func.attr == "setdefault"
         }
-        for expression in ast.walk(tree):
-            if isinstance(expression, ast.Attribute) and ast.unparse(expression) in ("os.environ", "os.getenv"):
+        for expression in nodes:
+            if (
+                isinstance(expression, ast.Attribute)
+                and expression.attr in ("environ", "getenv")
+                and ast.unparse(expression.value) == "os"
+            ):
                 (writers if expression in written else readers).add(module_name(path))
     assert readers <= {"worker.settings.environment"}
     assert writers <= {"engine.__main__"}  # for CUDA's, ROCm's and OpenMP's libraries, which look nowhere else
@@ -479,15 +499,15 @@ def test_no_function_assigns_globals() -> None:
     wrong = [
         f"{module_name(path)}:{statement.lineno}"
         for path in sources("worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
-        for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for statement in nodes_of(path)
         if isinstance(statement, ast.Global)
     ]
     assert not wrong
 
 
-def attributes_assigned(tree: ast.AST) -> Iterator[tuple[ast.Attribute, ast.expr | None]]:
+def attributes_assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.expr | None]]:
     """Every attribute that a statement assigns, with the value where it is one for one target."""
-    for item in ast.walk(tree):
+    for item in nodes:
         if not isinstance(item, ast.Assign | ast.AugAssign | ast.AnnAssign):
             continue
         for target in item.targets if isinstance(item, ast.Assign) else [item.target]:
@@ -499,12 +519,12 @@ def attributes_assigned(tree: ast.AST) -> Iterator[tuple[ast.Attribute, ast.expr
 def own_attributes(path: Path) -> tuple[set[str], set[str]]:
     """The names that a file's classes declare as fields of a record, and those that their methods set on themselves."""
     fields, private = set(), set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for definition in ast.walk(tree):
+    nodes = nodes_of(path)
+    for definition in nodes:
         if isinstance(definition, ast.ClassDef):
             declared = (item.target for item in definition.body if isinstance(item, ast.AnnAssign))
             fields |= {target.id for target in declared if isinstance(target, ast.Name)}
-    private |= {part.attr for part, _ in attributes_assigned(tree) if ast.unparse(part.value) == "self"}
+    private |= {part.attr for part, _ in attributes_assigned(nodes) if ast.unparse(part.value) == "self"}
     return fields, private
 
 
@@ -517,10 +537,10 @@ def test_an_object_of_the_front_changes_only_by_its_own_methods() -> None:
     declared = fields.union(*(found for _, found in owned.values()))
     wrong = []
     for path in paths:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        methods = {item.name for item in ast.walk(tree) if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
+        nodes = nodes_of(path)
+        methods = {item.name for item in nodes if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
         here = owned[path][0] | owned[path][1]
-        for target, value in attributes_assigned(tree):
+        for target, value in attributes_assigned(nodes):
             if ast.unparse(target.value) in ("self", "cls", "app.state"):  # the last is Starlette's, made to be filled
                 continue
             is_callback = isinstance(value, ast.Lambda) or (isinstance(value, ast.Attribute) and value.attr in methods)
