@@ -111,6 +111,7 @@ class FakeEngine:
                 web.post("/upload/image", self._upload),
                 web.get("/ws", self._socket),
                 web.post("/free", self._free),
+                web.post("/{path:echo.*}", self._echo),
             ]
         )
         self.url = await self._serving.enter_async_context(served(app))
@@ -135,6 +136,9 @@ class FakeEngine:
     @property
     def num_pending(self) -> int:
         return len(self._pending)
+
+    def has_client(self, client_id: str) -> bool:
+        return client_id in self._sockets
 
     async def drop_sockets(self) -> None:
         for socket in list(self._sockets.values()):
@@ -204,6 +208,10 @@ class FakeEngine:
     async def _free(self, request: web.Request) -> web.Response:
         self.frees.append(await request.json())
         return web.Response()
+
+    async def _echo(self, request: web.Request) -> web.Response:
+        seen = {"path": request.raw_path, "headers": dict(request.headers), "body": await request.text()}
+        return web.json_response(seen)
 
     async def _upload(self, request: web.Request) -> web.Response:
         form = await request.post()

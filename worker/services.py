@@ -11,10 +11,12 @@ from worker.autoscaler.platform import Platform
 from worker.doctor.check import Check
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
+from worker.engines.interface import EngineInterface
 from worker.engines.pool import EnginePool
 from worker.errors import Problem
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
+from worker.identity.browser_sessions import BrowserSessions
 from worker.identity.caller import Identity
 from worker.inputs.uploads import UploadedFiles
 from worker.jobs.admission import Admission, Gate
@@ -96,5 +98,7 @@ class Services:
     metrics_are_open: bool
     outbox: Outbox
     run_clock: RunClock
+    sessions: BrowserSessions
+    interface: EngineInterface | None  # None: FRONT_END is off
     has_access_log: bool = True
     intake: Intake | None = None  # of jobs from a broker

@@ -27,11 +27,13 @@ from worker.engines.client import EngineClient
 from worker.engines.families import Family, ModelFile, model_files_in
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
+from worker.engines.interface import EngineInterface
 from worker.engines.metrics import EngineMetrics
 from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, TryLater, WorkerError, error_codes
 from worker.external_io import ExternalIo
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
+from worker.identity.browser_sessions import BrowserSessions
 from worker.identity.own_key import OwnKey
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.asset_store import AssetStore
@@ -288,6 +290,8 @@ class Front:
             metrics_are_open=settings.access.metrics_are_open,
             run_clock=clock,
             outbox=self._outbox,
+            sessions=BrowserSessions(),
+            interface=EngineInterface(pool) if settings.engine.has_front_end else None,
             has_access_log=settings.log.has_access_log,
         )
 
@@ -602,6 +606,8 @@ class Front:
         await self.services.platform.close()
         if self._checkpoints is not None:
             await self._checkpoints.close()
+        if self.services.interface is not None:
+            await self.services.interface.close()
         await self._external_io.close()
         await self._models.close()
         self._spans.close()

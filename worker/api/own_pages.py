@@ -25,13 +25,13 @@ MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "ima
 @router.get("/", response_class=HTMLResponse)
 async def index() -> Response:
     """Return the page that draws pictures."""
-    return _page("index.html")
+    return own_page("index.html")
 
 
 @router.get("/admin", response_class=HTMLResponse)
 async def admin() -> Response:
     """Return the operator's page. It holds no data: it asks the operator's routes with the operator's key."""
-    return _page("admin.html")
+    return own_page("admin.html")
 
 
 @router.get("/page/{name}", response_class=FileResponse)
@@ -44,7 +44,8 @@ async def part_of_page(name: str) -> Response:
     return FileResponse(path, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
 
-def _page(name: str) -> Response:
+def own_page(name: str) -> HTMLResponse:
+    """Return a page of this package with its Content-Security-Policy."""
     page = (_folder() / name).read_text(encoding="utf-8")
     headers = {"Content-Security-Policy": policy_for(page), "Cache-Control": "no-cache"}
     return HTMLResponse(page, headers=headers)

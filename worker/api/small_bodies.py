@@ -20,7 +20,7 @@ LARGE_ROUTES: Final = frozenset(
     {"/generate", "/generate/sync", "/generate/stream", "/generate/batch", "/convert", "/run", "/runsync"}
     | {"/v1/images/generations", "/v1/images/edits"}
 )
-LARGE_BELOW: Final = ("/session/", "/workflows/", "/api/v2/")
+LARGE_BELOW: Final = ("/session/", "/workflows/", "/api/v2/", "/comfy/")
 
 
 class SmallBodies:

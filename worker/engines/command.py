@@ -85,6 +85,8 @@ def engine_command(
     flags += [] if parent == base else ["--temp-directory", str(parent)]
     if launch.is_cpu and "--cpu" not in given:
         flags.append("--cpu")
+    if launch.has_front_end and "--front-end" not in given:
+        flags.append("--front-end")
     if launch.metadata == "none" and "--disable-metadata" not in given:
         flags.append("--disable-metadata")
     if launch.max_input_pixels != MAX_INPUT_PIXELS and not any(flag.startswith(PIXELS_FLAG) for flag in given):

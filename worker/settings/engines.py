@@ -50,6 +50,10 @@ class EngineSettings(Section):
     so. Without it they get what PyTorch, CUDA and Python need, and no setting or secret
     ([engines](engines.md#environment))."""
 
+    has_front_end: Annotated[bool, env("FRONT_END")] = False
+    """Serve ComfyUI's web interface of the first engine at `/comfy/`, to operators alone
+    ([front end](front_end.md#behind-the-workers-keys))."""
+
     precision: Annotated[Literal["auto", "fp32", "fp16", "bf16"], LOWER, env("PRECISION")] = "auto"
     """`auto`, `fp32`, `fp16` or `bf16`. `auto` leaves it to the engine, but chooses bfloat16 on a CPU that has it in
     hardware."""

@@ -188,6 +188,12 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _front_end_has_its_folders(self) -> Settings:
+        if self.engine.has_front_end and self.sandbox.level != "off":
+            raise ValueError("FRONT_END: needs ENGINE_SANDBOX=off, as workflows and settings are files of the engine")
+        return self
+
     @property
     def platform(self) -> PlatformName:
         """Autoscaler that is configured; `auto` depends on the variables that the platforms set."""

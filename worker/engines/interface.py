@@ -1,0 +1,97 @@
+"""EngineInterface: requests and WebSockets passed on to an engine as they are, for ComfyUI's web interface."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import WebSocketException
+
+from worker.engines.address import EngineAddress
+from worker.engines.http import MAX_ANSWER_BYTES
+from worker.engines.pool import EnginePool
+from worker.errors import NotReady
+
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 120.0
+"""Seconds without any byte; the check of a large workflow and a preview of a video take that long."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceReply:
+    """Reply of the engine. `pieces` is its body, to be read once within the context that gave it."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: AsyncIterator[bytes]
+
+
+class EngineInterface:
+    """The interface of the first engine. Its queue, history and files are this engine's alone."""
+
+    def __init__(self, pool: EnginePool) -> None:
+        self._pool = pool
+        self._clients: dict[str, httpx.AsyncClient] = {}  # by socket or URL: a socket may move at a restart
+
+    @contextlib.asynccontextmanager
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
+    ) -> AsyncIterator[InterfaceReply]:
+        """Send a request; `path` is in its encoded form, with the query. Raises NotReady while the engine is away."""
+        address = self._address()
+        sent = {**headers, **address.headers, "accept-encoding": "identity"}
+        try:
+            client = self._client(address)
+            request = client.build_request(method, f"{address.http_url}{path}", headers=sent, content=body)
+            reply = await client.send(request, stream=True, follow_redirects=False)
+        except (httpx.TransportError, FileNotFoundError) as error:
+            raise _away(error) from None
+        try:
+            yield InterfaceReply(reply.status_code, reply.headers, reply.aiter_raw())
+        finally:
+            await reply.aclose()
+
+    @contextlib.asynccontextmanager
+    async def web_socket(self, path: str) -> AsyncIterator[ClientConnection]:
+        """Open a WebSocket of the engine. Raises NotReady."""
+        address = self._address()
+        uri = f"ws{address.http_url.removeprefix('http')}{path}"
+        options: dict[str, Any] = {
+            "max_size": MAX_ANSWER_BYTES,
+            "compression": None,
+            "proxy": None,
+            "open_timeout": CONNECT_SECONDS,
+            "additional_headers": address.headers,
+        }
+        unix = address.socket
+        try:
+            opened = await (connect(uri, **options) if unix is None else unix_connect(str(unix.path), uri, **options))
+        except (OSError, WebSocketException) as error:
+            raise _away(error) from None
+        async with opened:
+            yield opened
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+
+    def _address(self) -> EngineAddress:
+        return self._pool.clients[0].address
+
+    def _client(self, address: EngineAddress) -> httpx.AsyncClient:
+        unix = None if address.socket is None else str(address.socket.path)
+        name = unix or address.url
+        if name not in self._clients:
+            transport = httpx.AsyncHTTPTransport(uds=unix, retries=1, trust_env=False)
+            timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+            self._clients[name] = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
+        return self._clients[name]
+
+
+def _away(error: Exception) -> NotReady:
+    return NotReady(f"The engine does not answer: {type(error).__name__}", retry_after_seconds=2)
