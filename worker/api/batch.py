@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import structlog
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
@@ -11,7 +12,7 @@ from worker.api.callers import sender_of
 from worker.api.declared import refusals
 from worker.api.direct_submission import submit_input
 from worker.api.replies import BatchReply
-from worker.api.results import check_caller, public_outputs, refuse, services_of
+from worker.api.results import caller_of_jobs, check_caller, public_outputs, refuse, services_of
 from worker.errors import Problem, RequestRejected, WorkerError, http_status
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.json_body import nested_too_deeply
@@ -19,6 +20,8 @@ from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal, result_of
 
 router = APIRouter(tags=["generate"])
+
+log = structlog.get_logger("api")
 
 MAX_INPUTS: Final = 1000
 _BODY: Final[dict[str, Any]] = {
@@ -73,10 +76,22 @@ async def _submitted(request: Request, caller: Identity, given: object, index: i
     """Return the state of one job, or its refusal with the status that it would have alone."""
     asked_id = str(given.get("request_id") or "") if isinstance(given, dict) else ""
     try:
+        if index:  # the body itself has counted as the first
+            services_of(request).caller_rates.count_request(caller_of_jobs(request, caller))
         if not isinstance(given, dict):
             raise RequestRejected([Problem(f"inputs.{index}: expected an object", f"inputs.{index}")])
         job = (await submit_input(request, caller, given, asked_id)).job
         await services_of(request).store.settle(job)
         return result_of(job, await public_outputs(job, request))
+    except RecursionError:
+        return _refused(asked_id, nested_too_deeply())
     except WorkerError as error:
-        return refusal(asked_id, error.message, {"status": http_status(type(error)), **error.as_json()})
+        return _refused(asked_id, error)
+    except Exception:  # noqa: BLE001 - one request of the batch: the others have their results
+        log.exception("request of a batch failed", index=index)
+        message = "The worker failed; its log has the reason"
+        return refusal(asked_id, message, {"status": 500, "code": "internal_error", "message": message})
+
+
+def _refused(asked_id: str, error: WorkerError) -> dict[str, object]:
+    return refusal(asked_id, error.message, {"status": http_status(type(error)), **error.as_json()})

@@ -86,6 +86,14 @@ class PutInput(BaseModel):
             raise ValueError(f"expected an address with {KEY} where the key of each output goes")
         return value
 
+    @field_validator("public_url")
+    @classmethod
+    def _is_of_the_web(cls, value: str) -> str:
+        scheme, separator, _ = value.partition("://")
+        if value and (not separator or scheme.lower() not in ("http", "https")):
+            raise ValueError(f"expected an address that begins with http:// or https://; got {value[:40]!r}")
+        return value
+
     @field_validator("headers")
     @classmethod
     def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:

@@ -87,6 +87,8 @@ async def test_a_refused_upload_is_reported_without_the_secret_and_the_file_stay
         ({"url": "https://example.com/no-key"}, "input.put.url"),
         ({"url": "http://10.0.0.1/{key}"}, "input.put.url"),
         ({"url": "ftp://example.com/{key}"}, "input.put.url"),
+        ({"url": "https://example.com/{key}", "public_url": "javascript://a/{key}"}, "input.put.public_url"),
+        ({"url": "https://example.com/{key}", "public_url": "/{key}"}, "input.put.public_url"),
         ({"url": "https://example.com/{key}", "headers": {"Host": "other"}}, "input.put.headers"),
         ({"url": "https://example.com/{key}", "headers": {"X-A": "a\r\nb"}}, "input.put.headers"),
         ({"url": "https://example.com/{key}", "key_template": "fixed"}, "input.put.key_template"),
