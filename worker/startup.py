@@ -45,7 +45,7 @@ from worker.jobs.job_log import JobLog
 from worker.jobs.job_models import JobModels
 from worker.jobs.job_spans import JobSpans
 from worker.jobs.manifest_state import ManifestState
-from worker.jobs.outbox import Outbox, webhook_of
+from worker.jobs.outbox import Outbox, webhooks_of
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.postgres_database import PostgresDatabase
 from worker.jobs.prompt_rules import PromptRules
@@ -339,7 +339,7 @@ class Front:
             self._external_io.inputs,
             self._external_io.outputs,
             PipelineLimits(limits.job_timeout_seconds, settings.pipeline.num_fetching, settings.callers.jobs_running),
-            make_webhook=self._webhook,
+            make_webhooks=self._webhooks,
             on_accepted=lambda job: self._notices.follow(job),
             on_start=self._job_started,
             on_end=self._job_ended,
@@ -522,13 +522,13 @@ class Front:
 
     # while it runs
 
-    def _webhook(self, job: Job, kept: Credentials | None) -> WebhookRow | None:
+    def _webhooks(self, job: Job, kept: Credentials | None) -> list[WebhookRow]:
         if job.is_handed_back:
-            return None  # the worker that ends it sends it
+            return []  # the worker that ends it sends it
         base = self.services.outputs.public_url or job.request.base_url
         link = partial(self._link, base, job.id) if base else None
         outputs = [public_record(record, link) for record in job.outputs]
-        return webhook_of(job, kept, self.services.webhook, outputs)
+        return webhooks_of(job, kept, self.services.webhook, outputs)
 
     def _cancel(self, job_id: str) -> None:
         job = self.store.jobs.get(job_id)

@@ -29,7 +29,7 @@ from worker.outputs.options import OutputOptions
 MAX_ATTEMPTS = 2
 
 JobPhase = Literal["preprocess", "wait", "generation", "postprocess"]
-WebhookEvent = Literal["queued", "started", "progress"]
+WebhookEvent = Literal["queued", "started", "progress", "output"]
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 

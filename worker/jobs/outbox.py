@@ -19,7 +19,7 @@ from worker import finite_json
 from worker.errors import StateUnusable, WebhookNotFound, WebhookNotReady
 from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.envelope import result_of
-from worker.jobs.job import Credentials, Job
+from worker.jobs.job import Credentials, Job, WebhookTarget
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import (
     SecretSource,
@@ -46,25 +46,55 @@ class Sender(Protocol):
     async def deliver(self, row: WebhookRow) -> DeliveryOutcome: ...
 
 
-def webhook_of(
+def webhooks_of(
     job: Job, kept: Credentials | None, config: WebhookConfig, outputs: Sequence[dict[str, object]]
-) -> WebhookRow | None:
-    """Return the entry for an ended job, or None if no webhook is configured.
+) -> list[WebhookRow]:
+    """Return the entries for an ended job: one for each output where the request asks for them, then that of the end.
 
-    `kept` are the credentials that the job had until now.
+    Empty if no webhook is configured. `kept` are the credentials that the job had until now.
     """
     target = job.request.webhook
     if target is None:
-        return None
+        return []
     body: dict[str, Any] = {key: value for key, value in result_of(job, list(outputs)).items() if key in WEBHOOK_FIELDS}
     if target.extra_params:
         body["extra"] = dict(target.extra_params)
     if target.events:
         body["event"] = "ended"
+    name = f"{job.id} {job.times.queued_at_ms}"
+    end = _row(job, target, kept, config, name, body)
+    if "output" not in target.events:
+        return [end]
+    common: dict[str, Any] = {key: body[key] for key in ("id", "status", "metadata", "extra") if key in body}
+    return [
+        *(
+            _row(
+                job,
+                target,
+                kept,
+                config,
+                f"{name} output {index}",
+                {**common, "event": "output", "output": [output], "output_index": index, "output_count": len(outputs)},
+            )
+            for index, output in enumerate(outputs)
+        ),
+        end,
+    ]
+
+
+def _row(
+    job: Job,
+    target: WebhookTarget,
+    kept: Credentials | None,
+    config: WebhookConfig,
+    name: str,
+    body: dict[str, Any],
+) -> WebhookRow:
+    """Return an entry that is due now. The same `name` gives the same id, so that a receiver knows a repetition."""
     secret, source = secret_of(kept, config, target.url)
     now_ms = int(time.time() * 1000)
     return WebhookRow(
-        id=f"msg_{uuid.uuid5(uuid.NAMESPACE_URL, f'{job.id} {job.times.queued_at_ms}').hex}",
+        id=f"msg_{uuid.uuid5(uuid.NAMESPACE_URL, name).hex}",
         job_id=job.id,
         url=target.url,
         body=finite_json.dumps(body).encode(),

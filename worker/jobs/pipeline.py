@@ -128,7 +128,7 @@ class Pipeline:
         outputs: JobOutputs,
         limits: PipelineLimits,
         *,
-        make_webhook: Callable[[Job, Credentials | None], WebhookRow | None],
+        make_webhooks: Callable[[Job, Credentials | None], Sequence[WebhookRow]],
         on_start: Callable[[Job], None],
         on_end: Callable[[Job], None],
         job_log: JobLog | None = None,
@@ -146,7 +146,7 @@ class Pipeline:
         self._checkpoints = checkpoints
         self._outputs = outputs
         self._limits = limits
-        self._make_webhook = make_webhook
+        self._make_webhooks = make_webhooks
         self._on_start = on_start
         self._on_end = on_end
         self._log = job_log or JobLog()
@@ -566,8 +566,7 @@ class Pipeline:
 
         Returns False when it cannot be stored at all.
         """
-        webhook = self._make_webhook(job, kept)
-        committed = self._store.save(job, *([] if webhook is None else [webhook_insert(webhook)]))
+        committed = self._store.save(job, *map(webhook_insert, self._make_webhooks(job, kept)))
         # Nothing may come between the last state and its commit, not even a second cancel.
         while not committed.done():
             with contextlib.suppress(asyncio.CancelledError, StateUnusable):

@@ -128,3 +128,25 @@ async def test_a_webhook_address_of_a_request_may_not_lie_behind_the_worker(
         assert response.json()["error"]["problems"][0]["field"] == "input.webhook.url"
         await asyncio.sleep(0)
         assert receiver.calls == []
+
+
+async def test_each_output_has_a_notice_of_its_own_that_is_tried_again(
+    tmp_path: Path, engine: FakeEngine, receiver: Receiver
+) -> None:
+    receiver.statuses = [500, 200]  # one of them is tried again
+    prompt = {"1": draw("a")["1"], "2": draw("b")["1"]}
+    hook = {"url": receiver.url, "secret": "hush", "events": ["output"], "extra_params": {"order": 5}}
+    async with running_front(tmp_path, engine, allowed_private_hosts=("127.0.0.1",)) as front:
+        result = (await front.sync(prompt, request_id="two", webhook=hook)).json()
+
+        async def have_come() -> bool:
+            return len(receiver.calls) >= 4
+
+        await until(have_come)
+    bodies = {headers["webhook-id"]: json.loads(body) for headers, body in receiver.calls}
+    assert sorted(body["event"] for body in bodies.values()) == ["ended", "output", "output"]
+    outputs = sorted((b for b in bodies.values() if b["event"] == "output"), key=lambda body: body["output_index"])
+    names = [record["filename"] for record in result["output"]]
+    assert [[record["filename"] for record in body["output"]] for body in outputs] == [[name] for name in names]
+    assert all((body["id"], body["output_count"], body["extra"]) == ("two", 2, {"order": 5}) for body in outputs)
+    assert all("x-webhook-signature" in headers for headers, _ in receiver.calls)

@@ -32,7 +32,7 @@ def pipeline_of(store: JobStore, ended: list[str]) -> Pipeline:
         cast(JobInputs, NoInputs()),
         cast(JobOutputs, None),
         PipelineLimits(60.0, 2),
-        make_webhook=lambda job, kept: None,
+        make_webhooks=lambda job, kept: [],
         on_start=lambda job: None,
         on_end=lambda job: ended.append(job.id),
     )
