@@ -22,6 +22,7 @@ from engine.architectures.layers import Conv2d
 ENCODE_BYTES_PER_PIXEL = 6000
 DECODE_BYTES_PER_PIXEL = 7000
 MEASURED_CHANNELS = 96
+KERNEL = 3  # of convolutions, a side
 FRAMES_BEFORE = 2  # that a convolution of three frames looks back
 FRAMES_AT_ONCE = 4  # of a video, behind its first one, for one latent frame
 
@@ -101,14 +102,17 @@ class ChannelNorm(nn.RMSNorm):
 
 
 class ResidualBlock(nn.Module):
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    """Two convolutions beside a shortcut, of `time_kernel` frames each."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, time_kernel: int = KERNEL) -> None:
         super().__init__()
+        kernel = (time_kernel, KERNEL, KERNEL)
         self.residual = nn.ModuleDict(
             {
                 "0": ChannelNorm(in_channels, num_places=3),
-                "2": CausalConv3d(in_channels, out_channels, 3),
+                "2": CausalConv3d(in_channels, out_channels, kernel),
                 "3": ChannelNorm(out_channels, num_places=3),
-                "6": CausalConv3d(out_channels, out_channels, 3),
+                "6": CausalConv3d(out_channels, out_channels, kernel),
             }
         )
         changes_width = in_channels != out_channels
@@ -143,10 +147,11 @@ class AttentionBlock(nn.Module):
 class Downsample(nn.Module):
     """Halving of the picture, and of the frames behind a video's first one where `halves_time`."""
 
-    def __init__(self, channels: int, *, halves_time: bool) -> None:
+    def __init__(self, channels: int, *, halves_time: bool, time_kernel: int = KERNEL) -> None:
         super().__init__()
         self.resample = nn.ModuleDict({"1": Conv2d(channels, channels, 3, stride=2)})
-        self.time_conv = nn.Conv3d(channels, channels, (3, 1, 1), stride=(2, 1, 1)) if halves_time else None
+        kernel = (time_kernel, 1, 1)
+        self.time_conv = nn.Conv3d(channels, channels, kernel, stride=(2, 1, 1)) if halves_time else None
 
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
         small = _as_video(self.resample["1"](functional.pad(_as_pictures(x), (0, 1, 0, 1))), x.shape[2])
@@ -163,11 +168,13 @@ class Downsample(nn.Module):
 class Upsample(nn.Module):
     """Doubling of the picture, at half the channels by default, and of frames behind the first if `doubles_time`."""
 
-    def __init__(self, channels: int, *, doubles_time: bool, out_channels: int | None = None) -> None:
+    def __init__(
+        self, channels: int, *, doubles_time: bool, out_channels: int | None = None, time_kernel: int = KERNEL
+    ) -> None:
         super().__init__()
         out = channels // 2 if out_channels is None else out_channels
         self.resample = nn.ModuleDict({"1": Conv2d(channels, out, 3, padding=1)})
-        self.time_conv = CausalConv3d(channels, channels * 2, (3, 1, 1)) if doubles_time else None
+        self.time_conv = CausalConv3d(channels, channels * 2, (time_kernel, 1, 1)) if doubles_time else None
 
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
         if self.time_conv is not None:
@@ -198,13 +205,15 @@ def _as_video(x: torch.Tensor, num_frames: int) -> torch.Tensor:
 class Stack(nn.Module):
     """Blocks between a first and a last convolution: half of the autoencoder."""
 
-    def __init__(self, in_channels: int, first: int, last: int, out_channels: int, *, middle: int) -> None:
+    def __init__(
+        self, in_channels: int, first: int, last: int, out_channels: int, *, middle: int, time_kernel: int = KERNEL
+    ) -> None:
         super().__init__()
-        self.conv1 = CausalConv3d(in_channels, first, 3)
-        self.middle = nn.ModuleList(
-            [ResidualBlock(middle, middle), AttentionBlock(middle), ResidualBlock(middle, middle)]
-        )
-        self.head = nn.ModuleDict({"0": ChannelNorm(last, num_places=3), "2": CausalConv3d(last, out_channels, 3)})
+        kernel = (time_kernel, KERNEL, KERNEL)
+        self.conv1 = CausalConv3d(in_channels, first, kernel)
+        before, behind = (ResidualBlock(middle, middle, time_kernel=time_kernel) for _ in range(2))
+        self.middle = nn.ModuleList([before, AttentionBlock(middle), behind])
+        self.head = nn.ModuleDict({"0": ChannelNorm(last, num_places=3), "2": CausalConv3d(last, out_channels, kernel)})
 
     def ended(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
         out: torch.Tensor = self.head["2"](functional.silu(self.head["0"](x)), memory)

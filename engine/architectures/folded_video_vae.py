@@ -1,7 +1,8 @@
 """The causal 3-D autoencoder of Wan 2.2 5B (Wan Team 2025): cells of 16 pixels, levels with shortcuts around them.
 
 As `causal_video_vae.py`, but that pictures enter and leave as patches of two by two pixels, and that each level adds
-means of its input's cells, or repeats of them. Module names are those of the original checkpoints.
+means of its input's cells, or repeats of them. The one of Qwen-Image 2.1 (Qwen Team 2026) is made of the same layers
+for single pictures with opacity, without patches. Module names are those of the original checkpoints.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from engine.architectures.causal_video_vae import (
     FRAMES_AT_ONCE,
+    KERNEL,
     CausalConv3d,
     Downsample,
     FrameMemory,
@@ -29,8 +31,8 @@ from engine.architectures.staged_video_vae_layers import patched, unpatched
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the published network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 3300, 8000
 MEASURED_CHANNELS, MEASURED_DECODER_CHANNELS = 160, 256
-PATCH = (1, 2, 2)
-PATCH_CHANNELS = 12
+OPAQUE = 1.0  # the opacity of pictures that come without one
+MAPS_AT_ONCE = 10  # feature maps of a picture's size that are held at once, in channels of the largest level
 
 MARK = "decoder.upsamples.0.upsamples.0.residual.2.weight"
 
@@ -39,7 +41,8 @@ MARK = "decoder.upsamples.0.upsamples.0.residual.2.weight"
 class FoldedVaeConfig:
     """Configuration of the network. `level_factors`: channels per level by the base channels, largest picture first.
 
-    Every level but the last halves the picture; where `halves_time` says so, the number of frames too.
+    Every level but the last halves the picture; where `halves_time` says so, the number of frames too. Pictures of
+    `image_channels` are taken apart into patches of `patch` pixels a side. Convolutions see `time_kernel` frames.
     """
 
     base_channels: int = 160
@@ -48,6 +51,13 @@ class FoldedVaeConfig:
     level_factors: tuple[int, ...] = (1, 2, 4, 4)
     blocks_per_level: int = 2
     halves_time: tuple[bool, ...] = (False, True, True)
+    image_channels: int = 3
+    patch: int = 2
+    time_kernel: int = KERNEL
+
+    @property
+    def patch_channels(self) -> int:
+        return self.image_channels * self.patch**2
 
 
 def folded_vae_config(shapes: Shapes) -> FoldedVaeConfig:
@@ -83,13 +93,15 @@ def _repeats(x: torch.Tensor, channels: int, frames: int, sides: int, *, is_firs
 class DownLevel(nn.Module):
     """Blocks and a change of size, beside the means of what enters."""
 
-    def __init__(self, in_channels: int, channels: int, num_blocks: int, *, halves: bool, halves_time: bool) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, num_blocks: int, *, halves: bool, halves_time: bool, time_kernel: int
+    ) -> None:
         super().__init__()
         self.channels, self.frames, self.sides = channels, 2 if halves_time else 1, 2 if halves else 1
         widths = [in_channels, *[channels] * (num_blocks - 1)]
-        blocks: list[nn.Module] = [ResidualBlock(width, channels) for width in widths]
+        blocks: list[nn.Module] = [ResidualBlock(width, channels, time_kernel=time_kernel) for width in widths]
         if halves:
-            blocks.append(Downsample(channels, halves_time=halves_time))
+            blocks.append(Downsample(channels, halves_time=halves_time, time_kernel=time_kernel))
         self.downsamples = nn.ModuleList(blocks)
 
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
@@ -102,13 +114,15 @@ class DownLevel(nn.Module):
 class UpLevel(nn.Module):
     """Blocks and a change of size, beside repeats of what enters; the last level has neither."""
 
-    def __init__(self, in_channels: int, channels: int, num_blocks: int, *, doubles: bool, doubles_time: bool) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, num_blocks: int, *, doubles: bool, doubles_time: bool, time_kernel: int
+    ) -> None:
         super().__init__()
         self.channels, self.frames, self.doubles = channels, 2 if doubles_time else 1, doubles
         widths = [in_channels, *[channels] * (num_blocks - 1)]
-        blocks: list[nn.Module] = [ResidualBlock(width, channels) for width in widths]
+        blocks: list[nn.Module] = [ResidualBlock(width, channels, time_kernel=time_kernel) for width in widths]
         if doubles:
-            blocks.append(Upsample(channels, doubles_time=doubles_time, out_channels=channels))
+            blocks.append(Upsample(channels, doubles_time=doubles_time, out_channels=channels, time_kernel=time_kernel))
         self.upsamples = nn.ModuleList(blocks)
 
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
@@ -125,12 +139,19 @@ class Encoder(Stack):
 
     def __init__(self, config: FoldedVaeConfig) -> None:
         widths = [config.base_channels * factor for factor in (1, *config.level_factors)]
-        super().__init__(PATCH_CHANNELS, widths[0], widths[-1], config.latent_channels * 2, middle=widths[-1])
+        super().__init__(
+            config.patch_channels,
+            widths[0],
+            widths[-1],
+            config.latent_channels * 2,
+            middle=widths[-1],
+            time_kernel=config.time_kernel,
+        )
         halves_time = (*config.halves_time, False)
         self.downsamples = nn.ModuleList(
             DownLevel(
                 before, channels, config.blocks_per_level,
-                halves=level < len(config.halves_time), halves_time=halves_time[level],
+                halves=level < len(config.halves_time), halves_time=halves_time[level], time_kernel=config.time_kernel,
             )
             for level, (before, channels) in enumerate(pairwise(widths))
         )  # fmt: skip
@@ -148,12 +169,20 @@ class Decoder(Stack):
     def __init__(self, config: FoldedVaeConfig) -> None:
         factors = (config.level_factors[-1], *reversed(config.level_factors))
         widths = [config.decoder_channels * factor for factor in factors]
-        super().__init__(config.latent_channels, widths[0], widths[-1], PATCH_CHANNELS, middle=widths[0])
+        super().__init__(
+            config.latent_channels,
+            widths[0],
+            widths[-1],
+            config.patch_channels,
+            middle=widths[0],
+            time_kernel=config.time_kernel,
+        )
         doubles_time = (*reversed(config.halves_time), False)
         self.upsamples = nn.ModuleList(
             UpLevel(
                 before, channels, config.blocks_per_level + 1,
                 doubles=level < len(config.halves_time), doubles_time=doubles_time[level],
+                time_kernel=config.time_kernel,
             )
             for level, (before, channels) in enumerate(pairwise(widths))
         )  # fmt: skip
@@ -175,7 +204,8 @@ class FoldedVideoVae(nn.Module):
         super().__init__()
         self.config = config
         self.latent_channels = config.latent_channels
-        self.downscale_ratio = 2 ** len(config.halves_time) * PATCH[1]
+        self.downscale_ratio = 2 ** len(config.halves_time) * config.patch
+        self.patch = (1, config.patch, config.patch)
         moments = config.latent_channels * 2
         self.encoder, self.decoder = Encoder(config), Decoder(config)
         self.conv1 = CausalConv3d(moments, moments, 1)
@@ -195,7 +225,7 @@ class FoldedVideoVae(nn.Module):
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior [B, C, 1 + n, h, w]. Frames beyond 1 + 4n are left out, as in ComfyUI."""
         memory = FrameMemory()
-        patches = patched(videos, PATCH)
+        patches = patched(videos, self.patch)
         parts = [self.encoder(patches[:, :, :1], memory)]
         for start in range(1, patches.shape[2] - FRAMES_AT_ONCE + 1, FRAMES_AT_ONCE):
             parts.append(self.encoder(patches[:, :, start : start + FRAMES_AT_ONCE], memory))
@@ -210,4 +240,36 @@ class FoldedVideoVae(nn.Module):
         """Yield the frames of latents [B, C, 1 + n, h, w] in order: [B, 3, 1, H, W], then [B, 3, 4, H, W] each."""
         memory = FrameMemory()
         for frame in self.conv2(latents).split(1, dim=2):
-            yield unpatched(self.decoder(frame, memory), PATCH)
+            yield unpatched(self.decoder(frame, memory), self.patch)
+
+
+class OpacityVae(FoldedVideoVae):
+    """The autoencoder of single pictures with opacity: [B, 4, H, W] -> [B, C, h, w]."""
+
+    latent_dim = 2
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of pictures: red, green, blue and opacity."""
+        return self.config.image_channels
+
+    @property
+    def encode_bytes_per_pixel(self) -> int:
+        """Bytes of working memory per pixel and byte of the dtype, for encoding: ten times a full-size feature map."""
+        return MAPS_AT_ONCE * self.config.base_channels
+
+    @property
+    def decode_bytes_per_cell(self) -> int:
+        """Bytes of working memory per latent cell and byte of the dtype, for decoding."""
+        cell_px: int = self.downscale_ratio**2
+        return MAPS_AT_ONCE * self.config.decoder_channels * cell_px
+
+    def encode(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the posterior [B, C, h, w] of pictures [B, 3 or 4, H, W]; three channels are opaque."""
+        missing = self.config.image_channels - videos.shape[1]
+        pictures = functional.pad(videos, (0, 0, 0, 0, 0, missing), value=OPAQUE)
+        return super().encode(pictures.unsqueeze(2)).squeeze(2)
+
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return pictures [B, 4, H, W] of latents [B, C, h, w]."""
+        return super().decode(latents.unsqueeze(2)).squeeze(2)

@@ -17,19 +17,19 @@ from torch import nn
 log = logging.getLogger(__name__)
 
 TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
-NO_OPTIONS: Mapping[str, torch.Tensor] = MappingProxyType({})
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Encoded(NamedTuple):
     """An encoded prompt: conditioning [B, T, D], pooled output [B, D], and further options of the conditioning.
 
-    `pooled` is None for encoders without such an output. `options` are tensors by ComfyUI's names, such as
-    `attention_mask` [B, T].
+    `pooled` is None for encoders without such an output. `options` are by ComfyUI's names: tensors, such as
+    `attention_mask` [B, T], or places of tokens.
     """
 
     cond: torch.Tensor
     pooled: torch.Tensor | None
-    options: Mapping[str, torch.Tensor] = NO_OPTIONS
+    options: Mapping[str, Any] = NO_OPTIONS
 
 
 class TokenEncoding(Protocol):

@@ -44,6 +44,14 @@ class _View(NamedTuple):
     size: tuple[int, int]
 
 
+class Read(NamedTuple):
+    """What a language model makes of tokens [1, T, D], the first row of each token, and the places of pictures."""
+
+    cond: torch.Tensor
+    firsts: Sequence[int]
+    pictures: Sequence[SeenPicture]
+
+
 class QwenEncoder(TokenEncoder):
     """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::PictureLanguageModel`."""
 
@@ -55,6 +63,10 @@ class QwenEncoder(TokenEncoder):
         That of a layer is without the final norm; one beyond the first means the last one, with it. Raises ValueError
         for a picture where the file had no picture encoder.
         """
+        return self.read(chunk, layer_idx).cond
+
+    def read(self, chunk: Sequence[Any], layer_idx: int | None) -> Read:
+        """Return the conditioning as `encode` does, with the places of tokens and pictures in it."""
         is_last = layer_idx is None or abs(layer_idx) > self.num_layers
         views = {place: self._see(token) for place, token in enumerate(chunk) if isinstance(token, dict)}
         tokens = [views[place].rows if place in views else token for place, token in enumerate(chunk)]
@@ -67,7 +79,8 @@ class QwenEncoder(TokenEncoder):
         mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
         positions = places_among(pictures, len(rows)).to(rows.device) if pictures else None
         added = _rows_by_layer(pictures, [view.by_layer for view in views.values()], rows)
-        return self._states(rows[None], mask, None if is_last else layer_idx, positions, added).float()
+        cond = self._states(rows[None], mask, None if is_last else layer_idx, positions, added).float()
+        return Read(cond, firsts, pictures)
 
     def _states(
         self,

@@ -20,9 +20,12 @@ Entries = list[list[Any]]  # CONDITIONING: pairs of tokens [B, T, D] and a dicti
 
 
 def _options(encoded: Encoded) -> dict[str, object]:
-    """Return the options of a conditioning, on the CPU: the pooled output (None without one) and further tensors."""
+    """Return the options of a conditioning on the CPU: the pooled output (None without one) and further ones."""
     pooled = None if encoded.pooled is None else encoded.pooled.to("cpu")
-    return {"pooled_output": pooled, **{name: item.to("cpu") for name, item in encoded.options.items()}}
+    further = {
+        name: item.to("cpu") if isinstance(item, torch.Tensor) else item for name, item in encoded.options.items()
+    }
+    return {"pooled_output": pooled, **further}
 
 
 class TextEncoderPatcher(ModulePatcher):

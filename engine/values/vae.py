@@ -19,7 +19,6 @@ TILE_SHARE = 0.75  # of the device's room: the rest is for weights
 class Vae(NetworkValue):
     """VAE with ComfyUI's members."""
 
-    output_channels = 3
     crop_input = True
     latent_dim = 2
 
@@ -44,6 +43,12 @@ class Vae(NetworkValue):
     @property
     def latent_channels(self) -> int:
         channels: int = self.first_stage_model.latent_channels
+        return channels
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of its pictures."""
+        channels: int = getattr(self.first_stage_model, "output_channels", 3)
         return channels
 
     @property

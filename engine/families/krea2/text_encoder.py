@@ -12,10 +12,10 @@ from engine.architectures.picture_language_model import (
     picture_language_model_config,
 )
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
-from engine.families.parts.layouts import behind_first, names_behind, saved_behind
+from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.parts.published_qwen import published_layout
 from engine.families.parts.qwen_7b import ANSWER, DESCRIBE, SYSTEM
 from engine.families.parts.t5 import lora_keys
-from engine.formats.weight_file import Names
 from engine.text.language_tokens import qwen3
 from engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
 from engine.text.qwen_tokens import PICTURE, QwenTokenizer
@@ -26,21 +26,12 @@ OTHER_WIDTHS = (2048, 4096, 5120)  # of Qwen3-VL models that other networks read
 LAYERS = (2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35)  # those whose inputs are read
 PREFIX = f"text_encoders.{SLOT}.transformer."
 PREFIXES = (PREFIX, f"{SLOT}.transformer.", "transformer.", "")  # of files of the encoder alone
-PUBLISHED = {"model.language_model.": "model.", "model.visual.": VISION_PREFIX}  # prefixes of published files -> ours
 PICTURE_TEMPLATE = "<|im_start|>user\n" + PICTURE + ANSWER
 
 
 def fits(shapes: Shapes) -> bool:
     """Return True for Qwen3-VL of a width that no other network reads."""
     return VISION_PREFIX + VISION_MARK in shapes and shapes[EMBEDDING][1] not in OTHER_WIDTHS
-
-
-def published_layout(shapes: Shapes) -> Names | None:
-    """Return the names of a file in the layout in which Alibaba publishes the model, else None."""
-    if not all(any(name.startswith(prefix) for name in shapes) for prefix in PUBLISHED):
-        return None
-    found = {(theirs, ours): names_behind(shapes, theirs) for theirs, ours in PUBLISHED.items()}
-    return {ours + name: theirs for (_, ours), names in found.items() for name, theirs in names.items()}
 
 
 def _tokenizer(encoder: TappedQwenEncoder, parts: TokenizerParts) -> QwenTokenizer:

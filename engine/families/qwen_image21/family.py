@@ -1,0 +1,79 @@
+"""Qwen-Image 2.1 (Qwen Team 2026): draws and edits pictures with opacity, after Qwen3-VL 8B and reference pictures.
+
+Compared with the files of ComfyUI 0.37.4, since neither 0.3.64 nor 0.30.0 has it.
+"""
+
+from __future__ import annotations
+
+from engine.adapters.lora_names import own_layer_keys
+from engine.architectures.deep_vision_tower import DeepVisionConfig
+from engine.architectures.language_model import QWEN3_VL, LanguageModelConfig
+from engine.architectures.picture_language_model import PictureLanguageModelConfig
+from engine.architectures.spliced_stream import SplicedStreamModel
+from engine.architectures.spliced_stream_layers import SplicedStreamConfig
+from engine.architectures.spliced_stream_shapes import MARK, MODULATION, spliced_stream_config
+from engine.diffusion.model_sampling_variants import flux_flow_of
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.qwen_image21.autoencoder import AUTOENCODER, FULL, SMALL, OpacityLatentFormat
+from engine.families.qwen_image21.denoiser import QwenImage21Denoiser
+from engine.families.qwen_image21.text_encoder import QWEN, SLOT, WIDTH
+from engine.settings import DtypePolicy
+
+FLOW = Parameterisation(flux_flow_of, {"shift": 0.69})
+
+DENOISER = transformer(
+    MARK,
+    configure=spliced_stream_config,
+    build=SplicedStreamModel,
+    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+)
+
+FAMILY = ModelFamily(
+    name="qwen_image21",
+    label="Qwen-Image 2.1",
+    detect=detect_by(DENOISER, needs=(MODULATION,)),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
+    denoiser_type=QwenImage21Denoiser,
+    text=(QWEN,),
+    vae=AUTOENCODER,
+    latent_format=OpacityLatentFormat,
+    denoiser_lora_keys=own_layer_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("QwenImage21", ("qwen_image",)),
+    default=Defaults(width=1024, height=1024, steps=25, cfg=1.0, scheduler="simple", cost=25.0),
+    nodes=(
+        "UNETLoader", "CLIPLoader", "VAELoader", "TextEncodeQwenImage21", "EmptyLatentImage", "KSampler", "VAEDecode",
+    ),
+    memory_usage_factor=6.0,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            SplicedStreamConfig(width=4096, num_blocks=32, context_dim=WIDTH, inner_width=12288),
+            {
+                SLOT: PictureLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN3_VL, num_layers=36, width=WIDTH, heads=32, key_heads=8, inner_width=12288,
+                        vocabulary_size=151936, norms_queries=True,
+                    ),
+                    DeepVisionConfig(width=1152, inner_width=4304, num_blocks=27, out_width=WIDTH),
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            SplicedStreamConfig(width=256, num_blocks=2, context_dim=128, inner_width=768),
+            {
+                SLOT: PictureLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN3_VL, num_layers=36, width=128, heads=1, key_heads=1, inner_width=64,
+                        vocabulary_size=151936, norms_queries=True,
+                    ),
+                    DeepVisionConfig(width=64, inner_width=128, num_blocks=27, out_width=128, table_side=8),
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip
