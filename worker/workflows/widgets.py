@@ -39,6 +39,8 @@ def is_widget(item: InputSpec, node: PageNode) -> bool:
         return True
     if isinstance(item.type, str) and item.type.partition(":")[0] in WIDGET_TYPES:
         return True
+    if item.options.get("socketless"):  # a widget of the page's own, such as the view of `ImageCompare`
+        return True
     return any(slot.widget == item.name for slot in node.inputs)
 
 
@@ -81,6 +83,8 @@ def default_of(item: InputSpec) -> object:
         choices = [option.get("key") for option in item.options.get("options") or () if isinstance(option, Mapping)]
     if choices is not None:
         return choices[0] if choices else None
+    if item.options.get("socketless"):
+        return ""
     return EMPTY.get(str(item.type).partition(":")[0])
 
 

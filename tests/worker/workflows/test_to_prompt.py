@@ -66,6 +66,12 @@ def test_an_input_that_is_newer_than_the_file_has_its_default() -> None:
     assert inputs_of(document)["3"] == SAMPLER_INPUTS | {"denoise": 1.0}
 
 
+def test_a_widget_of_the_page_without_a_value_is_an_empty_text() -> None:
+    declared = {**OBJECT_INFO["Save"], "input": {"required": {"view": ["VIEW", {"socketless": True}]}}}
+    shown = to_prompt(page(node(4, "Compare", [])), {**OBJECT_INFO, "Compare": declared}, lambda _count: 0)
+    assert shown["4"]["inputs"] == {"view": ""}
+
+
 def test_a_widget_that_is_an_input_keeps_its_place_and_takes_the_value_of_a_primitive() -> None:
     slots = [("model", "MODEL", 1, None), ("positive", "CONDITIONING", 2, None), ("steps", "INT", 8, "steps")]
     primitive = node(7, "PrimitiveNode", [33, "fixed"], outputs=["INT"])
