@@ -15,6 +15,8 @@ STRATEGIES: Final = (
     "channels_last",
     "compiled_blocks",
     "fused_qkv",
+    "joined_embeddings",
+    "host_sigmas",
     "nhwc_group_norm",
     "half_vae",
     "bfloat16_layers",

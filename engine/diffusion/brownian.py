@@ -27,16 +27,16 @@ def brownian_noise_sampler(
     is_falling = bool(low > high)
     if is_falling:
         low, high = high, low
-    start = torch.zeros_like(x)
+    start = torch.zeros_like(x, device="cpu" if on_cpu else None)
     if on_cpu:
-        low, high, start = low.detach().cpu(), high.detach().cpu(), start.detach().cpu()
+        low, high = low.detach().cpu(), high.detach().cpu()
     tree = torchsde.BrownianTree(low, start, high, entropy=seed)
 
     def draw(sigma: torch.Tensor, sigma_next: torch.Tensor) -> torch.Tensor:
         first, second = torch.as_tensor(sigma), torch.as_tensor(sigma_next)
         early, late, sign = (first, second, 1) if first < second else (second, first, -1)
         if on_cpu:
-            increment = tree(early.detach().cpu().float(), late.detach().cpu().float()).to(first)
+            increment = tree(early.detach().cpu().float(), late.detach().cpu().float()).to(x.device, first.dtype)
         else:
             increment = tree(early, late)
         noise: torch.Tensor = increment * (-sign if is_falling else sign) / (second - first).abs().sqrt()

@@ -18,6 +18,7 @@ from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.recorded_steps import SamplingStart, obstacle_to_record, recorded_sampling
 from engine.diffusion.replacements import replaceable, replacement_of
+from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
 from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.shared_steps import shared_sampling
 from engine.diffusion.tuned import tuned_network, tuned_options
@@ -95,6 +96,10 @@ class InpaintDenoiser:
         return denoised * denoise_mask + self.latent_image * kept
 
 
+SIGMAS_ON_HOST = "sigmas_on_host"  # model option: built-in samplers get noise levels in the host's memory
+BUILT_IN = frozenset(SAMPLER_FUNCTIONS.values())
+
+
 class Sampler:
     """SAMPLER: a sampler function with its options (ComfyUI's `KSAMPLER`)."""
 
@@ -138,8 +143,11 @@ class Sampler:
             if callback is not None:
                 callback(state["i"], state["denoised"], state["x"], num_steps)
 
+        levels = sigmas
+        if extra_args.get("model_options", {}).get(SIGMAS_ON_HOST) and self.sampler_function in BUILT_IN:
+            levels = sigmas.cpu()
         samples = self.sampler_function(
-            model, x, sigmas, extra_args=extra_args, callback=on_step, disable=disable_pbar, **self.extra_options
+            model, x, levels, extra_args=extra_args, callback=on_step, disable=disable_pbar, **self.extra_options
         )
         final: torch.Tensor = model_sampling.inverse_noise_scaling(sigmas[-1], samples)
         return final

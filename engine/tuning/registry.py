@@ -11,6 +11,8 @@ from engine.tuning.strategies.cuda_graph import CudaGraph
 from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
 from engine.tuning.strategies.fused_qkv import FusedQkv
 from engine.tuning.strategies.half_vae import HalfVae
+from engine.tuning.strategies.host_sigmas import HostSigmas
+from engine.tuning.strategies.joined_embeddings import JoinedEmbeddings
 from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
 from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm
 from engine.tuning.strategies.prompt_cache import PromptCache
@@ -27,6 +29,8 @@ def make_strategies(folder: Path | None = None) -> Mapping[str, Strategy]:
         Threads(),
         ChannelsLast(),
         FusedQkv(),
+        JoinedEmbeddings(),
+        HostSigmas(),
         NhwcGroupNorm(),
         CompiledBlocks(Compiler(folder)),
         HalfVae(),

@@ -131,7 +131,8 @@ class CompiledBlocks(Strategy):
     quality = Quality.SAME
     about = "repeated blocks are compiled in the background and take their place when they are ready"
     is_size_sensitive = True
-    conflicts = frozenset({"prompt_cache", "fused_qkv", "nhwc_group_norm"})  # whose functions would be compiled anew
+    # Their functions would be compiled anew.
+    conflicts = frozenset({"prompt_cache", "fused_qkv", "joined_embeddings", "nhwc_group_norm"})
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from engine.diffusion import noise as noise_module
 from engine.diffusion.choices import Choices, calculate_sigmas
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
@@ -21,6 +23,7 @@ DETERMINISTIC = (
 )  # fmt: skip
 # These take steps of their own between the first and the last level.
 OWN_STEPS = ("dpm_fast", "dpm_adaptive")
+WAITING = ("dpm_adaptive",)  # its next step depends on the error of the one before
 SIGMA_DATA = 0.7
 
 
@@ -100,3 +103,19 @@ def test_every_name_that_is_offered_is_there() -> None:
     assert list(SCHEDULES) == Choices().schedules
     with pytest.raises(ValueError, match="there is no scheduler"):
         calculate_sigmas(EpsDiscrete(), "nope", 3)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLER_NAMES if name not in WAITING and not name.endswith("_gpu")])
+def test_samplers_with_noise_levels_on_the_host_never_wait_for_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tensor without data, whose numbers nothing can read: as on a device, where reading one waits for all kernels.
+    noise = SimpleNamespace(
+        Generator=lambda device: torch.Generator(),
+        randn=lambda shape, dtype, device, generator: torch.empty(shape, dtype=dtype, device=device),
+    )
+    monkeypatch.setattr(noise_module, "torch", noise)
+    sigmas = calculate_sigmas(EpsDiscrete(), "karras", 6)
+    x = torch.empty((1, 4, 2, 2), device="meta")
+    found = SAMPLER_FUNCTIONS[name](GaussianModel(), x, sigmas, extra_args={"seed": 3})
+    assert found.device.type == "meta" and found.shape == x.shape

@@ -89,13 +89,33 @@ def applied(strategy: Strategy, use: SamplingUse, work: Callable[[], torch.Tenso
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("prompt_cache", 0.0), ("channels_last", 1e-5), ("fused_qkv", 1e-5), ("bfloat16_layers", 0.1)]
+    ("name", "most"),
+    [
+        ("prompt_cache", 0.0),
+        ("channels_last", 1e-5),
+        ("fused_qkv", 1e-5),
+        ("joined_embeddings", 1e-5),
+        ("bfloat16_layers", 0.1),
+    ],
 )
 def test_draws_what_the_plain_path_draws(name: str, most: float, use: SamplingUse) -> None:
     strategy, plain = make_strategies()[name], call(use)
     found = applied(strategy, use, lambda: (call(use, 1), call(use))[1])
     assert relative_error(found, plain) <= most
     assert torch.equal(call(use), plain)
+
+
+def test_time_embeddings_of_all_blocks_are_made_at_once_and_anew_at_each_step(use: SamplingUse) -> None:
+    strategy = make_strategies()["joined_embeddings"]
+    blocks = [module for module in use.network.modules() if type(module) is ResBlock]
+    width = blocks[0].emb_layers[1].get_parameter("weight").shape[1]
+    embeddings = [torch.randn(2, width) for _ in range(2)]
+    plain = [[block.emb_layers(embedding) for block in blocks] for embedding in embeddings]
+    undo = strategy.apply(use)
+    found = [[block.emb_layers(embedding) for block in blocks] for embedding in embeddings]
+    undo()
+    for mine, theirs in zip(found, plain, strict=True):
+        assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(mine, theirs, strict=True))
 
 
 def test_keys_and_values_are_of_the_prompt_at_hand(use: SamplingUse) -> None:
