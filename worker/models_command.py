@@ -15,7 +15,9 @@ from worker.models.download.part_file import part_progress
 from worker.models.entry import ModelEntry
 from worker.models.errors import ManifestInvalid, ModelBroken, ModelsError
 from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models, sha256_of
+from worker.models.import_manifest import read_foreign_file, write_tables
 from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
+from worker.models.manifest import parse_manifest
 from worker.models.prune import find_surplus
 from worker.settings.environment import load_settings
 
@@ -138,6 +140,29 @@ def lock_command(base_directory: BaseDirectory = None, manifest: ManifestPath = 
         _fail(error)
         return
     typer.echo(f"{library.lock_path}: {len(new)} added, {len(locked) + len(new)} files")
+
+
+@commands.command("import")
+def import_command(
+    file: Annotated[
+        Path, typer.Argument(help="comfy-build.yaml, comfy-lock.yaml, snapshot.json, .cpack.zip or manifest.yml")
+    ],
+    base_directory: BaseDirectory = None,
+) -> None:
+    """Write models.toml and packs.toml of the base directory from another tool's manifest."""
+    base = _library(base_directory, None).directory.parent
+    try:
+        found = read_foreign_file(file)
+        parse_manifest(found.models, file.name)
+        for name, tables in (("models.toml", found.models), ("packs.toml", found.packs)):
+            if tables:
+                write_tables(base / name, tables)
+                typer.echo(f"{base / name}: {len(tables)} tables")
+    except ModelsError as error:
+        _fail(error)
+        return
+    for line in found.left_out:
+        typer.echo(f"left out: {line}", err=True)
 
 
 @commands.command("prune")

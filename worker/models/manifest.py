@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from names.nearest import nearest_name
 from worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
 from worker.models.errors import ManifestInvalid, UnknownModel
+from worker.models.import_manifest import FOREIGN_SUFFIXES, read_foreign_file
 from worker.models.sources import Source, parse_source
 
 FILES = "files"  # key of a set
@@ -112,9 +113,14 @@ def built_in_manifest() -> Manifest:
 
 
 def load_manifest(path: Path | None) -> Manifest:
-    """Return the built-in manifest with the operator's file over it; None is no file. Raises ManifestInvalid."""
+    """Return the built-in manifest with the operator's file over it; None is no file. Raises ManifestInvalid.
+
+    The file may be another tool's, told by its suffix.
+    """
     if path is None:
         return built_in_manifest()
+    if path.suffix in FOREIGN_SUFFIXES:
+        return parse_manifest(read_foreign_file(path).models, path.name)
     return parse_manifest(_read(path), path.name)
 
 
