@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,31 @@ async def test_a_job_that_waits_for_its_model_survives_the_fronts_death(tmp_path
             server.hold.set()
             async with front_process(tmp_path, engine, **names) as front:
                 await front.until_status("job", "completed")
+
+
+@pytest.mark.timeout(600)  # the front starts four times
+async def test_a_fresh_worker_killed_three_times_serves_its_first_job_and_repeats_less_than_a_block_each_time(
+    tmp_path: Path,
+) -> None:
+    base, outputs = tmp_path / "base", tmp_path / "outputs"
+    base.mkdir()
+    outputs.mkdir()
+    (base / "models.toml").write_text(MANIFEST)
+    part = base / "models" / DOWNLOADS / "checkpoints" / "mine.safetensors.part"
+    with model_server(files={PATH: LARGE}) as server:
+        server.stall_after = dict.fromkeys((1, 2, 3), 2 * BLOCK_BYTES + BLOCK_BYTES // 2)
+        async with EngineWithModels(outputs, base / "models") as engine:
+            names = {"BASE_DIRECTORY": str(base), "FETCH_MISSING": "manifest", "HF_ENDPOINT": server.url}
+            for number in range(1, 4):
+                async with front_process(tmp_path, engine, **names) as front:
+                    if number == 1:
+                        await front.http.post("/generate", json=body(drawing("mine.safetensors"), "first"))
+                    await until_has(part, number * 2 * BLOCK_BYTES)
+                    await front.send(signal.SIGKILL)
+                assert not (base / "models" / "checkpoints").exists()
+            async with front_process(tmp_path, engine, **names) as front:
+                await front.until_status("first", "completed")
+        assert (base / "models" / "checkpoints" / "mine.safetensors").read_bytes() == LARGE
+        times = Counter(start for start, _ in server.sent[PATH])  # of pieces, which begin at the same places each time
+        assert max(times.values()) == 2
+        assert server.sent_bytes(PATH) - len(LARGE) < 3 * BLOCK_BYTES
