@@ -138,6 +138,19 @@ def plan(
 
 
 @app.command()
+def build(
+    folder: Annotated[Path, typer.Argument(help="the snapshot's directory: new or empty")],
+    weights: Annotated[bool, typer.Option("--weights", help="also the model files that the manifest asks for")] = False,
+    base_directory: Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")] = None,
+    manifest: Annotated[Path | None, typer.Option(help="MODELS_MANIFEST")] = None,
+) -> None:
+    """Write a snapshot of program, packs and models, from which a machine or an image starts without a network."""
+    from worker import build_command  # as above
+
+    raise typer.Exit(build_command.run(folder, base_directory, manifest, has_weights=weights))
+
+
+@app.command()
 def benchmark(
     url: Annotated[str, typer.Option(help="a worker that runs; else the local one, else one is started")] = "",
     last: Annotated[bool, typer.Option("--last", help="show what was measured last, run nothing")] = False,

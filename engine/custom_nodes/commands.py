@@ -11,7 +11,7 @@ from engine.custom_nodes.packs import Pack, find_packs
 from engine.custom_nodes.requirements import install
 from engine.custom_nodes.sync.errors import SyncError
 from engine.custom_nodes.sync.fetch import REGISTRY
-from engine.custom_nodes.sync.sync import SyncOptions, sync_packs
+from engine.custom_nodes.sync.sync import SyncOptions, collect_packs, sync_packs
 from engine.custom_nodes.sync.versions import pack_versions
 from engine.custom_nodes.trial import TrialResult, try_pack
 from engine.settings import EngineSettings
@@ -49,7 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     sync.set_defaults(run=sync_command)
     verify = commands.add_parser("verify", help="compare custom_nodes/ with packs.toml and packs.lock.toml")
     verify.set_defaults(run=verify_packs)
-    for command in (listing, check, sync, verify):
+    collect = commands.add_parser("collect", help="write packs and wheels of their packages, for sync --offline")
+    collect.add_argument("folder", type=Path)
+    collect.set_defaults(run=collect_command)
+    for command in (listing, check, sync, verify, collect):
         command.add_argument("--base-directory", type=Path, default=Path())
     return parser
 
@@ -87,6 +90,16 @@ def sync_command(given: argparse.Namespace) -> int:
         return 1
     state = "would be installed" if given.dry_run else "in place"
     sys.stderr.write(f"{len(lock.packs)} packs, {len(lock.packages)} Python packages {state}\n")
+    return 0
+
+
+def collect_command(given: argparse.Namespace) -> int:
+    """Collect the packs of the base directory in a folder, with the exit codes of a sync."""
+    try:
+        collect_packs(EngineSettings(base_directory=given.base_directory).base_path, given.folder)
+    except SyncError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
     return 0
 
 

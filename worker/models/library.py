@@ -29,6 +29,7 @@ class ModelLibrary:
 
     directory: Path
     manifest: Manifest
+    manifest_path: Path | None
     lock_path: Path
     read_access: Callable[[], SourceAccess]
     limits: DownloadLimits
@@ -50,6 +51,7 @@ def build_library(settings: Settings) -> ModelLibrary:
     return ModelLibrary(
         directory=base / "models",
         manifest=manifest,
+        manifest_path=path,
         lock_path=lock_path_of(path, base),
         read_access=lambda: _read_access(settings, manifest),
         limits=DownloadLimits(

@@ -19,7 +19,7 @@ from engine.custom_nodes.requirements import KEPT
 from engine.custom_nodes.sync.errors import RequirementsRefused
 from engine.custom_nodes.sync.lock import LockedPackage
 
-OWN = "darkroom"
+NOT_KEPT = frozenset({"darkroom", "pip"})  # no part of what packs build on
 _LEADING_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
@@ -40,7 +40,9 @@ class Installer:
 
     def environment_hash(self, requirements: Sequence[PackRequirements]) -> str:
         """Return a hash of all that a resolution follows from, but for what an index offers that day."""
-        parts = [platform.python_version(), platform.machine(), sys.platform, *sorted(self.constraints)]
+        python = ".".join(platform.python_version_tuple()[:2])
+        parts = [python, platform.machine(), sys.platform]
+        parts += [item for item in sorted(self.constraints) if not item.startswith("setuptools==")]  # venv brings one
         parts += [f"{item.pack}\n{item.text}" for item in requirements]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -77,7 +79,7 @@ class Installer:
                 file.parent.mkdir(parents=True)
                 file.write_text(item.text, "utf-8")
                 options += ["-r", str(file)]
-            done = run_pip(["install", *options])
+            done = self._run_pip(["install", *options])
             if done.returncode != 0:
                 return None, explain(f"{done.stdout}\n{done.stderr}")
             packages = planned_packages(json.loads(report.read_text("utf-8")))
@@ -111,9 +113,20 @@ class Installer:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "locked.txt")
             file.write_text("\n".join(lines) + "\n", "utf-8")
-            done = run_pip([command, *options, *self._index(), "-r", str(file)])
+            done = self._run_pip([command, *options, *self._index(), "-r", str(file)])
         if done.returncode != 0:
             raise RequirementsRefused(f"the locked Python packages cannot be installed: {explain(done.stderr)}")
+
+    def _run_pip(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run pip of this interpreter without questions and capture what it prints.
+
+        With a folder of wheels the machine's own settings of pip do not count, which may name other sources.
+        """
+        own_settings = [] if self.wheels is None else ["env", "PIP_CONFIG_FILE=/dev/null"]
+        command = [*own_settings, sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", *arguments]
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        )
 
     def _limits(self, folder: Path) -> list[str]:
         file = folder / "installed.txt"
@@ -129,7 +142,7 @@ def installed_constraints() -> list[str]:
     found: dict[str, str] = {}
     for item in metadata.distributions():
         name = plain_name(item.metadata["Name"] or "")
-        if name and name != OWN:
+        if name and name not in NOT_KEPT:
             found.setdefault(name, item.version)  # the first on the path is the one that is imported
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
@@ -185,11 +198,3 @@ def explain(output: str) -> str:
     kept = [line for line in dict.fromkeys(said) if "ResolutionImpossible" not in line]
     last = [line for line in lines if line][-1:] or ["pip gave no reason"]
     return " ".join(kept[:8] or last)[:1200]
-
-
-def run_pip(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run pip of this interpreter without questions and capture what it prints."""
-    command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", *arguments]
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )

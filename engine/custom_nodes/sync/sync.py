@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.custom_nodes.layer import LINK
@@ -27,6 +27,7 @@ from engine.custom_nodes.sync.tree import PackMark, read_mark, tree_sha256
 STAGING = ".sync"  # in custom_nodes/, so that renaming stays within one disk; hidden folders are no packs
 LAYERS = ".pack_packages"
 GUARD = ".packs.guard"
+NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__")
 
 Show = Callable[[str], None]
 
@@ -87,6 +88,22 @@ def sync_packs(base_directory: Path, options: SyncOptions, show: Show) -> PacksL
         if options.prune:
             _prune(custom_nodes, {entry.name for entry in entries}, show)
         return new
+
+
+def collect_packs(base_directory: Path, folder: Path) -> None:
+    """Write packs, wheels of their packages, manifest and lock into `folder`, for a sync with `offline`.
+
+    Raises SyncError unless every pack is as the lock has it.
+    """
+    lock = read_lock(lock_path(base_directory))
+    for entry in read_packs(manifest_path(base_directory)):
+        pack, locked = base_directory / "custom_nodes" / entry.name, lock.packs.get(entry.name)
+        if locked is None or read_mark(pack) is None or tree_sha256(pack) != locked.sha256:
+            raise PackChanged(f"{entry.name}: is not as packs.lock.toml has it; expected `darkroom nodes sync` before")
+        shutil.copytree(pack, folder / "packs" / entry.name, symlinks=True, ignore=NOT_COPIED)
+    packages = Installer(()).collect(lock.packages, folder / "wheels")
+    shutil.copyfile(manifest_path(base_directory), manifest_path(folder))
+    write_lock(lock_path(folder), replace(lock, packages=packages))
 
 
 def plan_packs(

@@ -1,0 +1,1 @@
+"""Snapshots: a directory from which Darkroom, its packs and its models are installed without a network."""
