@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
-from worker.engines.supervisor import free_port
 from worker.errors import EngineStartFailed
-from worker.settings.environment import inherited_environment
+from worker.worker_alone import worker_alone
 from worker.worker_client import worker_client
 
 LOOK_SECONDS = 0.1
-STOP_SECONDS = 30.0
 
 
 def run_benchmark(url: str, api_key: str = "", verify: ssl.SSLContext | bool = True) -> dict[str, object]:
@@ -38,7 +32,8 @@ def run_benchmark_alone() -> dict[str, object]:
 
     Raises EngineStartFailed when it ends without one.
     """
-    with _worker() as (process, url):
+    changes = {"BENCHMARK": "auto", "BENCHMARK_TTL": "0", "BENCHMARK_ON_FAIL": "error", "WARMUP_ON_FAIL": "serve"}
+    with worker_alone(changes) as (process, url):
         while process.poll() is None:
             time.sleep(LOOK_SECONDS)
             try:
@@ -48,24 +43,6 @@ def run_benchmark_alone() -> dict[str, object]:
             if report["verdict"] != "pending" and not report["is_running"]:
                 return report
     raise EngineStartFailed(f"The worker ended with code {process.returncode}; its log has the reason")
-
-
-@contextmanager
-def _worker() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    port = free_port()
-    changes = {"WORKER_HOST": "127.0.0.1", "WORKER_PORT": str(port), "AUTOSCALER": "plain", "USE_SSL": "false"}
-    changes |= {"BENCHMARK": "auto", "BENCHMARK_TTL": "0", "BENCHMARK_ON_FAIL": "error", "WARMUP_ON_FAIL": "serve"}
-    command = [sys.executable, "-m", "darkroom.run", "worker"]
-    process = subprocess.Popen(command, env=inherited_environment(changes), stdout=sys.stderr)
-    try:
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _object(response: httpx.Response) -> dict[str, object]:

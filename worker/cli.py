@@ -130,11 +130,14 @@ def plan(
     api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
-    """Show what a workflow lacks on a worker: nodes, models, their sources and bytes; exit code 1: it cannot run."""
+    """Show what a workflow lacks on a worker: nodes, models, their sources and bytes; exit code 1: it cannot run.
+
+    Where no worker runs on this machine, one is started on the processor for the plan.
+    """
     from worker import plan_command  # as above
 
     worker = worker_at(url, is_insecure=insecure)
-    raise typer.Exit(plan_command.run(file, worker, api_key or worker.own_key, is_json=is_json))
+    raise typer.Exit(plan_command.run(file, worker, api_key or worker.own_key, is_json=is_json, may_start=not url))
 
 
 @app.command()

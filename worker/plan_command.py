@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,22 @@ import typer
 from rich.console import Console
 
 from worker.chosen_worker import ChosenWorker
+from worker.errors import EngineStartFailed
+from worker.json_values import JsonObject
+from worker.worker_alone import worker_alone
 from worker.worker_client import worker_client
 from worker.workflows.media import NoWorkflow, find_workflow
+
+START_SECONDS = 300.0
+LOOK_SECONDS = 0.2
+LOG_LINES = 10
+NOTHING = ("PRELOAD_MODELS", "WARMUP_WORKFLOWS", "BROKER_URL", "DATABASE_URL", "ENGINE_URL")
+NO_KEYS = ("API_KEYS", "API_KEYS_FILE", "ADMIN_API_KEYS", "ADMIN_API_KEYS_FILE")
+ALONE = {
+    **dict.fromkeys((*NOTHING, *NO_KEYS), ""),
+    **{"BENCHMARK": "off", "CPU": "true", "LOG_FORMAT": "console", "MIN_FREE_MEMORY_BYTES": "0"},
+}
+"""Settings of a worker that only plans."""
 
 
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -41,16 +57,26 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield "it can run" if plan["can_run"] else "it cannot run as it is"
 
 
-def run(file: Path, worker: ChosenWorker, api_key: str, *, is_json: bool) -> int:
-    """Print the plan of the workflow in a file. Return the exit code: 1 if it cannot run, 2 without an answer."""
+def run(file: Path, worker: ChosenWorker, api_key: str, *, is_json: bool, may_start: bool) -> int:
+    """Print the plan of the workflow in a file. Return the exit code: 1 if it cannot run, 2 without an answer.
+
+    With `may_start` a worker is started for the plan where none answers.
+    """
     try:
         workflow = find_workflow(file.read_bytes())
-        with worker_client(api_key=api_key, timeout=60, verify=worker.verify) as http:
-            response = http.post(f"{worker.url}/plan", json={"workflow_json": workflow})
     except (NoWorkflow, OSError) as error:
         return _fail(f"{file}: {error}")
+    try:
+        with worker_client(api_key=api_key, timeout=60, verify=worker.verify) as http:
+            response = _ask(http, worker.url, workflow)
     except httpx.TransportError as error:
-        return _fail(worker.no_answer(error))
+        if not may_start:
+            return _fail(worker.no_answer(error))
+        typer.echo(f"No worker answers at {worker.url}: starting one for the plan", err=True)
+        try:
+            response = _ask_own(workflow)
+        except EngineStartFailed as failure:
+            return _fail(failure.message)
     answer = response.json()
     if response.status_code != 200:
         return _fail(f"{worker.url} refused: {response.status_code} {answer.get('message', '')}")
@@ -60,6 +86,31 @@ def run(file: Path, worker: ChosenWorker, api_key: str, *, is_json: bool) -> int
         for line in plan_lines(answer):
             typer.echo(line)
     return 0 if answer["can_run"] else 1
+
+
+def _ask(http: httpx.Client, url: str, workflow: JsonObject) -> httpx.Response:
+    return http.post(f"{url}/plan", json={"workflow_json": workflow})
+
+
+def _ask_own(workflow: JsonObject) -> httpx.Response:
+    """Return the reply of a worker on the processor that has no jobs, keys, broker or database of its own.
+
+    Raises EngineStartFailed with the end of its log.
+    """
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "log.txt").open("w+b") as log:
+        changes = {**ALONE, "STATE_DIRECTORY": str(Path(folder, "state"))}
+        with worker_alone(changes, log) as (process, url), worker_client(timeout=60) as http:
+            until_seconds = time.monotonic() + START_SECONDS
+            while process.poll() is None and time.monotonic() < until_seconds:
+                try:
+                    if http.get(f"{url}/ready").status_code == 200:
+                        return _ask(http, url, workflow)
+                except httpx.TransportError:
+                    pass
+                time.sleep(LOOK_SECONDS)
+        log.seek(0)
+        lines = log.read().decode(errors="replace").splitlines()
+        raise EngineStartFailed("The worker for the plan did not start:\n" + "\n".join(lines[-LOG_LINES:]))
 
 
 def _fail(text: str) -> int:
