@@ -101,4 +101,5 @@ class Services:
     sessions: BrowserSessions
     interface: EngineInterface | None  # None: FRONT_END is off
     has_access_log: bool = True
+    price_per_hour: float = 0.0
     intake: Intake | None = None  # of jobs from a broker

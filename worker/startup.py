@@ -293,6 +293,7 @@ class Front:
             sessions=BrowserSessions(),
             interface=EngineInterface(pool) if settings.engine.has_front_end else None,
             has_access_log=settings.log.has_access_log,
+            price_per_hour=settings.broker.price_per_hour,
         )
 
     def _build_metrics(self, pipeline: Pipeline, queue_info: QueueInfo) -> tuple[Metrics, Scrape]:
@@ -368,7 +369,17 @@ class Front:
             has_room=self._has_room,
             models_of=lambda job: [file.name for file in model_files_in(job.prompt)],
             node_list=lambda: services.pool.any_client.known_object_info(),
+            facts=self._routing_facts,
         )
+
+    def _routing_facts(self) -> JsonObject:
+        """Return what gateways route by: cost per second, price of an hour, and seconds until a new job would begin."""
+        seconds = self.services.run_clock.seconds_of(1.0)
+        return {
+            "speed": 1 / seconds if seconds > 0 else 0.0,
+            "price_per_hour": self._settings.broker.price_per_hour,
+            "wait_seconds": round(self.services.queue_info.wait_of_a_new_job(), 3),
+        }
 
     def _forget_choices(self) -> None:
         """Have the engines asked anew for their files. May be called from any thread."""

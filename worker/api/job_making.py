@@ -68,6 +68,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     async with with_assets(services, parsed, name.owner) as parsed:
         made = await _checked_prompt(services, parsed, name, credentials)
     now_ms = int(time.time() * 1000)
+    _check_estimates(services, parsed, made.cost, now_ms)
     return Job(
         id=name.job_id,
         number=services.store.take_number(),
@@ -120,6 +121,31 @@ def _job_request(
         receipt=parsed.receipt,
         parameters=_parameters(parsed, made),
     )
+
+
+def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now_ms: int) -> None:
+    """Refuse a deadline or a budget that this worker would not keep, as far as its speed is known.
+
+    A broker's job waits no more, but has waited. Raises RequestRejected.
+    """
+    given, seconds = parsed.input, services.run_clock.seconds_of(cost)
+    if seconds <= 0:
+        return
+    problems = []
+    before = (now_ms - parsed.queued_at_ms) / 1000 if parsed.queued_at_ms else 0.0
+    wait = 0.0 if parsed.receipt else services.queue_info.wait_of_a_new_job(given.priority)
+    if given.deadline is not None and before + wait + seconds > given.deadline:
+        least = round(before + wait + seconds, 1)
+        message = f"deadline: the job would not be done by then; got {given.deadline:g} s, expected at least {least:g}"
+        problems.append(Problem(message, field="input.deadline", type="too_soon", allowed={"minimum": least}))
+    price = seconds * services.price_per_hour / 3600
+    if given.max_cost is not None and price > given.max_cost:
+        message = f"max_cost: the job would cost more; got {given.max_cost:g}, expected at least {price:.6g}"
+        problems.append(
+            Problem(message, field="input.max_cost", type="too_cheap", allowed={"minimum": round(price, 6)})
+        )
+    if problems:
+        raise RequestRejected(problems)
 
 
 def _check_timeout(services: Services, given: GenerateInput) -> None:

@@ -188,6 +188,19 @@ class GenerateInput(BaseModel):
         allow_inf_nan=False,
         description="Seconds until the job ends as `timeout` unless an engine has begun with it.",
     )
+    deadline: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_EXPIRES_SECONDS,
+        allow_inf_nan=False,
+        description="Seconds within which the job is to have ended. Refused where it would take longer, as estimated.",
+    )
+    max_cost: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="The most that the time at the worker may cost, by its WORKER_PRICE_PER_HOUR; refused above.",
+    )
     priority: Annotated[
         int, Field(strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")
     ] = 0

@@ -30,8 +30,8 @@ async def check_request(
     rules: PromptRules,
     *,
     fetches_models: bool = False,
-) -> None:
-    """Raise RequestRejected with every problem of a request that every worker would refuse.
+) -> JsonObject:
+    """Return the prompt of a request. Raises RequestRejected with every problem that every worker would find.
 
     A workflow is accepted if the node list of one worker accepts it, and where no list is known. `fetches_models`:
     workers fetch model files that they lack, so that their names are no problem.
@@ -40,25 +40,25 @@ async def check_request(
     if elsewhere:
         raise RequestRejected(elsewhere)
     if given.modifier:
-        _check_modifications(given, modifiers)
-        return
+        return _built(given, modifiers)
     await rules.check_size(given.workflow_json)
     refused: RequestRejected | None = None
     for object_info in node_lists:
         try:
-            await _check_workflow(given, object_info, rules, fetches_models=fetches_models)
+            prompt = await _check_workflow(given, object_info, rules, fetches_models=fetches_models)
         except RequestRejected as error:
             if refused is None or len(error.problems) < len(refused.problems):
                 refused = error
         else:
-            return
+            return prompt
     if refused is not None:
         raise refused
+    return given.workflow_json
 
 
-def _check_modifications(given: GenerateInput, modifiers: ModifierRegistry) -> None:
+def _built(given: GenerateInput, modifiers: ModifierRegistry) -> JsonObject:
     try:
-        modifiers.build(given.modifier, given.modifications)
+        return modifiers.build(given.modifier, given.modifications)
     except UnknownModifier as error:
         kind = "broken_modifier" if isinstance(error, ModifierUnusable) else "unknown_modifier"
         raise RequestRejected(
@@ -84,7 +84,7 @@ def _things_of_one_worker(given: GenerateInput) -> Iterator[Problem]:
 
 async def _check_workflow(
     given: GenerateInput, object_info: JsonObject, rules: PromptRules, *, fetches_models: bool
-) -> None:
+) -> JsonObject:
     overridden = await with_overrides(
         given.workflow_json, given.overrides, object_info, rules, inputs=given.inputs or None
     )
@@ -96,6 +96,7 @@ async def _check_workflow(
             for problem in found.listed
         )
         raise RequestRejected(list(named), num_unlisted=found.num_unlisted)
+    return overridden.prompt
 
 
 def _found(given: JsonObject, object_info: JsonObject, *, fetches_models: bool) -> FoundProblems:

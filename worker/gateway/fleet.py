@@ -22,6 +22,7 @@ class _Known:
     at: float = float("-inf")
     num_workers: int = 0
     lists: tuple[str, ...] = ()
+    entries: tuple[JsonObject, ...] = ()
 
 
 class Fleet:
@@ -43,6 +44,11 @@ class Fleet:
         await self._refresh()
         return [self._nodes[name] for name in self._known.lists]
 
+    async def entries(self) -> tuple[JsonObject, ...]:
+        """Return what the workers that are there have announced."""
+        await self._refresh()
+        return self._known.entries
+
     async def _refresh(self) -> None:
         async with self._refreshing:
             if time.monotonic() - self._known.at < FRESH_SECONDS:
@@ -56,9 +62,9 @@ class Fleet:
             except BrokerUnreachable:
                 self._known.at = time.monotonic()
                 return
-            num_workers = sum(1 for entry in entries if not entry.get("is_last"))
+            there = tuple(entry for entry in entries if not entry.get("is_last"))
             lists = tuple(name for name in names if name in self._nodes)
-            self._known = _Known(time.monotonic(), num_workers, lists)
+            self._known = _Known(time.monotonic(), len(there), lists, there)
             self._nodes = {name: self._nodes[name] for name in lists}
 
 

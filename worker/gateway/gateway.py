@@ -102,8 +102,10 @@ class Gateway:
             found.append(f"The broker cannot be reached: {error}")
         return found
 
-    async def submit(self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity) -> Job:
-        """Return the job of a checked request, new or the earlier one of this id.
+    async def submit(
+        self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity, model: str = ""
+    ) -> Job:
+        """Return the job of a checked request, new or the earlier one of this id; `model` is the stream it goes to.
 
         Raises RequestIdTaken, RequestIdConflict, LimitReached, QueueFull, RequestTooLarge, DatabaseUnreachable.
         """
@@ -112,7 +114,7 @@ class Gateway:
             await self._check_quota(caller)
             job = self._new_job(parsed, digest, job_id, asked_id, caller)
             if await self.records.insert(job):
-                await self._send_new(job)
+                await self._send_new(job, model)
                 return job
             earlier = await self.records.find(job_id)  # of the same request, at another replica
         if earlier is None:
@@ -152,20 +154,20 @@ class Gateway:
         if live >= self._config.max_live:
             raise QueueFull(f"{live} jobs have not ended (GATEWAY_MAX_JOBS)", retry_after_seconds=5)
 
-    async def _send_new(self, job: Job) -> None:
+    async def _send_new(self, job: Job, model: str = "") -> None:
         try:
-            await self._send(job)
+            await self._send(job, model)
         except JobTooLarge as error:
             await self.records.delete(job.id)
             raise RequestTooLarge(f"body: too large for the broker; {error}", value=error.size_bytes) from None
         except (BrokerUnreachable, DatabaseUnreachable) as error:
             log.warning("job waits for broker", request_id=job.id, reason=str(error))
 
-    async def _send(self, job: Job) -> None:
+    async def _send(self, job: Job, model: str) -> None:
         body = json.dumps(job.prompt, separators=(",", ":")).encode()
         name = broker_id(job.number)
         asked = {"owner": job.owner or "", "asked_id": job.public_id}
-        await self.producer.put(name, body, priority=job.request.priority, **asked)
+        await self.producer.put(name, body, priority=job.request.priority, model=model, **asked)
         await self.records.sent(job.id)
 
     # what a caller waits for

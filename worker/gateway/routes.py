@@ -25,6 +25,7 @@ from worker.finite_json import FiniteJSONResponse
 from worker.gateway.checks import check_request
 from worker.gateway.gateway import Gateway
 from worker.gateway.job_records import broker_id
+from worker.gateway.placing import placed
 from worker.guard.bodies import Bodies, Sender
 from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import clean_id, fresh_id
@@ -243,21 +244,22 @@ async def _submitted(request: Request) -> Job:
         content = await services.bodies.read(request, lease)
         body = await services.bodies.parse(content)
         parsed = await asyncio.to_thread(_parsed, body, request)
-    await check_request(
+    prompt = await check_request(
         parsed.input,
         services.modifiers,
         await gateway.fleet.node_lists(),
         services.prompt_rules,
         fetches_models=services.fetches_models,
     )
+    model = await asyncio.to_thread(placed, parsed.input, prompt, await gateway.fleet.entries())
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
     named = parsed.input.request_id or request.headers.get("idempotency-key", "")
     asked_id = clean_id(named) if named else fresh_id()
     job_id = await id_to_use(gateway.records, asked_id, caller.key_name) if named else asked_id
     try:
-        return await gateway.submit(parsed, digest, job_id, asked_id, caller)
+        return await gateway.submit(parsed, digest, job_id, asked_id, caller, model)
     except RequestIdTaken:  # just now, by another caller
-        return await gateway.submit(parsed, digest, own_id(asked_id, caller.key_name), asked_id, caller)
+        return await gateway.submit(parsed, digest, own_id(asked_id, caller.key_name), asked_id, caller, model)
 
 
 def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:

@@ -50,6 +50,10 @@ class BrokerConfig(Section):
     result_seconds: Annotated[PositiveSeconds, env("BROKER_RESULT_TTL")] = 86400.0
     """Seconds for which results, and the ids of jobs, are kept at the broker."""
 
+    price_per_hour: Annotated[Annotated[float, Field(ge=0, le=1e6)], env("WORKER_PRICE_PER_HOUR")] = 0.0
+    """Price of an hour of this worker, in one currency for the whole fleet. `max_cost` of requests counts in it, and
+    gateways weigh it against the wait ([routing](routing.md)). 0: it costs nothing."""
+
     result_queue: Annotated[Address, env("BROKER_RESULT_QUEUE")] = ""
     """URL of the SQS queue for results, where jobs come from SQS. Empty: results go to webhooks alone."""
 

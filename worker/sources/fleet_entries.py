@@ -25,8 +25,9 @@ class Announcement:
         text = json.dumps(object_info, sort_keys=True, separators=(",", ":")).encode()
         return Announcement(sha256(text).hexdigest()[:DIGEST_LENGTH], gzip.compress(text, mtime=0))
 
-    def entry(self, worker: str) -> bytes:
-        return json.dumps({"worker": worker, "nodes": self.nodes_id}).encode()
+    def entry(self, worker: str, facts: JsonObject) -> bytes:
+        """Return what a worker announces; `facts` are those that routing uses (`worker/gateway/placing.py`)."""
+        return json.dumps({**facts, "worker": worker, "nodes": self.nodes_id}).encode()
 
 
 def marked_last(entry: bytes) -> bytes:

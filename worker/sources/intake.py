@@ -72,6 +72,7 @@ class Intake:
         has_room: Callable[[], bool],
         models_of: Callable[[Job], Sequence[str]],
         node_list: Callable[[], Awaitable[JsonObject]],
+        facts: Callable[[], JsonObject],
     ) -> None:
         self._broker = broker
         self._config = config
@@ -82,6 +83,7 @@ class Intake:
         self._has_room = has_room
         self._models_of = models_of
         self._node_list = node_list
+        self._facts = facts
         self._consumer = ""
         self._held: dict[str, _Held] = {}  # by receipt
         self._tasks: set[asyncio.Task[None]] = set()
@@ -333,13 +335,18 @@ class Intake:
                 if announced is None or announced[0] is not object_info:
                     announced = object_info, await asyncio.to_thread(Announcement.of, object_info)
                 what = announced[1]
-                await self._broker.announce(what.entry(self._consumer), what.nodes_id, what.nodes)
+                await self._broker.announce(
+                    what.entry(self._consumer, self._announced_facts()), what.nodes_id, what.nodes
+                )
             except EngineUnreachable:
                 await asyncio.sleep(ENGINE_PAUSE_SECONDS)
                 continue
             except BrokerUnreachable as error:
                 self._lost(error)
             await asyncio.sleep(FLEET_SECONDS / 3)
+
+    def _announced_facts(self) -> JsonObject:
+        return {**self._facts(), "models": list(reversed(self._models))}
 
     async def _pause(self, error: BrokerUnreachable) -> None:
         self._lost(error)

@@ -1,0 +1,68 @@
+"""Placing: what a request needs and what workers have announced, put to the routing, and its answer as a stream. Pure.
+
+Costs of prompts are those of `worker/jobs/cost.py`, at the price of the default family: a gateway knows no model files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from worker.api.schemas import GenerateInput
+from worker.engines.families import model_files_in
+from worker.errors import Problem, RequestRejected
+from worker.gateway.routing import Need, Offer, Refusal, choose
+from worker.jobs.cost import cost_of
+from worker.json_values import JsonObject
+
+FETCH_SECONDS = 10.0  # to load a model that a worker has not used lately
+CHARACTERS_OF_KEYS = 200
+
+
+def placed(given: GenerateInput, prompt: JsonObject, entries: Iterable[JsonObject]) -> str:
+    """Return the model whose stream a request goes to, "" for the stream of every worker.
+
+    It is the model's where the chosen worker has used it last: workers prefer the streams of such models. Raises
+    RequestRejected for a deadline or a budget that no worker keeps; while no worker's speed is known all are accepted.
+    """
+    models = [file.name for file in model_files_in(prompt)]
+    need = Need(cost_of(prompt), models, given.deadline, given.max_cost)
+    offers = [offer_of(entry) for entry in entries]
+    chosen = choose(need, offers)
+    if isinstance(chosen, Refusal):
+        raise RequestRejected(list(_problems(need, chosen)))
+    if chosen is None or not models or len(models[0]) > CHARACTERS_OF_KEYS:
+        return ""
+    worker = next(offer for offer in offers if offer.worker == chosen.worker)
+    return models[0] if models[0] in worker.load_seconds else ""
+
+
+def offer_of(entry: JsonObject) -> Offer:
+    """Return the offer of a worker's announcement; numbers that are none count as unknown."""
+    models = entry.get("models")
+    return Offer(
+        str(entry.get("worker", "")),
+        _number(entry, "speed"),
+        _number(entry, "price_per_hour"),
+        _number(entry, "wait_seconds"),
+        {str(model): 0.0 for model in models} if isinstance(models, list) else {},
+        FETCH_SECONDS,
+    )
+
+
+def _problems(need: Need, refusal: Refusal) -> Iterable[Problem]:
+    if refusal.limit in ("deadline", "both") and need.deadline_seconds is not None:
+        least = round(refusal.best_end_seconds, 1)
+        message = (
+            f"deadline: no worker would be done by then; got {need.deadline_seconds:g} s, expected at least {least:g}"
+        )
+        yield Problem(message, field="input.deadline", type="too_soon", allowed={"minimum": least})
+    if refusal.limit in ("max_cost", "both") and need.max_cost is not None:
+        cheapest = round(refusal.best_cost, 6)
+        message = f"max_cost: no worker is as cheap; got {need.max_cost:g}, expected at least {cheapest:g}"
+        yield Problem(message, field="input.max_cost", type="too_cheap", allowed={"minimum": cheapest})
+
+
+def _number(entry: Mapping[str, object], name: str) -> float:
+    value = entry.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return float(value) if is_number and isinstance(value, int | float) else 0.0
