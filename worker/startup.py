@@ -348,6 +348,7 @@ class Front:
             spans=self._spans,
             models=self._models,
             checkpoints=self._checkpoints,
+            preempt_priority=settings.checkpoints.preempt_priority,
         )
 
     def _build_intake(self) -> Intake | None:

@@ -69,7 +69,7 @@ class _Results:
         """Leave the connection to the end of the process."""
 
     async def has_workers(self) -> bool:
-        return bool(await self._redis.hlen("darkroom:workers") >= NUM_WORKERS)  # type: ignore[misc]
+        return bool(await self._redis.hlen("darkroom:workers") >= NUM_WORKERS)
 
     async def send(self, number: int, length: float) -> None:
         body = json.dumps({"input": {"workflow_json": wait(length)}})
@@ -115,8 +115,9 @@ def main() -> None:
     chance = random.Random(given.seed)
     arrivals = poisson(chance, given.jobs, PER_SECOND)
     lengths = [chance.uniform(*LENGTHS) for _ in arrivals]
+    lasting = f"{LENGTHS[0]:g} to {LENGTHS[1]:g} s"
     result = {
-        "what": f"{given.jobs} jobs of {LENGTHS[0]:g} to {LENGTHS[1]:g} s, {PER_SECOND:g} a second, {NUM_WORKERS} workers",
+        "what": f"{given.jobs} jobs of {lasting}, {PER_SECOND:g} a second, {NUM_WORKERS} workers",
         "seed": given.seed,
         "simulated": simulated(arrivals, lengths, given.seed),
         "real": asyncio.run(really(arrivals, lengths)),

@@ -77,6 +77,20 @@ def test_a_killed_worker_goes_on_after_its_start(tmp_path: Path) -> None:
         np.testing.assert_array_equal(picture, drawn_anew(worker, 5))
 
 
+def test_an_urgent_job_takes_the_engine_and_the_other_goes_on_with_its_bits(tmp_path: Path) -> None:
+    with running_worker(tmp_path, None, CHECKPOINT_SECONDS="600", PREEMPT_PRIORITY="5") as worker:
+        worker.http.post("/generate", json=body(5, request_id="long", return_outputs_as_base64=True)).raise_for_status()
+        until(lambda: "Progress" in worker.get("/result/long").json()["message"])
+        request = body(6, request_id="urgent", priority=9)
+        request["input"]["modifications"]["steps"] = 2
+        assert worker.generate(request).json()["status"] == "completed"
+        assert ended(worker, "long") is None, "it was not interrupted"
+        result = until(lambda: ended(worker, "long"))
+        assert result["status"] == "completed", result["message"]
+        assert num_resumed(worker) > 0
+        np.testing.assert_array_equal(pixels(base64.b64decode(result["output"][0]["data"])), drawn_anew(worker, 5))
+
+
 def ended(worker: RunningWorker, job_id: str) -> Mapping[str, Any] | None:
     result: dict[str, Any] = worker.get(f"/result/{job_id}").json()
     return result if result["status"] in ("completed", "failed") else None

@@ -226,6 +226,7 @@ class Job:
     owner: str | None = ""  # the name of the key that sent it, empty for none; None in jobs older than ownership
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the caller's, returned as it came
     asked_id: str = ""  # the requested id, if another caller's job has it
+    num_preempted: int = 0  # since the front's start
     is_handed_back: bool = False  # another worker has it, or will: it ends here without a result or a webhook
 
     @property
@@ -235,7 +236,8 @@ class Job:
 
     @property
     def prompt_id(self) -> str:
-        return f"{self.id}-{self.attempt}"
+        again = f"-{self.num_preempted}" if self.num_preempted else ""
+        return f"{self.id}-{self.attempt}{again}"
 
     @property
     def order(self) -> tuple[int, int]:

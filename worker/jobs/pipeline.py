@@ -11,7 +11,7 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,6 +46,7 @@ from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.job_log import JobLog
 from worker.jobs.job_models import JobModels
 from worker.jobs.job_spans import JobSpans
+from worker.jobs.preemption import Preemption, PromptPreempted
 from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.queue_deadlines import QueueDeadlines, seconds_left
@@ -135,6 +136,7 @@ class Pipeline:
         spans: JobSpans | None = None,
         models: JobModels | None = None,
         checkpoints: JobCheckpoints | None = None,
+        preempt_priority: int | None = None,
         on_accepted: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.feed = JobFeed()
@@ -144,6 +146,7 @@ class Pipeline:
         self._inputs = inputs
         self._models = models
         self._checkpoints = checkpoints
+        self._preemption = Preemption(preempt_priority)
         self._outputs = outputs
         self._limits = limits
         self._make_webhooks = make_webhooks
@@ -364,6 +367,12 @@ class Pipeline:
                 job.is_at_engine = may_be_there = False
                 job.note(QUEUED_WORDS, job.waiting_stage)
                 self._changed(job)
+            except PromptPreempted:
+                job.is_at_engine = may_be_there = False
+                job.num_preempted += 1
+                job.progress.begin_again()
+                job.note(QUEUED_WORDS, job.waiting_stage)
+                self._changed(job)
             except EngineLost as lost:
                 job.is_at_engine, prompt = False, None
                 # Perhaps only the reply was lost; but a result of a failed device is not used.
@@ -457,8 +466,10 @@ class Pipeline:
         turn = self._run_turns.turn(job, is_inside=holder is not None)
         async with (
             turn,  # which may change the order
+            self._way_made(job) as has_slot,
             self._pool.engine(job.order, only=holder, is_alone=job.runs_alone) as engine,
         ):
+            has_slot()
             job.is_recovered, job.is_at_engine = False, True
             self._log.hold(job)
             try:
@@ -470,7 +481,7 @@ class Pipeline:
             job.began_at = began = time.monotonic()
             extra = {**job.request.extra, **self._inputs.scope(prompt, engine), **_drawing_of(job, engine)}
             async with self._checkpoint(job, engine) as checkpoint:
-                outcome = await engine.run(
+                run = engine.run(
                     prompt,
                     job.prompt_id,
                     lambda kind, data: self._on_message(job, kind, data),
@@ -480,10 +491,21 @@ class Pipeline:
                     traceparent=self._spans.traceparent_of(job),
                     on_preview=partial(self._on_preview, job) if job.request.wants_previews else None,
                 )
+                self._preemption.make_way_at(engine, job)
+                outcome = await self._preemption.run(job, engine, run)
             self._started(job, began)  # unless a message has reported it
             job.is_at_engine = False
             job.run_seconds = time.monotonic() - max(began, job.began_at)
             return outcome, engine
+
+    @contextlib.asynccontextmanager
+    async def _way_made(self, job: Job) -> AsyncIterator[Callable[[], object]]:
+        """Let other jobs make way while a job waits for an engine; yield the function to call when it has one."""
+        making = asyncio.create_task(self._preemption.make_way(job), name=f"preempt-{job.id}")
+        try:
+            yield making.cancel
+        finally:
+            making.cancel()
 
     def _checkpoint(self, job: Job, engine: EngineClient) -> contextlib.AbstractAsyncContextManager[JsonObject]:
         """Return the context that yields the fields of a job's checkpoint, none for an engine that is foreign."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS
+from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS, MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.section import (
     GIB,
     LOWER,
@@ -72,6 +72,12 @@ class CheckpointSettings(Section):
     directory: Annotated[Path | None, env("CHECKPOINT_DIRECTORY")] = None
     """Folder of checkpoints. Workers that share it go on with each other's jobs. Empty: `checkpoints` in
     `STATE_DIRECTORY`."""
+
+    preempt_priority: Annotated[
+        Annotated[int, Field(ge=MIN_PRIORITY + 1, le=MAX_PRIORITY)] | None, env("PREEMPT_PRIORITY")
+    ] = None
+    """Priority from which a job takes the engine from one of lower priority at its next sampling step; that one goes on
+    from its checkpoint later. Empty: none does."""
 
     store: Annotated[Literal["folder", "s3"], LOWER, env("CHECKPOINT_STORE")] = "folder"
     """`folder`: checkpoints stay in their folder. `s3`: they are copied to the bucket of the outputs too, below
