@@ -22,6 +22,7 @@ from worker.errors import (
 )
 from worker.jobs.asset_store import HASH_PREFIX, Asset
 from worker.jobs.job import Job, JobState
+from worker.jobs.job_labels import labels_of
 from worker.json_values import JsonObject
 
 BASE: Final = "/api/v2"
@@ -46,6 +47,8 @@ CODES: Final[Mapping[type[WorkerError], str]] = {
     QueueFull: "queue_full",
     RequestTooLarge: "request_too_large",
 }
+OWN_CODES: Final = frozenset({"missing_asset", "metadata_invalid", "invalid_metadata_filter", "invalid_cursor"})
+"""Types of problems that are the code of the whole refusal."""
 KINDS: Final = ("image", "video", "audio", "text")
 
 
@@ -56,8 +59,7 @@ def error_of(error: WorkerError) -> tuple[int, dict[str, Any], dict[str, str]]:
     details: dict[str, Any] = {}
     if isinstance(error, RequestRejected):
         details = {"node_errors": _node_errors(error), "problems": error.fields.get("problems", [])}
-        if any(problem.type == "missing_asset" for problem in error.problems):
-            code = "missing_asset"
+        code = next((problem.type for problem in error.problems if problem.type in OWN_CODES), code)
     elif isinstance(error, RequestIdConflict):
         status = 422
     elif isinstance(error, TryLater):
@@ -113,6 +115,7 @@ def shown_job(
         "progress": shown_progress(job),
         "outputs": list(outputs),
         "error": _failure(job),
+        "metadata": labels_of(job.metadata),
         "metrics": {"queue_ms": times.wait_ms, "execution_ms": times.generation_ms},
         "urls": {"self": path, "events": f"{path}/events", "cancel": f"{path}/cancel"},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import time
@@ -25,16 +26,19 @@ from worker.api.comfy_form import (
     shown_progress,
     status_of,
 )
+from worker.api.comfy_labels import MAX_LABELS, read_filter, read_labels
 from worker.api.declared import EVENT_STREAM
 from worker.api.direct_submission import submit_input
 from worker.api.replies import ComfyJob, ComfyJobs, ComfyWorkflow
 from worker.api.results import check_caller, public_outputs, services_of
+from worker.engines.preview_frames import PreviewFrame
 from worker.errors import JobNotFound, Problem, RequestRejected, ScopeMissing, WorkerError
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.json_body import nested_too_deeply
 from worker.identity.caller import Identity, Scope
 from worker.jobs.database import JOBS
 from worker.jobs.job import Job, JobState
+from worker.jobs.job_labels import find_labelled, labels_of
 from worker.jobs.ownership import find_job
 
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
@@ -43,6 +47,7 @@ LOOK_SECONDS: Final = 2.0
 KEEP_ALIVE_SECONDS: Final = 10.0
 MIN_PAUSE_SECONDS: Final = 0.02
 MAX_PAGE: Final = 200
+NO_PREVIEWS: Final = "none"
 _BODY: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
@@ -54,6 +59,7 @@ _BODY: Final[dict[str, Any]] = {
                     "properties": {
                         "workflow": {"type": "object", "description": "In API format, or as the page saves it."},
                         "extra_data": {"type": "object"},
+                        "metadata": {"type": "object", "maxProperties": MAX_LABELS, "description": "Labels."},
                     },
                 }
             }
@@ -72,8 +78,9 @@ async def create_job(request: Request) -> Response:
         caller, services = check_caller(request), services_of(request)
         with services.bodies.memory.lease(sender_of(request)) as lease:
             body = await services.bodies.parse(await services.bodies.read(request, lease))
-        given = _input_of(body)
-        admitted = await submit_input(request, caller, given, request.headers.get("idempotency-key", ""))
+        given, unhashed = _input_of(body), {"previews": _wants_previews(body)}
+        key = request.headers.get("idempotency-key", "")
+        admitted = await submit_input(request, caller, given, key, unhashed=unhashed)
         return FiniteJSONResponse(await _shown(admitted.job, request), status_code=201)
     except RecursionError:
         return refused(nested_too_deeply())
@@ -83,25 +90,23 @@ async def create_job(request: Request) -> Response:
 
 @router.get("/jobs", operation_id="comfy_list_jobs", response_model=ComfyJobs, responses=REFUSALS)
 async def list_jobs(request: Request, limit: int = Query(50, ge=1, le=MAX_PAGE), cursor: str = "") -> Response:
-    """Return the caller's jobs, the newest first; an operator gets all."""
+    """Return the caller's jobs, the newest first; an operator gets all.
+
+    `metadata[KEY]=VALUE` in the query, also several, asks for jobs with these labels.
+    """
     try:
-        caller = check_caller(request)
-        query = sa.select(JOBS.c.id, JOBS.c.number, JOBS.c.asked_id).order_by(JOBS.c.number.desc()).limit(limit + 1)
-        if Scope.ADMIN not in caller.scopes:
-            query = query.where(JOBS.c.owner == caller.key_name)
-        if cursor:
-            if not (cursor.isdecimal() and len(cursor) < 18):
-                raise RequestRejected([Problem("cursor: is none of this list", "query.cursor")])
-            query = query.where(JOBS.c.number < int(cursor))
-        rows = await services_of(request).store.read(query)
+        caller, store = check_caller(request), services_of(request).store
+        labels = read_filter(request.query_params.multi_items())
+        if cursor and not (cursor.isdecimal() and len(cursor) < 18):
+            raise RequestRejected([Problem("cursor: is none of this list", "query.cursor", type="invalid_cursor")])
+        owner = None if Scope.ADMIN in caller.scopes else caller.key_name
+        before = int(cursor) if cursor else None
+        found = await find_labelled(store, labels, limit + 1, owner=owner, before=before)
     except WorkerError as error:
         return refused(error)
-    listed = []
-    for row in rows[:limit]:
-        job = await services_of(request).store.find(row.id)
-        if job is not None:
-            listed.append(_summary(job))
-    more = {"next_cursor": str(rows[limit - 1].number)} if len(rows) > limit else {}
+    jobs = [await store.find(job_id) for job_id, _ in found[:limit]]
+    listed = [_summary(job) for job in jobs if job is not None]
+    more = {"next_cursor": str(found[limit - 1][1])} if len(found) > limit else {}
     return FiniteJSONResponse({"jobs": listed, **more})
 
 
@@ -165,10 +170,19 @@ def _input_of(body: dict[str, object]) -> dict[str, Any]:
     workflow, extra = body.get("workflow"), body.get("extra_data")
     if not isinstance(workflow, dict) or not workflow:
         raise RequestRejected([Problem("workflow: expected an object of nodes", "workflow", type="missing")])
-    if body.get("metadata"):
-        raise RequestRejected([Problem("metadata: labels are not kept; expected none", "metadata", type="unknown")])
+    labels = read_labels(body.get("metadata"))
     page = extra.get("extra_pnginfo") if isinstance(extra, dict) else None
-    return {"workflow_json": workflow, **({"extra_data": {"extra_pnginfo": page}} if isinstance(page, dict) else {})}
+    return {
+        "workflow_json": workflow,
+        **({"extra_data": {"extra_pnginfo": page}} if isinstance(page, dict) else {}),
+        **({"metadata": labels} if labels else {}),
+    }
+
+
+def _wants_previews(body: dict[str, object]) -> bool:
+    """Return False where the submission switches previews off by ComfyUI's field `preview_method`."""
+    extra = body.get("extra_data")
+    return not isinstance(extra, dict) or extra.get("preview_method") != NO_PREVIEWS
 
 
 async def _job(job_id: str, request: Request, caller: Identity) -> Job:
@@ -206,6 +220,7 @@ async def _events(job: Job, request: Request) -> AsyncIterator[str]:
     services = services_of(request)
     status, sent_at = "", time.monotonic()
     progress: dict[str, Any] = {}
+    frame: PreviewFrame | None = None
     with services.pipeline.feed.watch(job.id) as changed:
         while not services.pipeline.has_ended(job):
             changed.clear()
@@ -217,6 +232,9 @@ async def _events(job: Job, request: Request) -> AsyncIterator[str]:
             if not job.state.is_terminal and status_of(job) != status:
                 status, sent_at = status_of(job), time.monotonic()
                 yield _event("status", {"status": status, "queue_position": _position(job, request)})
+            if job.preview is not None and job.preview is not frame:
+                frame, sent_at = job.preview, time.monotonic()
+                yield _event("preview", _shown_preview(frame))
             if now != progress:
                 progress, sent_at = now, time.monotonic()
                 yield _event("progress", progress)
@@ -241,8 +259,13 @@ def _summary(job: Job) -> dict[str, Any]:
         "status": STATUSES[job.state],
         "create_time": moment(job.times.queued_at_ms),
         "update_time": moment(updated_ms),
-        "metadata": {},
+        "metadata": labels_of(job.metadata),
     }
+
+
+def _shown_preview(frame: PreviewFrame) -> dict[str, str]:
+    data = base64.b64encode(frame.image).decode()
+    return {"node_id": frame.node_id, "content_type": frame.media_type, "data_base64": data}
 
 
 def _event(name: str, data: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
@@ -19,13 +20,20 @@ from worker.jobs.ownership import id_to_use, own_id
 from worker.services import Services
 
 
-async def submit_input(request: Request, caller: Identity, given: dict[str, Any], asked_id: str = "") -> Admitted:
+async def submit_input(
+    request: Request,
+    caller: Identity,
+    given: dict[str, Any],
+    asked_id: str = "",
+    *,
+    unhashed: Mapping[str, Any] | None = None,
+) -> Admitted:
     """Return the job of an `input` object, started if it is new; `asked_id` makes a repetition attach to it.
 
-    Raises WorkerError.
+    `unhashed` are further fields of the input in which a repetition may differ. Raises WorkerError.
     """
     services = services_of(request)
-    parsed = await asyncio.to_thread(_parse, request, given)
+    parsed = await asyncio.to_thread(_parse, request, {**given, **(unhashed or {})})
     await services.prompt_rules.check_size(parsed.input.workflow_json)
     digest = await asyncio.to_thread(body_hash, given, parsed.wants_base64, False, is_large=True)
     named = clean_id(asked_id) if asked_id else fresh_id()

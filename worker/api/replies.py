@@ -754,6 +754,7 @@ class ComfyJob(Reply):
     progress: dict[str, Any] | None
     outputs: list[ComfyOutput]
     error: dict[str, Any] | None
+    metadata: dict[str, str] = Field(default_factory=dict)
     metrics: dict[str, int | None] | None = None
     urls: dict[str, str]
 

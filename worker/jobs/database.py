@@ -174,10 +174,10 @@ def whole_row(job: Job) -> dict[str, object]:
         "body_hash": job.body_hash,
         "owner": job.owner,
         "asked_id": job.asked_id,
-        "request": _dump(job.request),
-        "prompt": _dump(job.prompt),
+        "request": dump_json(job.request),
+        "prompt": dump_json(job.prompt),
         "queued_ms": job.times.queued_at_ms,
-        "metadata": _dump(job.metadata),
+        "metadata": dump_json(job.metadata),
         **changing_row(job),
     }
 
@@ -186,17 +186,17 @@ def changing_row(job: Job) -> dict[str, object]:
     """Return the columns that change after insertion."""
     kept = job.credentials
     return {
-        "credentials": None if kept is None else _dump(_credentials_of(kept)),
+        "credentials": None if kept is None else dump_json(_credentials_of(kept)),
         "state": job.state.value,
         "stage": job.stage.value,
         "attempt": job.attempt,
         "seq": job.seq,
         "message": storable(job.message),
-        "outputs": _dump(job.outputs),
-        "engine_response": _dump(job.engine_response),
-        "failure": None if job.failure is None else _dump(job.failure),
-        "tuning": _dump(job.tuning),
-        "times": _dump(job.times),
+        "outputs": dump_json(job.outputs),
+        "engine_response": dump_json(job.engine_response),
+        "failure": None if job.failure is None else dump_json(job.failure),
+        "tuning": dump_json(job.tuning),
+        "times": dump_json(job.times),
         "finished_ms": job.times.completed_at_ms if job.state.is_terminal else None,
     }
 
@@ -253,7 +253,8 @@ def _webhook_target(stored: dict[str, Any] | None) -> WebhookTarget | None:
     return None if stored is None else WebhookTarget(**{**stored, "events": tuple(stored.get("events", ()))})
 
 
-def _dump(value: object) -> str:
+def dump_json(value: object) -> str:
+    """Return a value as the text that a column stores."""
     return _ENCODER.encode(value)
 
 

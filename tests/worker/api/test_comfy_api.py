@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from comfy_sdk import AsyncComfy, ComfyError, JobFailed, NotFound, OutputReady, Progress, StatusChange
+from comfy_sdk import AsyncComfy, ComfyError, JobFailed, NotFound, OutputReady, Preview, Progress, StatusChange
 from PIL import Image
 
 from tests.fakes import draw, fail, paint, steps, wait
@@ -169,3 +169,49 @@ async def test_a_content_type_is_one_that_a_header_may_hold(front: RunningFront)
             "content_type",
         )
     assert not front.front.services.assets.folder.exists()
+
+
+async def test_labels_are_kept_listed_and_searched(comfy: AsyncComfy, front: RunningFront) -> None:
+    first = await comfy.submit(comfy.workflows.from_json(draw("a")), metadata={"client": "acme", "run": "1_%"})
+    second = await comfy.submit(comfy.workflows.from_json(draw("b")), metadata={"client": "acme", "run": "2"})
+    await comfy.submit(comfy.workflows.from_json(draw("c")), metadata={"client": "ACME"})
+    await front.sync(draw("d"), metadata={"client": "acme", "run": 2, "nested": {"run": "2"}}, request_id="plain")
+    assert (await comfy.jobs.get(first.id)).metadata == {"client": "acme", "run": "1_%"}
+
+    async def listed(**labels: str) -> list[str]:
+        return [job.id async for job in comfy.list_jobs(metadata=labels, limit=1)]
+
+    assert await listed(client="acme") == ["plain", second.id, first.id]
+    assert await listed(client="acme", run="2") == [second.id] and await listed(run="1_%") == [first.id]
+    assert await listed(client="other") == []
+
+
+@pytest.mark.parametrize(
+    "labels", [{"": "a"}, {"k" * 65: "a"}, {"a": "v" * 513}, {"a": 5}, {str(number): "a" for number in range(17)}]
+)
+async def test_labels_over_the_limits_are_refused(
+    comfy: AsyncComfy, front: RunningFront, labels: dict[str, Any]
+) -> None:
+    with pytest.raises(ComfyError) as raised:
+        await comfy.submit(comfy.workflows.from_json(draw()), metadata=labels)
+    assert raised.value.code == "metadata_invalid"
+    for query, code in (("metadata[a", "invalid_metadata_filter"), ("cursor=x", "invalid_cursor")):
+        refused = await front.http.get(f"/api/v2/jobs?{query}")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, code)
+
+
+async def test_events_show_the_unfinished_picture_unless_it_is_not_wanted(
+    comfy: AsyncComfy, front: RunningFront
+) -> None:
+    job = await comfy.submit(comfy.workflows.from_json(steps(4, hold=2)))
+    shown: list[Preview] = []
+    async for event in job.events():
+        if isinstance(event, Preview):
+            shown.append(event)
+            front.engine.go_on.set()
+    assert shown and (shown[0].node_id, shown[0].content_type) == ("2", "image/jpeg")
+    assert shown[0].data.startswith(b"picture ")
+    body = {"workflow": steps(4, hold=9), "extra_data": {"preview_method": "none"}}
+    plain = (await front.http.post("/api/v2/jobs", json=body)).json()
+    events = (await front.http.get(f"/api/v2/jobs/{plain['id']}/events")).text
+    assert "event: status" in events and "event: preview" not in events
