@@ -1,0 +1,64 @@
+"""Mochi 1 (Genmo 2024, https://github.com/genmoai/mochi): 10 billion weights."""
+
+from __future__ import annotations
+
+from engine.adapters.lora_names import own_layer_keys
+from engine.architectures.asymmetric_stream import (
+    FIRST,
+    MARK,
+    AsymmetricStream,
+    AsymmetricStreamConfig,
+    asymmetric_stream_config,
+)
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.mochi.autoencoder import AUTOENCODER, FULL, SMALL, MochiLatentFormat
+from engine.families.mochi.denoiser import MochiDenoiser
+from engine.families.parts.t5 import t5_xxl
+from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.parts.transformer import always, detect_by, transformer
+from engine.settings import DtypePolicy
+from engine.text.t5_encoding import T5Encoding
+
+FLOW = Parameterisation(flow_of, {"shift": 6.0, "multiplier": 1.0})
+MERGED_BLOCKS = (
+    "pos_frequencies.", "t_embedder.", "t5_y_embedder.", "t5_yproj.", *(f"blocks.{index}." for index in range(48)),
+    "final_layer.",
+)  # fmt: skip
+
+DENOISER = transformer(
+    MARK,
+    configure=asymmetric_stream_config,
+    build=AsymmetricStream,
+    dtypes=DtypePolicy(prefers=("bfloat16",)),
+)
+
+FAMILY = ModelFamily(
+    name="mochi",
+    label="Mochi",
+    detect=detect_by(DENOISER, needs=(FIRST, "pos_frequencies")),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
+    denoiser_type=MochiDenoiser,
+    text=(t5_xxl(T5Encoding(min_length=256, masks_padding=True, returns_mask=True)),),
+    vae=AUTOENCODER,
+    latent_format=MochiLatentFormat,
+    denoiser_lora_keys=own_layer_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("Mochi", ("mochi",), {"ModelMergeMochiPreview": MERGED_BLOCKS}),
+    default=Defaults(
+        width=848, height=480, steps=30, cfg=4.5, scheduler="simple", cost=300.0,
+        video_latent="EmptyMochiLatentVideo", frames=37, frame_rate=24.0,
+    ),
+    nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyMochiLatentVideo", "KSampler", "VAEDecode"),
+    memory_usage_factor=2.0,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(AsymmetricStreamConfig(), {"t5xxl": T5_XXL_FULL}, FULL),
+        "small": Scale(
+            AsymmetricStreamConfig(width=128, text_width=64, num_blocks=3, heads=2, context_dim=128),
+            {"t5xxl": T5_XXL_SMALL},
+            SMALL,
+        ),
+    },
+)  # fmt: skip

@@ -1,0 +1,33 @@
+"""Node classes made for Mochi."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.nodes.base import Int, NodeContext, node
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from engine.nodes.library.conditioning.picture_conditioning import Count
+from engine.nodes.sockets import LATENT
+
+CHANNELS, CELL_PX, FRAMES_RATIO = 12, 8, 6
+
+Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
+
+
+@node("EmptyMochiLatentVideo", display_name=None, category="latent/video", python_module="comfy_extras.nodes_mochi")
+def empty_mochi_latent_video(
+    context: NodeContext,
+    *,
+    width: Side = 848,
+    height: Side = 480,
+    length: Annotated[int, Int(min=7, max=MAX_SIDE_PX, step=6)] = 25,
+    batch_size: Count = 1,
+) -> LATENT:
+    """Return an empty latent of videos of `length` frames."""
+    frames = (length - 1) // FRAMES_RATIO + 1
+    return {"samples": torch.zeros([batch_size, CHANNELS, frames, height // CELL_PX, width // CELL_PX])}
+
+
+NODES = (empty_mochi_latent_video,)
