@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -135,7 +136,9 @@ def open_engine(path: Path) -> sa.Engine:
 
     with engine.connect() as connection:
         if not sa.inspect(connection).get_table_names():
-            create_tables(connection.connection.driver_connection)
+            on_file = connection.connection.driver_connection
+            assert isinstance(on_file, sqlite3.Connection)
+            create_tables(on_file)
     if _revision(engine) != HEAD_REVISION:
         engine.dispose()
         migrate_in_process(f"sqlite:///{path}", str(path))

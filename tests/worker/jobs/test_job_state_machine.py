@@ -220,7 +220,7 @@ class JobsOfAWorker(RuleBasedStateMachine):
             store._later.cancel()
         await store._in_thread(store._disconnect)
         store._thread.shutdown()
-        store._lock.release()
+        store._held.release()
 
     async def admit(self, job_id: str, body: str, priority: int) -> Any:
         async def make_job() -> Job:
