@@ -32,7 +32,7 @@ from benchmark.machine import describe_cpu
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "front_start.json"
 GOAL_SECONDS = 0.8
-STEPS = {"first_answer_seconds": "/live", "application_seconds": "/health", "ready_seconds": "/ready"}
+STEPS = {"first_answer_seconds": "/live", "ready_seconds": "/ready"}
 
 
 def environment(base: str, port: int, bytecode: str) -> dict[str, str]:

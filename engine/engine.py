@@ -86,6 +86,7 @@ from engine.store.file_families import DENOISER_KINDS, FileFamilies, FileFamily
 from engine.store.file_faults import FileFaults
 from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.store.model_store import PRELOADED_KINDS, ModelStore
+from engine.store.prefetch import FilePrefetch, files_of
 from engine.store.recent_models import RecentModels
 from engine.store.tiny_decoders import TinyDecoders
 from engine.tuning.batching.batcher import BatchFigures, StepBatcher
@@ -154,6 +155,7 @@ class Engine:
         self._garbage = GarbageCollection()
         self._unique = unique_keys(b"")
         self._services = self._run_services()
+        self._prefetch = FilePrefetch(machine_memory.available_bytes, self.models.is_loaded)
         self._lock = threading.Lock()
         self._runs: dict[int, tuple[str, CancelToken]] = {}  # submitted and not over, in their order
         self._run_numbers = itertools.count()
@@ -420,6 +422,7 @@ class Engine:
             self.batcher.close()
         self.tuner.close()
         self._idle.stop()
+        self._prefetch.end()
         self._garbage.give_back()
         self._finisher.shutdown()
         self._writers.shutdown()
@@ -460,6 +463,7 @@ class Engine:
             self._running.append(number)
         try:
             self._forget_changed_files()
+            self._prefetch_files(request)
             self._busy_places.add(place)
             asked = request.extra_data.get("quality")
             quality = read_quality(asked)
@@ -608,6 +612,11 @@ class Engine:
             room_bytes=self.memory.weights_room_bytes(),
             to=_destination(self.memory.facts),
         )
+
+    def _prefetch_files(self, request: RunRequest) -> None:
+        """Begin to read the files of a prompt, unless the processor computes: reading would slow it down."""
+        if _destination(self.memory.facts) is not Destination.RAM:
+            self._prefetch.begin(files_of(request.prompt, self.folders))
 
     def _run_services(self) -> RunServices:
         unique = self._unique

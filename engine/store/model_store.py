@@ -138,6 +138,10 @@ class ModelStore:
         assert unet is not None
         return Model(unet), None if clip is None else self._clip(clip), None if vae is None else vae_of(vae)
 
+    def is_loaded(self, path: Path) -> bool:
+        """Return True if weights of the file, in any version of it, are in use or held."""
+        return any(file.path == str(path) for file, _ in list(self._handles))
+
     def checkpoint_vision(self, name: str) -> ClipVision | None:
         """Load the picture encoder of a checkpoint, None for one that has none. Raises `BadModelFile`."""
         path = self.path_of("checkpoints", name)

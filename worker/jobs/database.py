@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -136,9 +136,7 @@ def open_engine(path: Path) -> sa.Engine:
 
     with engine.connect() as connection:
         if not sa.inspect(connection).get_table_names():
-            on_file = connection.connection.driver_connection
-            assert isinstance(on_file, sqlite3.Connection)
-            create_tables(on_file)
+            create_tables(cast(sqlite3.Connection, connection.connection.driver_connection))
     if _revision(engine) != HEAD_REVISION:
         engine.dispose()
         migrate_in_process(f"sqlite:///{path}", str(path))
