@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from engine.tuning.workload import relative_error
 
 MEMORY_MARGIN = 1.5  # how many times the estimate has to be free, as in guidance
 BUDGET_SECONDS = 20.0  # for all widths by estimate; no further one is begun after that time
+ROUNDS = 2  # in which the widths are timed in turns, so that other load on the machine is not taken for a width's
 SIGMA_SHARE = 0.97  # of the noise level of the row before, so that no two rows are alike
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,10 @@ class _Measurement:
             if bits == len(known):
                 known.append(found)
             figures.append(WidthFigure(width, seconds, bits if is_steady else None, error))
+        for _ in range(ROUNDS):
+            if self._now() - began > BUDGET_SECONDS:
+                break
+            figures = [replace(item, seconds=min(item.seconds, self._seconds(*rows, item.width))) for item in figures]
         return figures
 
     def _fits(self, width: int) -> bool:
@@ -121,27 +127,32 @@ class _Measurement:
     def _compute(
         self, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int
     ) -> tuple[torch.Tensor, float, bool]:
-        """Return the denoised rows, computed so many at a time, the seconds of the fastest evaluation, and steadiness.
+        """Return the denoised rows, computed so many at a time, the seconds of the last evaluation, and steadiness.
 
         Steady is a width at which a row has the same bits at each place of the batch: shifted rows are evaluated, too.
         """
         num_rows = x.shape[0]
-
-        def evaluate(rows: Sequence[int]) -> tuple[torch.Tensor, float]:
-            missing = width - len(rows)
-            given = joined_arguments([_rows_of(arguments, rows, num_rows)], missing)
-            out, seconds = self._timed(padded([x[list(rows)]], missing), padded([sigmas[list(rows)]], missing), given)
-            return out[: len(rows)], seconds
-
         chunks = [range(start, min(start + width, num_rows)) for start in range(0, num_rows, width)]
-        made = [evaluate(chunk) for chunk in chunks]
-        found = torch.cat([out for out, _ in made])
-        shifted = [num_rows - 1, *range(width - 1)]
-        again, seconds = evaluate(
-            shifted
-        )  # the first evaluation also chooses kernels and allocates: no measure of time
-        is_steady = torch.equal(again, found[shifted])
-        return found, min(seconds, evaluate(shifted)[1], *(took for _, took in made)), is_steady
+        found = torch.cat([self._rows(x, sigmas, arguments, width, chunk)[0] for chunk in chunks])
+        shifted = _shifted(num_rows, width)
+        again, seconds = self._rows(x, sigmas, arguments, width, shifted)
+        return found, seconds, torch.equal(again, found[shifted])
+
+    def _seconds(self, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int) -> float:
+        return self._rows(x, sigmas, arguments, width, _shifted(x.shape[0], width))[1]
+
+    def _rows(
+        self, x: torch.Tensor, sigmas: torch.Tensor, arguments: OptionDict, width: int, rows: Sequence[int]
+    ) -> tuple[torch.Tensor, float]:
+        """Return some of the rows, denoised in one evaluation of that width, and its seconds."""
+        missing = width - len(rows)
+        given = joined_arguments([_rows_of(arguments, rows, x.shape[0])], missing)
+        out, seconds = self._timed(padded([x[list(rows)]], missing), padded([sigmas[list(rows)]], missing), given)
+        return out[: len(rows)], seconds
+
+
+def _shifted(num_rows: int, width: int) -> list[int]:
+    return [num_rows - 1, *range(width - 1)]
 
 
 def _rows_of(arguments: OptionDict, rows: Sequence[int], num_rows: int) -> OptionDict:

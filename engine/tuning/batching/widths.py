@@ -77,9 +77,9 @@ def affordable(widths: Sequence[int], own_rows: int, row_seconds: float, budget_
 
 
 def _rows_to_measure(widths: Sequence[int]) -> int:
-    """Return the rows that a measurement computes: all rows at each width, padded, and two evaluations more."""
+    """Return the rows that a measurement computes: all rows at each width, padded, and three evaluations more."""
     most = max(widths)
-    return sum((math.ceil(most / width) + 2) * width for width in widths)
+    return sum((math.ceil(most / width) + 3) * width for width in widths)
 
 
 def chosen(figures: Sequence[WidthFigure], own_rows: int) -> Widths:

@@ -49,7 +49,7 @@ def test_a_fast_network_is_measured_at_every_width() -> None:
 
 
 def test_the_largest_widths_of_a_slow_network_are_not_measured() -> None:
-    network = CountingNetwork(0.3)
+    network = CountingNetwork(0.2)
     assert measured_widths(network) == [1, 2, 3, 4, 6]
     assert network.now < BUDGET_SECONDS + 4 * 2 * network.seconds_a_row
 
@@ -64,6 +64,21 @@ def test_no_width_is_measured_where_none_has_place_for_a_second_run() -> None:
     network = CountingNetwork(1.0)  # slow enough for widths of 1 and 2 alone
     assert measured_widths(network) == []
     assert network.rows == [2, 2]
+
+
+def test_a_moment_of_other_load_is_not_taken_for_a_widths_own_time() -> None:
+    network = CountingNetwork(0.001)
+    quiet = network.apply_model
+
+    def apply_model(x: torch.Tensor, sigmas: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        if x.shape[0] == 4 and network.rows.count(4) < 2:  # while this width is compared, but not in the later rounds
+            network.now += 1
+        return quiet(x, sigmas, **arguments)
+
+    network.apply_model = apply_model  # type: ignore[method-assign]
+    sample = Evaluation("kind", network, network, torch.rand(2, 3), torch.ones(2), {"transformer_options": {}})
+    figures = measure_widths(sample, 4, lambda: None, lambda: None, lambda: network.now)
+    assert [round(figure.seconds, 6) for figure in figures] == [0.001, 0.002, 0.003, 0.004]
 
 
 def test_a_slow_first_evaluation_leaves_no_width_out() -> None:
