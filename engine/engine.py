@@ -472,7 +472,7 @@ class Engine:
                 self.memory.device.computing(),
                 self.sampling.active(),
                 self.tuner.running(quality) as usage,
-                sharing_active(None if self.batcher is None else RunSharing(self.batcher, usage, cancel)),
+                sharing_active(None if self.batcher is None else RunSharing(self.batcher, quality, cancel, usage.add)),
                 recording_active(self._recorder(request)),
                 asyncio.Runner(loop_factory=self._loop_factory()) as runner,
             ):

@@ -16,9 +16,8 @@ from engine.server.requests import problem_response, read_object
 from engine.server.services import services
 
 if TYPE_CHECKING:
-    from engine.engine import MemoryReport
+    from engine.engine import Engine, MemoryReport
     from engine.server.metrics import MemoryFigures
-    from engine.tuning.batching.batcher import BatchFigures
 
 
 async def post_preload(request: web.Request) -> web.Response:
@@ -78,7 +77,7 @@ async def get_metrics(request: web.Request) -> web.Response:
     # Not imported above: prometheus-client takes a tenth of the time until the server answers.
     from engine.server.metrics import METRICS_TYPE, EngineMetrics, exposition
 
-    metrics = EngineMetrics(_figures(report), parts.figures, _batches(engine.batch_figures), _info(report))
+    metrics = EngineMetrics(_figures(report), parts.figures, _batches(engine), _info(report))
     return web.Response(body=exposition(metrics), headers={"Content-Type": METRICS_TYPE})
 
 
@@ -151,7 +150,8 @@ def _figures(report: MemoryReport) -> MemoryFigures:
     )
 
 
-def _batches(figures: BatchFigures) -> dict[str, int]:
+def _batches(engine: Engine) -> dict[str, int]:
+    figures = engine.batch_figures
     return {
         "batched_evaluations": figures.evaluations,
         "batches": figures.batches,

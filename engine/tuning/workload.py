@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from engine.diffusion.ksampler import fix_empty_latent_channels, sample
+from engine.diffusion.likeness import relative_error
 from engine.diffusion.options import Conditioning
 from engine.tuning.choose import Measured, Names
 from engine.tuning.outcome import Fields
@@ -172,11 +173,3 @@ class Trial:
 def _encode(clip: Value, text: str) -> Conditioning:
     encoded: Conditioning = [] if clip is None else clip.encode_from_tokens_scheduled(clip.tokenize(text))
     return encoded
-
-
-def relative_error(found: torch.Tensor, plain: torch.Tensor) -> float:
-    """Return the relative L2 distance of two tensors; 0.0 for equal bits alone, NaN where one is not finite."""
-    if torch.equal(found, plain):
-        return 0.0
-    distance = float((found.double() - plain.double()).norm() / plain.double().norm().clamp_min(1e-30))
-    return max(distance, 5e-324)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,7 +13,6 @@ from engine.tuning.batching.batcher import StepBatcher
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import kind_of
 from engine.tuning.quality import Quality
-from engine.tuning.run import Usage
 
 SHARED_STEPS = "shared_steps"  # among the strategies that a run used
 
@@ -23,13 +22,15 @@ class RunSharing:
 
     Its evaluations join those of other runs that use the same network in the same way. A run keeps the turn while it
     samples where it cannot share: with the quality `exact`, parts of the network replaced, hooks, or within sampling.
-    `usage` records that its steps were made in batches, with their error.
+    `note` is called with the names of strategies that were used, and their error: its steps were made in batches.
     """
 
-    def __init__(self, batcher: StepBatcher, usage: Usage, cancel: CancelToken) -> None:
+    def __init__(
+        self, batcher: StepBatcher, quality: Quality, cancel: CancelToken, note: Callable[[Sequence[str], float], None]
+    ) -> None:
         self._batcher = batcher
-        self._usage = usage
-        self._quality = usage.quality
+        self._note = note
+        self._quality = quality
         self._cancel = cancel
         self._ways: list[Hashable | None] = []  # of the sampling in progress, the innermost last; None: by itself
         self._parked: Evaluation | None = None
@@ -94,7 +95,7 @@ class RunSharing:
         widths = self._batcher.widths_for(evaluation, self._cancel)
         if evaluation.num_rows > widths.most:
             return None
-        self._usage.add((SHARED_STEPS,), widths.error)
+        self._note((SHARED_STEPS,), widths.error)
         self._parked = evaluation
         try:
             self._batcher.turns.park(evaluation, self._batcher.evaluate)

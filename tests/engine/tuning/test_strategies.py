@@ -17,6 +17,7 @@ from engine.architectures.latent_unet_layers import ResBlock, ResSpec
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.denoiser import Denoiser
+from engine.diffusion.likeness import relative_error
 from engine.tuning.networks_in_use import NetworksInUse
 from engine.tuning.registry import make_strategies
 from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
@@ -25,7 +26,6 @@ from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.low_precision import fp8_forward, takes_fp8, to_fp8
 from engine.tuning.strategies.prompt_cache import PromptCache, prompt_key
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, custom_code
-from engine.tuning.workload import relative_error
 from names.tuning import STRATEGIES
 from tests.engine.tuning.replaying import Replaying
 
