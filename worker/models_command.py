@@ -191,6 +191,7 @@ async def _fetch(library: ModelLibrary, entries: Sequence[ModelEntry]) -> None:
     try:
         tasks = [_fetch_one(library, downloader.fetch, entry, number) for number, entry in enumerate(entries)]
         results = await asyncio.gather(*tasks, return_exceptions=True)
+        await downloader.fill_level()
     finally:
         await downloader.close()
     errors = [error for error in results if isinstance(error, BaseException)]

@@ -16,6 +16,7 @@ from worker.jobs.job import Job
 from worker.jobs.model_needs import MissingModel, ModelNeeds, find_needs
 from worker.json_values import JsonObject, object_at
 from worker.models.disk_level import DiskLevel
+from worker.models.download.bucket_level import parse_level
 from worker.models.download.downloader import DownloadProgress, ModelDownloader
 from worker.models.entry import ModelEntry, find_name_problem
 from worker.models.errors import DiskFull, DownloadBroke, ModelsError, SourceUnreachable
@@ -184,19 +185,32 @@ class JobModels:
         said.begun(entry.name)
         downloader = await self._open()
         self.disk.hold(entry.place, job.id)
-        self._metrics.found("shared" if isinstance(entry.sources[0], FileSource) else "network")
         self._metrics.fetch_began()
         size_bytes: int | None = None
+        read_from = [""]
+
+        def progressed(progress: DownloadProgress) -> None:
+            read_from[0] = progress.source
+            said.progressed(progress)
+
         try:
             path = await downloader.fetch(
-                entry, priority=job.order, on_progress=said.progressed, is_operators=item.is_operators
+                entry, priority=job.order, on_progress=progressed, is_operators=item.is_operators
             )
             size_bytes = (await asyncio.to_thread(path.stat)).st_size
             self.disk.use(entry.place, job.id)
         except ModelsError as failed:
             raise _error_of(item, failed) from None
         finally:
+            self._metrics.found(self._level_of(entry, read_from[0]))
             self._metrics.fetch_ended(size_bytes)
+
+    def _level_of(self, entry: ModelEntry, read_from: str) -> str:
+        """Return the level that a file came from: `shared`, `bucket` or `network`."""
+        level = parse_level(self._settings.s3_level)
+        if level is not None and level.has(read_from):
+            return "bucket"
+        return "shared" if isinstance(entry.sources[0], FileSource) else "network"
 
     async def _open(self) -> ModelDownloader:
         """Return the downloader, made at its first use in a thread: the hub's library takes half a second to import."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.errors import SettingsInvalid
+from worker.models.download.bucket_level import parse_level
 from worker.models.download.credentials import BearerToken
 from worker.models.download.downloader import DownloadLimits, MakeRoom, ModelDownloader, keep_all
 from worker.models.download.open_source import SourceAccess, SourceOpener, hosts_of
@@ -76,4 +77,5 @@ def _read_access(settings: Settings, manifest: Manifest) -> SourceAccess:
         operators_hosts=hosts_of(source for entry in asked for source in entry.sources),
         has_proxy=has_proxy(),
         timeout_seconds=settings.models.timeout_seconds,
+        level=parse_level(settings.models.s3_level),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge
 from prometheus_client.registry import Collector
 
-LEVELS = ("disk", "shared", "network")
+LEVELS = ("disk", "shared", "bucket", "network")
 FETCH_OUTCOMES = ("fetched", "failed")
 
 
@@ -13,7 +13,7 @@ class ModelMetrics:
     """Counters of model files. Created before its users; `collectors` go into the registry."""
 
     def __init__(self) -> None:
-        about = "Model files that jobs named, by the level that had them: `disk`, `shared` volume or `network`"
+        about = "Model files that jobs named, by the level that had them: `disk`, `shared`, `bucket` or `network`"
         self._lookups = Counter("darkroom_model_file_lookups", about, ["level"], registry=None)
         self._fetches = Counter(
             "darkroom_model_file_fetches", "Model files fetched for jobs", ["outcome"], registry=None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from worker.settings.section import GIB, LOWER, CommaList, NaturalInt, PositiveInt, PositiveSeconds, Section, env
 
+_LEVEL = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,62}(/[\w./=-]*)?")
 FetchMissing = Literal["off", "manifest", "any"]
 
 
@@ -27,6 +29,12 @@ def parse_tokens(text: str) -> list[tuple[str, SecretStr]]:
 
 def _check_tokens(value: SecretStr) -> SecretStr:
     parse_tokens(value.get_secret_value())
+    return value
+
+
+def _check_level(value: str) -> str:
+    if value and not (_LEVEL.fullmatch(value) and ".." not in value):
+        raise ValueError("expected s3://bucket/folder")
     return value
 
 
@@ -65,6 +73,10 @@ class ModelSettings(Section):
     shared_directories: Annotated[CommaList[Path], env("MODEL_SHARED_DIRECTORIES")] = ()
     """Comma list of folders laid out as `models/`, on a shared volume for instance, from which missing files are copied
     before any other source is read. Nothing is written there."""
+
+    s3_level: Annotated[str, AfterValidator(_check_level), env("MODEL_S3_LEVEL")] = ""
+    """`s3://bucket/folder` that workers fill for each other: files of the manifest are read from there before their
+    other sources, and stored there once fetched, under their SHA-256. Credentials: the settings `S3_…`."""
 
     timeout_seconds: Annotated[PositiveSeconds, env("MODEL_TIMEOUT")] = 30.0
     """Seconds without a byte after which a model's download is tried again."""

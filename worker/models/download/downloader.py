@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 from filelock import FileLock, Timeout
 
+from worker.models.download.level_filler import LevelFiller
 from worker.models.download.open_source import SourceOpener
 from worker.models.download.part_file import discard, part_path
 from worker.models.download.throttle import Throttle
@@ -110,14 +111,20 @@ class ModelDownloader:
         self._throttle = Throttle(limits.bytes_per_second)
         self._downloads: dict[str, _Download] = {}
         self._num_running = 0
+        self._filler = LevelFiller(opener)
 
     async def close(self) -> None:
-        """End every download; what has come is kept and resumed."""
+        """End every download; what has come is kept and resumed. Files on the way to the bucket level are given up."""
         tasks = [download.task for download in self._downloads.values() if download.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._filler.close()
         await self._opener.close()
+
+    async def fill_level(self) -> None:
+        """Wait until the files that were brought are in the bucket level too."""
+        await self._filler.finish()
 
     def in_flight(self) -> list[DownloadProgress]:
         """Return the progress of every download that runs or waits."""
@@ -217,18 +224,22 @@ class ModelDownloader:
     async def _from_sources(self, download: _Download, part: Path, target: Path) -> Path:
         entry = with_locked(download.entry, await asyncio.to_thread(read_lock, self._lock_path))
         failures: list[SourceFailed] = []
-        for source in entry.sources:
+        for source in self._filler.sources_of(entry) if download.is_operators else entry.sources:
             download.progress.source = str(source)
             try:
                 received = await self._from_source(download, entry, source, part)
             except DiskFull:
                 raise
             except SourceFailed as failed:
+                if isinstance(failed, SourceMissing) and self._filler.is_level(source):
+                    continue  # no worker has filled it yet
                 log.warning("model source failed", model=entry.name, reason=str(failed))
                 failures.append(failed)
                 continue
             await asyncio.to_thread(self._place, entry, part, target, received, str(source))
             log.info("model fetched", model=entry.name, size_bytes=received.size_bytes, source=str(source))
+            if download.is_operators and not self._filler.is_level(source):
+                self._filler.fill_soon(target, received.digest)
             return target
         raise _most_telling(entry, failures)
 

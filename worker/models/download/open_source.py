@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,14 +16,15 @@ import httpx
 from worker.guard.plain_responses import plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.json_values import object_at
+from worker.models.download.bucket_level import BucketLevel
 from worker.models.download.credentials import BearerToken, Credentials
 from worker.models.download.http_remote import Explain, HttpRemote, no_explanation
 from worker.models.download.other_remotes import BucketRemote, FileRemote
 from worker.models.download.remote import Remote
 from worker.models.errors import DownloadBroke, SourceFailed, SourceMissing, SourceRefused, SourceUnreachable
 from worker.models.sources import BucketSource, CivitaiSource, FileSource, HubSource, Source, WebSource
-from worker.s3.stores import S3Stores
-from worker.s3.targets import choose_target
+from worker.s3.stores import S3Stores, StoreFailed
+from worker.s3.targets import S3Target, choose_target
 from worker.settings.environment import CIVITAI_ENDPOINT, HUB_ENDPOINT, HubAccess
 from worker.settings.outputs import S3Config
 
@@ -41,6 +43,7 @@ class SourceAccess:
     operators_hosts: tuple[str, ...] = ()
     has_proxy: bool = False
     timeout_seconds: float = 30.0
+    level: BucketLevel | None = None
 
 
 class SourceOpener:
@@ -68,6 +71,26 @@ class SourceOpener:
         await self._operators.aclose()
         await self._requests.aclose()
         await self._stores.close()
+
+    @property
+    def level(self) -> BucketLevel | None:
+        """The bucket that workers fill for each other, if there is one."""
+        return self._access.level
+
+    async def store(self, path: Path, source: BucketSource) -> bool:
+        """Store a file in a bucket unless it is there. Return True if it was stored. Raises SourceFailed, OSError."""
+        target = self._target_of(source)
+        try:
+            async with self._stores.read(target, source.key, (0, 1)):
+                return False
+        except StoreFailed as failed:
+            if failed.status != 404:
+                raise DownloadBroke(f"{source}: {failed.reason}") from None
+        try:
+            await self._stores.write(target, path, source.key, "application/octet-stream")
+        except StoreFailed as failed:
+            raise DownloadBroke(f"{source}: {failed.reason}") from None
+        return True
 
     async def open(self, source: Source, *, is_operators: bool = True) -> Remote:
         """Return the file at a source. Raises SourceFailed where it is known without a request that it cannot be read.
@@ -150,10 +173,13 @@ class SourceOpener:
         )
 
     def _bucket(self, source: BucketSource) -> Remote:
+        return BucketRemote(self._stores, self._target_of(source), source.key)
+
+    def _target_of(self, source: BucketSource) -> S3Target:
         target = choose_target({"bucket_name": source.bucket}, self._access.s3)
         if target is None:
             raise SourceRefused(f"{source}: no credentials for S3; set S3_ACCESS_KEY_ID and S3_SECRET_ACCESS_KEY")
-        return BucketRemote(self._stores, target, source.key)
+        return target
 
 
 def _hub_refusal(
