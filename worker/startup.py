@@ -408,7 +408,7 @@ class Front:
         config = settings.benchmark
         return Readiness(
             Qualifier(config, base, settings.folders.state_path, services.modifiers, self._fetch_inputs),
-            WarmUp(settings.warm_up, services.modifiers, self._fetch_inputs),
+            WarmUp(settings.warm_up, services.modifiers, self._fetch_inputs, self._models.preload_names),
             services.pool,
             services.gate,
             services.qualification,

@@ -21,7 +21,9 @@ from worker.models.download.downloader import DownloadProgress, ModelDownloader
 from worker.models.entry import ModelEntry, find_name_problem
 from worker.models.errors import DiskFull, DownloadBroke, ModelsError, SourceUnreachable
 from worker.models.eviction import EvictionRules
+from worker.models.files import list_models
 from worker.models.library import ModelLibrary
+from worker.models.preload import preload_names
 from worker.models.sources import FileSource
 from worker.observe.model_metrics import ModelMetrics
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
@@ -77,6 +79,12 @@ class JobModels:
     def in_flight(self) -> list[DownloadProgress]:
         """Return the progress of every download that runs or waits."""
         return [] if self._downloader is None else self._downloader.in_flight()
+
+    def preload_names(self, names: Sequence[str]) -> list[str]:
+        """Return the places of the files that names of PRELOAD_MODELS stand for. Reads the folder of models."""
+        there = {file.name for file in list_models(self.library.directory)}
+        entries = list(self.library.manifest.entries.values())
+        return preload_names(names, entries, there, self.disk.listed(), time.time())
 
     # what a workflow needs
 

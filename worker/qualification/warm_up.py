@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,15 @@ log = structlog.get_logger("warm_up")
 class WarmUp:
     """Warm-up by the settings. Every returned entry has `seconds`, and `error` where it failed; no method raises."""
 
-    def __init__(self, config: WarmUpConfig, registry: ModifierRegistry, fetch_inputs: FetchInputs) -> None:
+    def __init__(
+        self,
+        config: WarmUpConfig,
+        registry: ModifierRegistry,
+        fetch_inputs: FetchInputs,
+        choose_models: Callable[[Sequence[str]], list[str]] = list,
+    ) -> None:
         self._config = config
+        self._choose_models = choose_models
         self._registry = registry
         self._fetch_inputs = fetch_inputs
         self._rng = random.Random()
@@ -39,7 +47,8 @@ class WarmUp:
 
     async def preload(self, engine: EngineClient) -> list[dict[str, object]]:
         """Load PRELOAD_MODELS, one after the other, to the device; the engine's model memory keeps them."""
-        return [await self._preload(engine, name) for name in self._config.models]
+        names = await asyncio.to_thread(self._choose_models, self._config.models)
+        return [await self._preload(engine, name) for name in names]
 
     async def run_workflows(self, engine: EngineClient) -> list[dict[str, object]]:
         """Run each of WARMUP_WORKFLOWS once."""

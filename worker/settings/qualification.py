@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from names.tuning import read_choice
 from worker.settings.section import LOWER, CommaList, PositiveSeconds, Seconds, Section, env
@@ -95,11 +96,20 @@ class BenchmarkConfig(Section):
     """Seconds for which a good result is valid at later starts."""
 
 
+def _check_preload(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name == "family:" or (name.startswith("recent:") and not re.fullmatch(r"recent:[1-9][0-9]{0,3}", name)):
+            raise ValueError(f"{name}: expected a model, family:NAME or recent:NUMBER")
+    return names
+
+
 class WarmUpConfig(Section):
     """Warm-up before the worker counts as ready. `models` are names, each with or without its folder before it."""
 
-    models: Annotated[CommaList[str], env("PRELOAD_MODELS")] = ()
-    """Comma list of models to read before ready and keep: `vae/x.safetensors`; without a folder, checkpoints."""
+    models: Annotated[Annotated[CommaList[str], AfterValidator(_check_preload)], env("PRELOAD_MODELS")] = ()
+    """Comma list of models to read before ready and keep: `vae/x.safetensors`; without a folder, checkpoints.
+    `family:sdxl` is every file of the manifest of that family that is on disk, `recent:3` the three downloaded files
+    that jobs of the last week named most often."""
 
     workflows: Annotated[CommaList[Path], env("WARMUP_WORKFLOWS")] = ()
     """Comma list of workflow files to run once before ready."""
