@@ -55,14 +55,18 @@ class JobRecords:
         """Store a new job with its body in `prompt`, and give it its number. Returns False if its id is taken."""
         job.number = _number()
         row = whole_row(job)
-        statement = sa.insert(JOBS).from_select(
-            list(row),
-            sa.select(*(sa.literal(value, JOBS.c[name].type) for name, value in row.items())).where(
-                ~sa.exists().where(JOBS.c.id == job.id)
-            ),
-        )
+        statement = (
+            sa.insert(JOBS)
+            .from_select(
+                list(row),
+                sa.select(*(sa.literal(value, JOBS.c[name].type) for name, value in row.items())).where(
+                    ~sa.exists().where(JOBS.c.id == job.id)
+                ),
+            )
+            .returning(JOBS.c.id)
+        )  # the number of rows of such an INSERT is not known
         try:
-            return await self._run(lambda connection: bool(connection.execute(statement).rowcount == 1))
+            return await self._run(lambda connection: connection.execute(statement).one_or_none() is not None)
         except sa.exc.IntegrityError:  # inserted by another replica at the same moment
             return False
 
