@@ -166,6 +166,7 @@ def made_fleet(
     folder: Path, redis: RedisServer, postgres: PostgresServer, engines: list[FakeEngine], num_gateways: int
 ) -> Fleet:
     broker = {"BROKER_URL": redis.url, "BROKER_LEASE_SECONDS": str(LEASE_SECONDS), "BROKER_MAX_DELIVERIES": "100"}
+    broker |= {"ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
     database = postgres.url(postgres.new_database())
     gateways, workers = [], []
     for number in range(num_gateways):
@@ -177,7 +178,7 @@ def made_fleet(
         place.mkdir()
         give_database(place / "state")
         own = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(place / "state"), "BENCHMARK": "off"}
-        own |= {"MIN_FREE_DISK_BYTES": "0", "ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
+        own |= {"MIN_FREE_DISK_BYTES": "0"}
         workers.append(Member(f"worker-{number}", place, (), {**broker, **own}))
     return Fleet(redis, postgres, gateways, workers)
 

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from worker.api.access_log import AccessLog
 from worker.api.documentation import docs, part_of_docs
 from worker.api.page_headers import PageHeaders
+from worker.api.request_metrics import RequestMetrics, expect_routes
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.api.small_bodies import SmallBodies
@@ -38,7 +39,9 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
     app.add_middleware(PageHeaders, hsts_seconds=hsts_seconds)
     if has_access_log:
         app.add_middleware(AccessLog)
+    app.add_middleware(RequestMetrics, metrics=services.http_metrics)
     app.include_router(router)
+    expect_routes(services.http_metrics, router.routes)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/docs/{name}", part_of_docs, include_in_schema=False)
 

@@ -14,18 +14,20 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from modifiers.registry import ModifierRegistry
 from worker import finite_json
-from worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
+from worker.api.declared import ENDINGS, EVENT_STREAM, PLAIN_TEXT, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
 from worker.api.replies import Cancellation, Deletion, JobPage, ModifierEntry, Readiness, Result
 from worker.api.request_warnings import find_form_warnings, id_warning
-from worker.api.results import check_caller, not_found
+from worker.api.results import check_caller, check_operator, not_found
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected
 from worker.finite_json import FiniteJSONResponse
 from worker.gateway.checks import check_request
 from worker.gateway.gateway import Gateway
 from worker.gateway.job_records import broker_id
+from worker.gateway.metrics import GatewayMetrics
 from worker.gateway.placing import placed
+from worker.gateway.request_limits import RequestLimits
 from worker.guard.bodies import Bodies, Sender
 from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import clean_id, fresh_id
@@ -34,6 +36,7 @@ from worker.jobs.job import Job, JobState, body_hash
 from worker.jobs.job_list import JobFilter
 from worker.jobs.ownership import find_job, id_to_use, own_id
 from worker.jobs.prompt_rules import PromptRules
+from worker.observe.http_metrics import HttpMetrics
 from worker.services import RequestGuard
 from worker.settings.jobs import CallerLimits
 from worker.sources.broker import BrokerUnreachable
@@ -53,6 +56,10 @@ class GatewayServices:
     bodies: Bodies
     modifiers: ModifierRegistry
     prompt_rules: PromptRules
+    http_metrics: HttpMetrics
+    metrics: GatewayMetrics
+    limits: RequestLimits
+    metrics_are_open: bool = False
     fetches_models: bool = False
 
 
@@ -207,6 +214,18 @@ async def queue_info(request: Request) -> dict[str, int]:
 
 
 @router.get(
+    "/metrics", operation_id="get_metrics", response_class=Response,
+    responses=PLAIN_TEXT | refusals(401, 403), tags=["worker"],
+)  # fmt: skip
+async def metrics(request: Request) -> Response:
+    """Return Prometheus metrics of this gateway and of the fleet; for operators only where METRICS_OPEN is off."""
+    services = services_of(request)
+    if not services.metrics_are_open:
+        check_operator(request)
+    return Response(await services.metrics.text(services.gateway), media_type="text/plain; version=0.0.4")
+
+
+@router.get(
     "/modifiers", operation_id="list_modifiers", responses={200: {"model": list[ModifierEntry]}}, tags=["worker"]
 )
 async def modifiers(request: Request) -> list[dict[str, Any]]:
@@ -244,6 +263,7 @@ async def _submitted(request: Request) -> Job:
         content = await services.bodies.read(request, lease)
         body = await services.bodies.parse(content)
         parsed = await asyncio.to_thread(_parsed, body, request)
+    services.limits.check(parsed.input)
     prompt = await check_request(
         parsed.input,
         services.modifiers,

@@ -17,15 +17,19 @@ from worker.errors import SettingsInvalid, WorkerError
 from worker.gateway.app import create_gateway_app
 from worker.gateway.gateway import Gateway
 from worker.gateway.job_records import JobRecords
+from worker.gateway.metrics import GatewayMetrics
+from worker.gateway.request_limits import RequestLimits
 from worker.gateway.routes import GatewayServices
 from worker.guard.auth import Gatekeeper
 from worker.guard.bodies import Bodies
 from worker.guard.rate_limits import RateLimits
+from worker.guard.safe_address import AddressGuard
 from worker.jobs.prompt_rules import PromptRules
 from worker.listener.certificate import Certificate
 from worker.listener.connections import ConnectionTable
 from worker.listener.open_files import fitting, num_open_files, raise_open_files
 from worker.listener.server import GuardedServer
+from worker.observe.http_metrics import HttpMetrics
 from worker.observe.logs import LogForm, Redaction, set_up_logs
 from worker.observe.prompt_texts import PromptTexts
 from worker.settings.environment import load_settings, trusted_proxies
@@ -55,7 +59,16 @@ def build_services(settings: Settings) -> GatewayServices:
     """Return what the gateway's routes use. Raises SettingsInvalid without a database and a broker."""
     if not settings.database.is_set:
         raise SettingsInvalid("DATABASE_URL: not set; a gateway keeps its jobs in PostgreSQL")
+    http_metrics = HttpMetrics()
     return GatewayServices(
+        http_metrics=http_metrics,
+        metrics=GatewayMetrics(http_metrics),
+        limits=RequestLimits(
+            settings.queue.job_timeout_seconds,
+            AddressGuard(settings.network.private_hosts),
+            settings.s3.endpoint_url,
+        ),
+        metrics_are_open=settings.access.metrics_are_open,
         gateway=Gateway(
             JobRecords(settings.database),
             build_producer(settings.broker),

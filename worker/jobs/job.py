@@ -236,7 +236,7 @@ class Job:
 
     @property
     def prompt_id(self) -> str:
-        again = f"-{self.num_preempted}" if self.num_preempted else ""
+        again = f".{self.num_preempted}" if self.num_preempted else ""
         return f"{self.id}-{self.attempt}{again}"
 
     @property

@@ -109,6 +109,25 @@ async def test_a_stream_from_another_replica_ends_with_the_result(
         assert events[-1]["status"] == "final_result" and events[-1]["result"]["status"] == "completed"
 
 
+async def test_what_every_worker_would_refuse_later_is_refused_before_it_is_accepted(
+    gateway: httpx.AsyncClient,
+) -> None:
+    webhook, put = {"url": "http://10.0.0.1/hook"}, {"url": "https://192.168.1.1/{key}"}
+    refused = await gateway.post("/generate", json=body("one", timeout=10**6, webhook=webhook, put=put))
+    assert refused.status_code == 422
+    fields = {item["field"] for item in refused.json()["error"]["problems"]}
+    assert fields == {"input.timeout", "input.webhook.url", "input.put.url"}
+
+
+async def test_metrics_say_what_the_gateway_sees(gateway: httpx.AsyncClient) -> None:
+    assert (await gateway.post("/generate", json=body("one"))).status_code == 202
+    found = (await gateway.get("/metrics")).text.splitlines()
+    seen = {line for line in found if line.startswith("darkroom_gateway_")}
+    names = ("jobs_live 1.0", "jobs_queued 1.0", "workers 0.0", "database_up 1.0", "broker_up 1.0")
+    assert seen == {f"darkroom_gateway_{name}" for name in names}
+    assert 'darkroom_http_requests_total{code="202",method="POST",route="/generate"} 1.0' in found
+
+
 async def test_bad_requests_are_refused_by_the_node_lists_of_the_fleet(
     tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient
 ) -> None:

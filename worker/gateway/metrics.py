@@ -1,0 +1,46 @@
+"""Metrics of one gateway for `/metrics`: its requests, and the jobs and workers of the fleet as it sees them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from worker.errors import DatabaseUnreachable
+from worker.gateway.gateway import Gateway
+from worker.observe.http_metrics import HttpMetrics
+from worker.sources.broker import BrokerUnreachable
+
+UNKNOWN = float("nan")
+
+
+class GatewayMetrics:
+    """Registry of a gateway. What the database or the broker cannot say is NaN, and their gauge of reachability 0."""
+
+    def __init__(self, http: HttpMetrics) -> None:
+        self._registry = CollectorRegistry()
+        for collector in http.collectors:
+            self._registry.register(collector)
+        self._live = self._gauge("jobs_live", "Jobs of all gateways that have not ended")
+        self._queued = self._gauge("jobs_queued", "Jobs at the broker, those that workers have among them")
+        self._workers = self._gauge("workers", "Workers that have announced themselves lately")
+        self._database = self._gauge("database_up", "1 if the database can be reached")
+        self._broker = self._gauge("broker_up", "1 if the broker can be reached")
+
+    def _gauge(self, name: str, about: str) -> Gauge:
+        return Gauge(f"darkroom_gateway_{name}", about, registry=self._registry)
+
+    async def text(self, gateway: Gateway) -> bytes:
+        """Return all metrics in Prometheus' text format, those of the fleet read now."""
+        try:
+            self._live.set(await gateway.records.num_live())
+            self._database.set(1)
+        except DatabaseUnreachable:
+            self._live.set(UNKNOWN)
+            self._database.set(0)
+        try:
+            self._queued.set(await gateway.producer.depth())
+            self._broker.set(1)
+        except BrokerUnreachable:
+            self._queued.set(UNKNOWN)
+            self._broker.set(0)
+        self._workers.set(await gateway.fleet.num_workers())
+        return generate_latest(self._registry)
