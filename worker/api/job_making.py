@@ -290,6 +290,7 @@ def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials
     credentials = Credentials(
         s3=asked_s3,
         put=asked_put,
+        download_headers=parsed.download_headers or None,
         webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
     )
     return credentials, [] if doubt is None else [warning_of(doubt)]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from names.tuning import QualityName
 from worker.errors import Problem, RequestRejected
+from worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import WebhookEvent
 from worker.json_values import JsonObject
@@ -31,6 +32,17 @@ MAX_METADATA_BYTES = 8192
 MAX_EXPIRES_SECONDS = 30 * 86400.0
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 OWN_HEADERS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
+OWN_DOWNLOAD_HEADERS = OWN_HEADERS | {"accept-encoding", "range", "if-none-match", "if-modified-since"}
+
+
+def find_header_problem(headers: dict[str, str], own: frozenset[str]) -> str | None:
+    """Return what is wrong with headers of a request, or None; `own` are those that the worker sets."""
+    for name, text in headers.items():
+        if not HEADER_NAME.fullmatch(name) or not text.isascii() or not text.isprintable():
+            return f"expected names and values of HTTP headers; got {name[:40]!r}"
+        if name.lower() in own:
+            return f"{name} is set by the worker"
+    return None
 
 
 class S3Input(BaseModel):
@@ -97,11 +109,9 @@ class PutInput(BaseModel):
     @field_validator("headers")
     @classmethod
     def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, text in value.items():
-            if not HEADER_NAME.fullmatch(name) or not text.isascii() or not text.isprintable():
-                raise ValueError(f"expected names and values of HTTP headers; got {name[:40]!r}")
-            if name.lower() in OWN_HEADERS:
-                raise ValueError(f"{name} is set by the worker")
+        problem = find_header_problem(value, OWN_HEADERS)
+        if problem:
+            raise ValueError(problem)
         return value
 
 
@@ -165,6 +175,11 @@ class GenerateInput(BaseModel):
     modifications: dict[str, Any] = Field(default_factory=dict)
     s3: S3Input | None = None
     put: PutInput | None = None
+    download_headers: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        max_length=MAX_PREFIXES,
+        description="Headers for downloads of inputs, by the beginning of the addresses that get them.",
+    )
     webhook: WebhookInput | None = None
     output: OutputInput | None = None
     extra_data: ExtraData | None = None
@@ -209,6 +224,15 @@ class GenerateInput(BaseModel):
     @classmethod
     def _in_file(cls, value: Any) -> Any:
         return find_encoded_workflow(value) if isinstance(value, str) else value
+
+    @field_validator("download_headers")
+    @classmethod
+    def _name_servers(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        for prefix, headers in value.items():
+            problem = find_prefix_problem(prefix) or find_header_problem(headers, OWN_DOWNLOAD_HEADERS)
+            if problem:
+                raise ValueError(problem)
+        return value
 
     @field_validator("metadata")
     @classmethod

@@ -27,6 +27,7 @@ from worker.errors import DiskLow, InputRejected
 from worker.files.kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
 from worker.guard.plain_responses import EncodedResponse, plain_chunks, plain_client
 from worker.guard.safe_address import AddressGuard, shown_url
+from worker.inputs.download_headers import DownloadHeaders, headers_for
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.partial_file import too_large, write_partial
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
@@ -99,18 +100,20 @@ class InputFetcher:
         reference: Reference,
         job_id: str,
         asked_s3: Mapping[str, object] | None = None,
+        asked_headers: DownloadHeaders | None = None,
         *,
         is_operators: bool = False,
     ) -> FetchedInput:
         """Return the file of a reference, which is kept until the job releases it.
 
-        If `is_operators`, the prompt is the operator's own, for which the operator's credentials read the whole bucket.
+        `asked_headers` are the request's own for downloads. If `is_operators`, the prompt is the operator's own, for
+        which the operator's credentials read the whole bucket.
         Raises InputRejected (or a subclass) that names node, field and address, and DiskLow.
         """
         where = _where(reference)
         try:
             while True:
-                fetched = await self._fetch(reference, asked_s3, is_operators)
+                fetched = await self._fetch(reference, asked_s3, asked_headers or {}, is_operators)
                 if self._folder.hold(fetched.file_name, job_id):
                     return fetched
         except (InputRejected, DiskLow) as refused:
@@ -118,16 +121,19 @@ class InputFetcher:
             # The error may be shared with other jobs, whose nodes have other ids.
             raise type(refused)(refused.message, **(where | refused.fields)) from None
 
-    async def _fetch(self, reference: Reference, asked_s3: JsonObject | None, is_operators: bool) -> FetchedInput:
+    async def _fetch(
+        self, reference: Reference, asked_s3: JsonObject | None, asked_headers: DownloadHeaders, is_operators: bool
+    ) -> FetchedInput:
         if reference.source == "upload":
             return await asyncio.to_thread(self._uploaded, reference)
         if reference.source in INLINE:
-            return await self._bring(reference, None)
+            return await self._bring(reference, None, {})
         target = self._s3_target(reference, asked_s3, is_operators) if reference.source == "s3" else None
-        key = (reference.value, reference.media, target)
+        given = frozenset((prefix, *pair) for prefix, headers in asked_headers.items() for pair in headers.items())
+        key = (reference.value, reference.media, target, given)
         if self._shared.is_in_flight(key):
             self._io_metrics.input_shared(reference.source)
-        return await self._shared.run(key, lambda: self._bring(reference, target))
+        return await self._shared.run(key, lambda: self._bring(reference, target, asked_headers))
 
     def _s3_target(self, reference: Reference, asked_s3: JsonObject | None, is_operators: bool = False) -> S3Target:
         try:
@@ -145,7 +151,9 @@ class InputFetcher:
             )
         return target
 
-    async def _bring(self, reference: Reference, target: S3Target | None) -> FetchedInput:
+    async def _bring(
+        self, reference: Reference, target: S3Target | None, asked_headers: DownloadHeaders
+    ) -> FetchedInput:
         partial = self._folder.path / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}"
         shown = _shown(reference)
         try:
@@ -155,7 +163,7 @@ class InputFetcher:
                     target, parse_s3_url(reference.value).key, partial, lambda: self._check_room(0, shown)
                 )
             elif reference.source == "url":
-                digest, size_bytes = await self._download(reference.value, shown, partial)
+                digest, size_bytes = await self._download(reference.value, shown, partial, asked_headers)
             else:
                 digest, size_bytes = await asyncio.to_thread(self._decode, reference, partial)
             kept = await asyncio.to_thread(self._keep, reference, partial, digest, size_bytes)
@@ -169,9 +177,12 @@ class InputFetcher:
             with suppress(FileNotFoundError):
                 os.unlink(partial)
 
-    async def _download(self, url: str, shown: str, partial: Path) -> tuple[str, int]:
+    async def _download(self, url: str, shown: str, partial: Path, asked_headers: DownloadHeaders) -> tuple[str, int]:
         try:
-            async with asyncio.timeout(self._limits.timeout_seconds), self._answer_to(url) as response:
+            async with (
+                asyncio.timeout(self._limits.timeout_seconds),
+                self._answer_to(url, asked_headers) as response,
+            ):
                 if response.status_code != 200:
                     raise DownloadFailed(f"{shown} answered {response.status_code}", http_status=response.status_code)
                 declared = response.headers.get("content-length", "")
@@ -190,16 +201,17 @@ class InputFetcher:
             raise DownloadFailed(f"{shown}: {_why(error)}") from None
 
     @asynccontextmanager
-    async def _answer_to(self, url: str) -> AsyncIterator[httpx.Response]:
+    async def _answer_to(self, url: str, asked_headers: DownloadHeaders) -> AsyncIterator[httpx.Response]:
         """Open the response at the end of the redirects, whose bodies are never read. Raises httpx.HTTPError."""
-        request = self._http.build_request("GET", url)
+        request = self._http.build_request("GET", url, headers=headers_for(url, asked_headers))
         for _ in range(self._limits.max_redirects + 1):
             response = await self._http.send(request, stream=True)
             try:
                 if response.next_request is None:
                     yield response
                     return
-                request = response.next_request
+                target = response.next_request.url
+                request = self._http.build_request("GET", target, headers=headers_for(str(target), asked_headers))
             finally:
                 await response.aclose()
         raise httpx.TooManyRedirects("too many redirects", request=request)

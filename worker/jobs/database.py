@@ -208,9 +208,10 @@ def storable(text: str) -> str:
 
 
 def _credentials_of(kept: Credentials) -> dict[str, object]:
-    """Return credentials as they are stored; `put` only where there is one, so that earlier versions can read them."""
-    put = {} if kept.put is None else {"put": kept.put}
-    return {"s3": kept.s3, "webhook_secret": kept.webhook_secret, **put}
+    """Return credentials as they are stored; younger fields only where there are any, for earlier versions."""
+    younger = {"put": kept.put, "download_headers": kept.download_headers}
+    given = {name: value for name, value in younger.items() if value is not None}
+    return {"s3": kept.s3, "webhook_secret": kept.webhook_secret, **given}
 
 
 def job_of(row: Any) -> Job:

@@ -174,7 +174,8 @@ class FetchedInputs:
         self, reference: Reference, owner_id: str, credentials: Credentials | None, is_operators: bool
     ) -> str:
         asked_s3 = _s3_of(credentials)
-        fetched = await self._fetcher.fetch(reference, owner_id, asked_s3, is_operators=is_operators)
+        headers = None if credentials is None else credentials.download_headers
+        fetched = await self._fetcher.fetch(reference, owner_id, asked_s3, headers, is_operators=is_operators)
         return f"{FOLDER}/{fetched.file_name}"
 
 

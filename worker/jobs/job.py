@@ -90,6 +90,7 @@ class Credentials:
     s3: Mapping[str, Any] | None = None
     webhook_secret: str | None = None
     put: Mapping[str, Any] | None = None
+    download_headers: Mapping[str, Mapping[str, str]] | None = None
 
     def __repr__(self) -> str:
         return "Credentials(...)"
