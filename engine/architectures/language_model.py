@@ -21,8 +21,9 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
+from engine.architectures.keys_values import KeysValues
 from engine.architectures.layers import Linear
-from engine.architectures.norms import RmsNorm
+from engine.architectures.norms import OnePlusRmsNorm, RmsNorm
 from engine.architectures.token_rotations import Rotation, rotated, rotation
 
 
@@ -83,15 +84,6 @@ class LanguageModelConfig:
     norms_outputs: bool = False
 
 
-class OnePlusRmsNorm(RmsNorm):
-    """A norm whose factors are one plus its weight, rounded to the type that ComfyUI keeps weights in."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = self.weight.dtype if self.weight.dtype == torch.bfloat16 else torch.float16
-        factors = (self.weight.to(kept) + 1.0).to(x.dtype)
-        return functional.rms_norm(x, self.normalized_shape, factors, self.eps)
-
-
 def rms_norm(kind: LanguageModelKind, width: int) -> RmsNorm:
     """Return a norm of the last dimension as models of this kind have it."""
     return (OnePlusRmsNorm if kind.norms_add_one else RmsNorm)(width, kind.eps)
@@ -125,11 +117,14 @@ class CausalAttention(nn.Module):
             rms_norm(config.kind, width) if config.norms_queries else nn.Identity() for _ in range(2)
         )
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, places: Rotation) -> torch.Tensor:
-        """Return [B, T, D]. `mask` [B or 1, 1, T, T] is added to the scores."""
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor, places: Rotation, past: KeysValues | None = None
+    ) -> torch.Tensor:
+        """Return [B, T, D]. `mask` [B or 1, 1, T, T] is added to the scores; `past` is of tokens before these."""
         q = rotated(self.q_norm(self._split(self.q_proj(x), self.heads)), places)
         k = rotated(self.k_norm(self._split(self.k_proj(x), self.key_heads)), places)
         v = self._split(self.v_proj(x), self.key_heads)
+        k, v = (k, v) if past is None else past.extended(k, v)
         shared = self.heads // self.key_heads
         k, v = (item.repeat_interleave(shared, dim=1) for item in (k, v))
         out: torch.Tensor = self.o_proj(optimized_attention(q, k, v, self.heads, mask=mask, skip_reshape=True))
@@ -162,8 +157,10 @@ class DecoderLayer(nn.Module):
         self.mlp = GatedLayers(config)
         self.input_layernorm, self.post_attention_layernorm = (rms_norm(config.kind, config.width) for _ in range(2))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, places: Rotation) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), mask, places)
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor, places: Rotation, past: KeysValues | None = None
+    ) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), mask, places, past)
         out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -177,8 +174,10 @@ class SandwichedLayer(DecoderLayer):
             rms_norm(config.kind, config.width) for _ in range(2)
         )
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, places: Rotation) -> torch.Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), mask, places))
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor, places: Rotation, past: KeysValues | None = None
+    ) -> torch.Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), mask, places, past))
         fed: torch.Tensor = self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
         return x + fed
 
@@ -246,6 +245,10 @@ class DecoderStack(nn.Module):
         first = islice(self.states(embeds, mask, positions=positions, added=added), layers[-1] + 1)
         return torch.stack([state for index, state in enumerate(first) if index in layers], dim=1)
 
+    def empty_past(self) -> list[KeysValues]:
+        """Return what each layer has seen before the first token."""
+        return [KeysValues() for _ in self.layers]
+
     def states(
         self,
         embeds: torch.Tensor,
@@ -253,6 +256,7 @@ class DecoderStack(nn.Module):
         *,
         positions: torch.Tensor | None = None,
         added: Sequence[torch.Tensor] = (),
+        past: Sequence[KeysValues] = (),
     ) -> Iterator[torch.Tensor]:
         """Yield the input of the first layer, then the output of each [B, T, D].
 
@@ -261,19 +265,21 @@ class DecoderStack(nn.Module):
             mask: 1 for tokens that others may see, 0 for padding [B, T]; without it all are seen.
             positions: places of tokens, [1, T] or [3, T] (time, row, column); without them they are counted.
             added: what is added to the outputs of the first layers [T, D] each (Meng et al. 2024, arXiv 2406.04334).
+            past: keys and values by layer, which these tokens join; behind others comes one token at a time.
         """
         kind = self.config.kind
         if positions is None:
-            positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
+            first = past[0].num_tokens if past else 0
+            positions = torch.arange(first, first + embeds.shape[1], device=embeds.device)[None]
         turns_axes = kind.interleaves_sections
         places = wide = rotation(positions, kind.head_width, kind.theta, 1.0, kind.sections, interleaved=turns_axes)
         if kind.wide_theta is not None:
             wide = rotation(positions, kind.head_width, kind.wide_theta, kind.wide_scale, kind.sections)
-        seen = causal_mask(embeds, mask)
+        seen = causal_mask(embeds, mask)  # of one token it is zero, and holds for all that it sees
         x = embeds * self.config.width**0.5 if kind.scales_embeddings else embeds
         yield x
         for index, layer in enumerate(self.layers, start=1):
-            x = layer(x, seen, places if index % kind.wide_every else wide)
+            x = layer(x, seen, places if index % kind.wide_every else wide, past[index - 1] if past else None)
             yield (x := x + added[index - 1].to(x) if index <= len(added) else x)
 
 

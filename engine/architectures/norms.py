@@ -26,3 +26,12 @@ class ScaleRmsNorm(nn.RMSNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, self.normalized_shape, self.scale.to(x.dtype), self.eps)
+
+
+class OnePlusRmsNorm(RmsNorm):
+    """A norm whose factors are one plus its weight, rounded to the type that ComfyUI keeps weights in."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = self.weight.dtype if self.weight.dtype == torch.bfloat16 else torch.float16
+        factors = (self.weight.to(kept) + 1.0).to(x.dtype)
+        return functional.rms_norm(x, self.normalized_shape, factors, self.eps)

@@ -21,6 +21,7 @@ from engine.nodes.library.conditioning import (
     photomaker,
     references,
     text,
+    text_generation,
 )
 from engine.nodes.library.image import (
     client_pictures,
@@ -79,6 +80,7 @@ TOPICS = (
     sampling,
     loaders,
     text,
+    text_generation,
     latents,
     images,
     lora,

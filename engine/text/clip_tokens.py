@@ -262,5 +262,10 @@ class TokenizerSet:
         pieces: list[tuple[Any, str]] = self._tokenizers[0].untokenize(token_weight_pair)
         return pieces
 
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens of the first tokenizer, as `QwenTokenizer.decode`."""
+        text: str = self._tokenizers[0].decode(tokens, skip_special_tokens)
+        return text
+
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -9,7 +9,7 @@ from typing import Any
 from engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, TokenizerOptions
 from engine.text.language_encoding import LanguageEncoding
 from engine.text.qwen_tokens import QWEN3_MARKS, qwen_vocabulary
-from engine.text.vocabulary import TextVocabulary
+from engine.text.vocabulary import LibraryVocabulary, TextVocabulary
 
 
 @cache
@@ -19,7 +19,7 @@ def qwen2() -> TextVocabulary:
 
 
 @cache
-def qwen3() -> TextVocabulary:
+def qwen3() -> LibraryVocabulary:
     """Return the tokenizer of Qwen3."""
     return qwen_vocabulary(QWEN3_MARKS)
 

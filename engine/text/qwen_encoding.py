@@ -5,26 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from engine.text.chunk_encoding import Encoded, TokenEncoder, TokenWeights, numbers_of, seen_rows
 from engine.text.picture_places import SeenPicture, places_among
-from engine.text.qwen_tokens import NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
+from engine.text.qwen_tokens import END_TOKEN, NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
 class QwenEncoding:
-    """Settings with which a model uses a language model that sees: templates of prompts, `{}` for the prompt."""
+    """Settings with which a model uses a language model that sees: templates of prompts, `{}` for the prompt.
+
+    `writes_text`: the model predicts tokens with the table of its embedding, so that its file has all that it needs.
+    """
 
     slot: str
     template: str
     picture_template: str
     embedding_width: int = 3584
+    writes_text: bool = False
 
     @property
     def key(self) -> str:
@@ -56,6 +61,7 @@ class QwenEncoder(TokenEncoder):
     """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::PictureLanguageModel`."""
 
     encoding: QwenEncoding
+    end_tokens = (PAD_TOKEN, END_TOKEN)  # behind which a written text is over
 
     def encode(self, chunk: Sequence[Any], layer_idx: int | None) -> torch.Tensor:
         """Return the conditioning [1, T, D] of all tokens, float32.
@@ -68,19 +74,41 @@ class QwenEncoder(TokenEncoder):
     def read(self, chunk: Sequence[Any], layer_idx: int | None) -> Read:
         """Return the conditioning as `encode` does, with the places of tokens and pictures in it."""
         is_last = layer_idx is None or abs(layer_idx) > self.num_layers
-        views = {place: self._see(token) for place, token in enumerate(chunk) if isinstance(token, dict)}
-        tokens = [views[place].rows if place in views else token for place, token in enumerate(chunk)]
-        rows, num_rows = self._embed(tokens)
-        firsts = list(accumulate(num_rows, initial=0))
-        pictures = [SeenPicture(firsts[place], *view.size) for place, view in views.items()]
+        rows, num_rows, tokens, pictures, added = self._rows(chunk)
         numbers = numbers_of(tokens)
         num_seen = numbers.index(PAD_TOKEN) if PAD_TOKEN in numbers else len(numbers)
         seen = seen_rows(tokens, num_rows, len(rows), num_seen)
         mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
         positions = places_among(pictures, len(rows)).to(rows.device) if pictures else None
-        added = _rows_by_layer(pictures, [view.by_layer for view in views.values()], rows)
         cond = self._states(rows[None], mask, None if is_last else layer_idx, positions, added).float()
-        return Read(cond, firsts, pictures)
+        return Read(cond, list(accumulate(num_rows, initial=0)), pictures)
+
+    def written(self, chunk: Sequence[Any]) -> Generator[torch.Tensor, int, None]:
+        """Yield the scores [1, V] of the token that follows, and take it; each is seen by those behind it.
+
+        Raises ValueError for a picture where the file had no picture encoder.
+        """
+        rows, _, _, pictures, added = self._rows(chunk)
+        positions = places_among(pictures, len(rows)).to(rows.device) if pictures else None
+        model = self.transformer.model
+        past = model.empty_past()
+        while True:
+            *_, last = model.states(rows[None], positions=positions, added=added, past=past)
+            table = model.embed_tokens.weight
+            token = yield functional.linear(model.norm(last[:, -1]), table.to(last))
+            rows, added = model.embed_tokens(torch.tensor([token], device=rows.device)).to(rows), ()
+            positions = None if positions is None else positions[:, -1:].max().view(1, 1) + 1
+
+    def _rows(
+        self, chunk: Sequence[Any]
+    ) -> tuple[torch.Tensor, list[int], list[Any], list[SeenPicture], Sequence[torch.Tensor]]:
+        """Return the rows [T, D] of tokens, how many each has, the tokens, their pictures, and those for layers."""
+        views = {place: self._see(token) for place, token in enumerate(chunk) if isinstance(token, dict)}
+        tokens = [views[place].rows if place in views else token for place, token in enumerate(chunk)]
+        rows, num_rows = self._embed(tokens)
+        firsts = list(accumulate(num_rows, initial=0))
+        pictures = [SeenPicture(firsts[place], *view.size) for place, view in views.items()]
+        return rows, num_rows, tokens, pictures, _rows_by_layer(pictures, [v.by_layer for v in views.values()], rows)
 
     def _states(
         self,

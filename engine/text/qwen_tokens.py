@@ -15,7 +15,7 @@ import torch
 
 from engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
 from engine.text.clip_tokens import byte_letters
-from engine.text.vocabulary import LibraryVocabulary, TextVocabulary
+from engine.text.vocabulary import LibraryVocabulary
 
 # Behind the pairs, in the order of their ids.
 MARKS = (
@@ -26,11 +26,12 @@ MARKS = (
     "<|endofmeta|>",
 )  # fmt: skip
 QWEN3_MARKS = (*MARKS[:-4], "<tool_response>", "</tool_response>", "<think>", "</think>")
-PAD_TOKEN, START_TOKEN, PICTURE_TOKEN = 151643, 151644, 151655
+PAD_TOKEN, START_TOKEN, END_TOKEN, PICTURE_TOKEN = 151643, 151644, 151645, 151655
 USER_TOKEN, NEW_LINE_TOKEN = 872, 198
 WORDS = (  # Qwen2's way to part a text into words
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
 COMPLETE_PROMPTS = ("<|im_start|>", "<|start_header_id|>")  # the beginnings of prompts that no template surrounds
 
@@ -38,7 +39,7 @@ COMPLETE_PROMPTS = ("<|im_start|>", "<|start_header_id|>")  # the beginnings of 
 @cache
 def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> LibraryVocabulary:
     """Return Qwen2.5's tokenizer, with the marks of a model behind the pairs."""
-    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers  # for this encoder alone
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers  # here alone
 
     packed = resources.files("engine.text").joinpath("qwen2_merges.txt.gz").read_bytes()
     lines = gzip.decompress(packed).decode("utf-8").splitlines()
@@ -52,6 +53,7 @@ def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> LibraryVocabulary:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
+    made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken(mark, normalized=False, special=True) for mark in marks])
     return LibraryVocabulary(made)
 
@@ -70,10 +72,11 @@ class QwenTokenizer(ChunkTokenizer):
         slot: str,
         template: str,
         picture_template: str,
-        vocabulary: Callable[[], TextVocabulary] = qwen_vocabulary,
+        vocabulary: Callable[[], LibraryVocabulary] = qwen_vocabulary,
         repeats_pictures: bool = False,
     ) -> None:
         super().__init__(None, slot=slot, vocabulary=vocabulary, pad_token=PAD_TOKEN, min_length=1)
+        self._library = vocabulary
         self.template = template
         self.picture_template = picture_template
         self.repeats_pictures = repeats_pictures
@@ -91,16 +94,25 @@ class QwenTokenizer(ChunkTokenizer):
     ) -> Chunks:
         """Return the chunk by slot, as `ChunkTokenizer.tokenize_with_weights`, whatever `disable_weights` is.
 
-        `llama_template` is a template in place of the tokenizer's.
+        `llama_template` is a template in place of the tokenizer's. `image` [B, H, W, 3] is the pictures as one tensor,
+        `skip_template` leaves the prompt as it is, `thinking` of False says that nothing is to be thought over first.
         """
-        if not text.startswith(COMPLETE_PROMPTS):
+        image = kwargs.get("image")
+        if isinstance(image, torch.Tensor) and not images:
+            images = torch.split(image, 1)
+        if not text.startswith(COMPLETE_PROMPTS) and not kwargs.get("skip_template"):
             text = (self._template(len(images)) if llama_template is None else llama_template).format(text)
+            text += EMPTY_THOUGHT if kwargs.get("thinking") is False else ""
         chunks = super().tokenize_with_weights(text, return_word_ids, tokenizer_options, disable_weights=True)
         (chunk,) = chunks[self.slot]
         places = [place for place, (token, *_) in enumerate(chunk) if token == PICTURE_TOKEN]
         for place, picture in zip(places, images, strict=False):
             chunk[place] = ({"type": "image", "data": picture, "original_type": "image"}, *chunk[place][1:])
         return chunks
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens, without marks unless `skip_special_tokens` is False."""
+        return self._library().decode(tokens, skip_special_tokens=skip_special_tokens)
 
     def _template(self, num_pictures: int) -> str:
         if not num_pictures:

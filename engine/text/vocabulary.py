@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
@@ -24,3 +25,6 @@ class LibraryVocabulary:
 
     def piece(self, token: int) -> str:
         return str(self._tokenizer.id_to_token(token))
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens))

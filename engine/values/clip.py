@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -136,6 +136,36 @@ class Clip(NetworkValue):
                 entries.append([encoded.cond.to("cpu"), self.add_hooks_to_dict({**options, **add_dict})])
         hooks.reset()
         return entries
+
+    @torch.no_grad()
+    def written(self, tokens: Tokens, draw: Callable[[torch.Tensor], int], *, most: int) -> Iterator[int]:
+        """Yield at most so many tokens that follow the given ones, up to one that ends a text, which is the last.
+
+        `draw` chooses a token by the scores [1, V]. Raises ValueError for an encoder that writes none.
+        """
+        slot, chunks = next(iter(tokens.items()))
+        with self.patcher.in_use() as network:
+            encoder = network.encoders().get(slot)
+            if not getattr(getattr(encoder, "encoding", None), "writes_text", False):
+                names = ", ".join(repr(item.encoding.key) for item in network.encoders().values())
+                raise ValueError(
+                    f"clip: this text encoder writes no text; got {names}, expected a language model that predicts "
+                    "tokens with the table of its embedding, such as Qwen3-VL 4B"
+                )
+            self.patcher.apply_hooks(self.patcher.forced_hooks)
+            following = encoder.written([token for token, *_ in chunks[0]])
+            scores = next(following)
+            for _ in range(most):
+                token = draw(scores)
+                yield token
+                if token in encoder.end_tokens:
+                    return
+                scores = following.send(token)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens, without marks unless `skip_special_tokens` is False."""
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens)
+        return text
 
     def encode(self, text: str) -> torch.Tensor:
         cond: torch.Tensor = self.encode_from_tokens(self.tokenize(text))

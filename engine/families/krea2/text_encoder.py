@@ -43,7 +43,7 @@ def _tokenizer(encoder: TappedQwenEncoder, parts: TokenizerParts) -> QwenTokeniz
 
 
 QWEN = TextEncoder(
-    encoding=QwenEncoding(SLOT, SYSTEM.format(DESCRIBE) + ANSWER, PICTURE_TEMPLATE, WIDTH),
+    encoding=QwenEncoding(SLOT, SYSTEM.format(DESCRIBE) + ANSWER, PICTURE_TEMPLATE, WIDTH, writes_text=True),
     network=Network(
         layouts=(behind_first(PREFIXES, EMBEDDING), published_layout),
         in_checkpoint=(behind_first((PREFIX,), EMBEDDING),),

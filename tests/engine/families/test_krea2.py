@@ -151,3 +151,19 @@ def test_loras_of_the_diffusers_library_are_found_under_every_prefix() -> None:
         )
     assert keys["lycoris_transformer_blocks_0_attn_to_gate"] == "diffusion_model.blocks.0.attn.gate.weight"
     assert keys["lora_unet_blocks_1_attn_wo"] == "diffusion_model.blocks.1.attn.wo.weight"
+
+
+def test_the_text_encoder_writes_as_if_it_read_all_tokens_again() -> None:
+    torch.manual_seed(0)
+    encoder: Any = QWEN.encoder_type(
+        PictureLanguageModel(SMALL.text["qwen3vl_4b"]).requires_grad_(False), QWEN.encoding
+    )
+    chunk: list[Any] = [5, {"type": "image", "data": torch.rand(1, 64, 64, 3)}, 7]
+    writing = encoder.written(chunk)
+    scores = next(writing)
+    for token in (11, 12, 13):
+        chunk.append(token)
+        again = next(encoder.written(chunk))
+        assert scores.shape == again.shape == (1, SMALL.text["qwen3vl_4b"].language.vocabulary_size)
+        scores = writing.send(token)
+        torch.testing.assert_close(scores, again, atol=1e-4, rtol=1e-4)
