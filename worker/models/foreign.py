@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from worker.json_values import JsonObject
 from worker.models.entry import FILE_EXTENSIONS
 
 Table = dict[str, Any]
@@ -79,7 +80,7 @@ def read_foreign(data: object) -> ForeignManifest | None:
     return found
 
 
-def _read_build(definition: Mapping[str, Any], found: ForeignManifest) -> None:
+def _read_build(definition: JsonObject, found: ForeignManifest) -> None:
     for model in _tables(definition.get("models")):
         url = str(model.get("sourceUri") or "")
         name = str(model.get("filename") or unquote(urlsplit(url).path.rpartition("/")[2]))
@@ -96,7 +97,7 @@ def _read_build(definition: Mapping[str, Any], found: ForeignManifest) -> None:
     _leave_out(definition, ("pipDependencies",), found)
 
 
-def _read_comfy_pack(data: Mapping[str, Any], found: ForeignManifest) -> None:
+def _read_comfy_pack(data: JsonObject, found: ForeignManifest) -> None:
     for model in _tables(data.get("models")):
         source = model.get("source")
         url = str(source.get("download_url") or "") if isinstance(source, Mapping) else ""
@@ -111,7 +112,7 @@ def _read_comfy_pack(data: Mapping[str, Any], found: ForeignManifest) -> None:
             found.add_repository(str(pack.get("url") or ""), str(pack.get("commit_hash") or ""))
 
 
-def _read_lock(data: Mapping[str, Any], found: ForeignManifest) -> None:
+def _read_lock(data: JsonObject, found: ForeignManifest) -> None:
     for model in _tables(data.get("models")):
         name, url = str(model.get("model") or ""), str(model.get("url") or "")
         hashes = [str(item.get("hash") or "") for item in _tables(model.get("hashes"))]
@@ -137,7 +138,7 @@ def _read_lock(data: Mapping[str, Any], found: ForeignManifest) -> None:
     _leave_out(data, ("pips",), found)
 
 
-def _read_salad(data: Mapping[str, Any], found: ForeignManifest) -> None:
+def _read_salad(data: JsonObject, found: ForeignManifest) -> None:
     models = data.get("models")
     groups = models if isinstance(models, Mapping) else {}
     for model in (item for group in ("before_start", "after_start") for item in _tables(groups.get(group))):
@@ -157,11 +158,11 @@ def _read_salad(data: Mapping[str, Any], found: ForeignManifest) -> None:
     _leave_out(data, ("apt", "pip"), found)
 
 
-def _leave_out(data: Mapping[str, Any], keys: tuple[str, ...], found: ForeignManifest) -> None:
+def _leave_out(data: JsonObject, keys: tuple[str, ...], found: ForeignManifest) -> None:
     found.left_out += [f"{key}: packages are installed for packs alone" for key in keys if data.get(key)]
 
 
-def _tables(items: object) -> Iterator[Mapping[str, Any]]:
+def _tables(items: object) -> Iterator[JsonObject]:
     return (item for item in (items if isinstance(items, list) else []) if isinstance(item, Mapping))
 
 

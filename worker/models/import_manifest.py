@@ -6,7 +6,6 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -61,6 +60,6 @@ def write_tables(path: Path, tables: Mapping[str, Table]) -> None:
         raise ManifestInvalid(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """Return a text or a list of texts as TOML, whose strings are JSON's."""
     return json.dumps(value, ensure_ascii=True)
