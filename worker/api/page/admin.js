@@ -60,7 +60,7 @@ function queueTable({ jobs = [], seconds_per_job: pace, estimated_wait_seconds: 
     job.estimated_wait_time ? duration(job.estimated_wait_time) : "–",
     button("Cancel", () => ask(`cancel/${encodeURIComponent(job.id)}`, { method: "POST" })),
   ]);
-  const about = `${plural(jobs.length, "job")}, ${pace ? duration(pace) : "–"} a job, a new one would wait ${duration(wait)}`;
+  const about = `${plural(jobs.length, "job")}, ${pace ? duration(pace) : "–"} a job, a new one would ${wait ? `wait ${duration(wait)}` : "start at once"}`;
   return make("div", {}, make("p", { className: "note" }, about),
     table(["Id", "Owner", "Status", "Priority", "Progress", "Wait", ""], rows, "No job waits or runs."));
 }

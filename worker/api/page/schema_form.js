@@ -7,6 +7,14 @@ const MAIN = ["prompt", "negative_prompt", "width", "height", "steps", "seed", "
 const RANDOM = "__RANDOM_INT__";
 const MAX_RANDOM = 2 ** 32;
 
+const WORDS = { ckpt: "checkpoint", cfg: "CFG", clip: "CLIP", controlnet: "ControlNet", lora: "LoRA", unet: "UNet", vae: "VAE" };
+
+/** Return a parameter's name in words: `ckpt_name` is "Checkpoint". */
+function labelOf(name) {
+  const words = name.replace(/(.)_name$/, "$1").split("_").map((word) => WORDS[word] ?? word);
+  return words.join(" ").replace(/^./, (letter) => letter.toUpperCase());
+}
+
 /** Return the facts of a property that a control needs. */
 function described(name, property, isRequired) {
   const kinds = [property, ...(property.anyOf ?? [])];
@@ -16,7 +24,7 @@ function described(name, property, isRequired) {
   return {
     name,
     isRequired,
-    label: name.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase()),
+    label: labelOf(name),
     about: property.description ?? "",
     choices: first("enum") ?? [],
     isSeed: kinds.some((kind) => kind.const === RANDOM),
