@@ -60,8 +60,10 @@ class Interface:
             [class_type, name],
         )
         self.page.mouse.dblclick(*place)
-        self.page.locator(".graphdialog input.value").fill(value)
-        self.page.keyboard.press("Enter")
+        field = self.page.locator(".graphdialog input.value")
+        field.fill(value)
+        field.press("Enter")
+        field.wait_for(state="detached")  # a second dialog beside the first is ambiguous
 
     def run(self) -> None:
         """Queue the workflow and wait until its picture is shown."""
