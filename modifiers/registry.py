@@ -17,6 +17,7 @@ from modifiers.inpaint import Inpaint
 from modifiers.lora_text_to_image import LoraText2Image
 from modifiers.modifier import Choices, Modifier
 from modifiers.raw_workflow import RawWorkflow
+from modifiers.text_to_audio import Text2Audio
 from modifiers.text_to_image import Text2Image
 from modifiers.text_to_video import Text2Video
 from modifiers.upscale import Upscale
@@ -34,6 +35,7 @@ MODIFIERS: tuple[type[Modifier], ...] = (
     Edit,
     Text2Video,
     Image2Video,
+    Text2Audio,
     RawWorkflow,
 )
 BUILT_IN = "built in"

@@ -256,6 +256,8 @@ def _text_encoders(
         encoders.append(encoder.encoder_type(transformer, encoder.encoding))
         if encoder.vocabulary is not None:
             encoders[-1].vocabulary = _vocabulary(file, encoder.vocabulary)
+        if encoder.second_vocabulary is not None:
+            encoders[-1].second_vocabulary = _found_vocabulary(file, encoder.second_vocabulary)
     text_encoders = TextEncoderSet(encoders, combine=family.combine_text, family=family)
     text_encoders.patched_dtype = types.patched_text_encoder
     return text_encoders.eval()
@@ -263,16 +265,22 @@ def _text_encoders(
 
 def _vocabulary(file: WeightFile, vocabulary: Vocabulary) -> bytes:
     """Return the serialised tokenizer of a file, or the one beside it. Raises `BadModelFile` where there is none."""
-    name = next((name for name in (vocabulary.in_checkpoint, *vocabulary.names) if name in file.shapes), None)
-    if name is None:
+    found = _found_vocabulary(file, vocabulary)
+    if found is None:
         expected = "a text encoder with its tokenizer"
         if vocabulary.beside is not None:
-            beside = file.path.with_name(vocabulary.beside)
-            if beside.is_file():
-                return beside.read_bytes()
             expected += f", or the file {vocabulary.beside!r} in its folder"
         raise BadModelFile(file.path.name, f"no tensor {vocabulary.names[0]!r}", expected)
-    return file.tensor(name).to(torch.uint8).contiguous().numpy().tobytes()
+    return found
+
+
+def _found_vocabulary(file: WeightFile, vocabulary: Vocabulary) -> bytes | None:
+    """Return the serialised tokenizer of a file, or the one beside it; None where there is none."""
+    name = next((name for name in (vocabulary.in_checkpoint, *vocabulary.names) if name in file.shapes), None)
+    if name is not None:
+        return file.tensor(name).to(torch.uint8).contiguous().numpy().tobytes()
+    beside = None if vocabulary.beside is None else file.path.with_name(vocabulary.beside)
+    return beside.read_bytes() if beside is not None and beside.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ def random_networks(
         for encoder, item in zip(encoders, described, strict=True):
             if item.vocabulary is not None:
                 encoder.vocabulary = item.vocabulary.random()
+            if item.second_vocabulary is not None:
+                encoder.second_vocabulary = item.second_vocabulary.random()
         text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family) if encoders else None
         vae = family.vae.build(configs.vae)
     generator = torch.Generator(device=device)

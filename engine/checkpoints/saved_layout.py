@@ -30,11 +30,15 @@ def text_tensors(family: ModelFamily, weights: Tensors) -> dict[str, torch.Tenso
 def vocabulary_tensors(text_encoders: TextEncoderSet) -> dict[str, torch.Tensor]:
     """Return the serialised tokenizers of a text encoder set, tensors of bytes, under a checkpoint's names."""
     encoders: dict[str, Any] = {**text_encoders.encoders()}
-    described = ((item.vocabulary, encoders.get(item.encoding.slot)) for item in text_encoders.family.text)
+    contents = (
+        (vocabulary, getattr(encoders.get(item.encoding.slot), name, None))
+        for item in text_encoders.family.text
+        for name, vocabulary in (("vocabulary", item.vocabulary), ("second_vocabulary", item.second_vocabulary))
+    )
     return {
-        vocabulary.in_checkpoint: bytes_tensor(encoder.vocabulary)
-        for vocabulary, encoder in described
-        if vocabulary is not None and encoder is not None
+        vocabulary.in_checkpoint: bytes_tensor(content)
+        for vocabulary, content in contents
+        if vocabulary is not None and content is not None
     }
 
 

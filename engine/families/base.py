@@ -156,7 +156,8 @@ class TextEncoder:
     `encoding` has `slot`, `key` (the name of its module in the set) and `embedding_width`. `fits` tells a file of this
     encoder from files of others by the shapes under the network's names. `lora_keys` maps the names used in LoRA files
     to the weights of the encoder set. `encoder_type` makes the encoder of chunks of tokens from the filled network and
-    the encoding, `tokenizer` the tokenizer for such an encoder. `vocabulary` is set where files hold the tokenizer's.
+    the encoding, `tokenizer` the tokenizer for such an encoder. `vocabulary` is set where files hold the tokenizer's,
+    `second_vocabulary` where they may hold one for texts beside the prompt: the encoder's `second_vocabulary`, or None.
     """
 
     encoding: Any
@@ -165,6 +166,7 @@ class TextEncoder:
     lora_keys: Callable[[Iterable[str]], dict[str, str]]
     encoder_type: Callable[[Any, Any], Any] = ClipEncoder
     vocabulary: Vocabulary | None = None
+    second_vocabulary: Vocabulary | None = None
     tokenizer: Callable[[Any, TokenizerParts], Any] = _clip_tokenizer
 
 

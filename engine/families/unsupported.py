@@ -40,7 +40,6 @@ NETWORKS: tuple[tuple[str, str], ...] = (
     ("mlp_t5.", "Hunyuan DiT"),
     ("t5_yproj.", "Mochi"),
     ("blocks.block0.", "Cosmos"),
-    ("genre_embedder.", "ACE-Step"),
     ("t_block.1.", "PixArt"),
     ("single_transformer_blocks.", "Flux in diffusers layout"),
 )

@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -43,9 +43,13 @@ class TokenEncoding(Protocol):
 
 
 class TokenEncoder(nn.Module):
-    """An encoder of tokens by the network `transformer`."""
+    """An encoder of tokens by the network `transformer`.
+
+    `token_options` are slots of tokens that are no input of the network: options of the conditioning, by their names.
+    """
 
     encoding: TokenEncoding
+    token_options: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __init__(self, transformer: Any, encoding: TokenEncoding) -> None:
         super().__init__()
@@ -124,12 +128,14 @@ class ChunkEncoder(TokenEncoder, ABC):
 class MaskingEncoder(ChunkEncoder):
     """An encoder whose output comes with a mask of the tokens, without a pooled one.
 
-    `vocabulary` is the serialised tokenizer of its file, None where it has none.
+    `vocabulary` is the serialised tokenizer of its file, `second_vocabulary` that of texts beside the prompt, each None
+    where it has none.
     """
 
     def __init__(self, transformer: Any, encoding: TokenEncoding) -> None:
         super().__init__(transformer, encoding)
         self.vocabulary: bytes | None = None
+        self.second_vocabulary: bytes | None = None
 
     @property
     @abstractmethod

@@ -148,12 +148,20 @@ class TextEncoderSet(nn.Module):
 
         An encoder without tokens takes no part.
         """
-        return self._combine(
+        encoders = self.encoders()
+        encoded = self._combine(
             {
                 slot: encoder.encode_token_weights(
                     token_weight_pairs[slot], layer_idx=layer_idx, project_pooled=project_pooled
                 )
-                for slot, encoder in self.encoders().items()
+                for slot, encoder in encoders.items()
                 if slot in token_weight_pairs
             }
         )
+        tokens = {
+            option: torch.tensor([[int(token) for token, *_ in token_weight_pairs[slot][0]]])
+            for encoder in encoders.values()
+            for slot, option in encoder.token_options.items()
+            if slot in token_weight_pairs
+        }
+        return encoded._replace(options={**encoded.options, **tokens}) if tokens else encoded

@@ -61,10 +61,11 @@ def _vocabularies(family: ModelFamily, scale: str, layout: Path) -> dict[str, st
     """Write the tokenizers that the checkpoint holds beside the layout, and return their files by tensor."""
     files: dict[str, str] = {}
     for encoder in family.text_of(family.scales[scale]):
-        if encoder.vocabulary is not None:
-            file = layout.with_name(f"{layout.stem}.{encoder.encoding.slot}.tokenizer")
-            file.write_bytes(encoder.vocabulary.random())
-            files[encoder.vocabulary.in_checkpoint] = file.name
+        for ending, vocabulary in (("tokenizer", encoder.vocabulary), ("second", encoder.second_vocabulary)):
+            if vocabulary is not None:
+                file = layout.with_name(f"{layout.stem}.{encoder.encoding.slot}.{ending}")
+                file.write_bytes(vocabulary.random())
+                files[vocabulary.in_checkpoint] = file.name
     return files
 
 

@@ -30,6 +30,7 @@ NETWORK_PARAMETERS: Final = (
     "text_type",
     "video_latent",
     "video_start",
+    "audio_latent",
 )
 GUIDED_PASSES: Final = 2
 FRAMES_PER_LATENT_FRAME: Final = 4
@@ -69,6 +70,8 @@ class PictureDefaults:
     video_start: str | None = None  # the node of a video that begins with a picture
     frames: int | None = None  # of a video
     frame_rate: float | None = None  # frames a second
+    audio_latent: str | None = None  # the node of a sound's empty latent
+    seconds: float | None = None  # of a sound
 
     def of_network(self) -> dict[str, object]:
         """Return the parameters that depend on the kind of network, by name."""
@@ -150,6 +153,8 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             video_start=_text(described.get("video_start")),
             frames=_count(described.get("frames")),
             frame_rate=_number(described.get("frame_rate")),
+            audio_latent=_text(described.get("audio_latent")),
+            seconds=_number(described.get("seconds")),
         )
     except (LookupError, TypeError, ValueError):
         return None

@@ -252,7 +252,7 @@ def picture(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
 def sound(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
     """The same workflow with a sound of a second."""
     defaults = family.default
-    assert defaults.audio_latent is not None
+    assert defaults.audio_latent is not None and defaults.audio_text is not None
     prompt = sampled(source, ["3", 0], ["4", 0], ["5", 0])
     for number, text in (("3", "a (loud:1.2) drum"), ("4", "")):
         written = {"text": text} if defaults.audio_text == "CLIPTextEncode" else {"tags": text, **SONG}

@@ -1,0 +1,71 @@
+"""ACE-Step v1 (Gong et al. 2025, arXiv 2506.00045): songs of up to four minutes from tags and lyrics."""
+
+from __future__ import annotations
+
+from engine.adapters.lora_names import own_layer_keys
+from engine.architectures.lyric_encoder import LyricEncoderConfig
+from engine.architectures.music_dit import FIRST, MARK, MusicDit, MusicDitConfig, music_dit_config
+from engine.architectures.t5 import T5Config
+from engine.diffusion.model_sampling_variants import flow_of
+from engine.families.ace_step.autoencoder import AUTOENCODER, FULL, SMALL, AceStepLatentFormat
+from engine.families.ace_step.denoiser import AceStepDenoiser
+from engine.families.ace_step.text_encoder import UMT5_BASE
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.parts.transformer import always, detect_by, transformer
+from engine.settings import DtypePolicy
+
+FLOW = Parameterisation(flow_of, {"shift": 3.0})
+DENOISER = transformer(
+    MARK,
+    configure=music_dit_config,
+    build=MusicDit,
+    dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
+)
+
+FAMILY = ModelFamily(
+    name="ace_step",
+    label="ACE-Step",
+    detect=detect_by(DENOISER, needs=(FIRST,)),
+    parameterise=always(FLOW),
+    denoiser=DENOISER,
+    denoiser_type=AceStepDenoiser,
+    text=(UMT5_BASE,),
+    vae=AUTOENCODER,
+    latent_format=AceStepLatentFormat,
+    denoiser_lora_keys=own_layer_keys,
+    variants={"": ()},
+    comfyui=ComfyUiNames("ACEAudio", ("ace",)),
+    default=Defaults(
+        width=288, height=288, steps=50, cfg=5.0, scheduler="simple", cost=5.0, shift=5.0,
+        audio_latent="EmptyAceStepLatentAudio", audio_text="TextEncodeAceStepAudio", seconds=120.0, max_seconds=240.0,
+    ),
+    nodes=(
+        "CheckpointLoaderSimple", "TextEncodeAceStepAudio", "EmptyAceStepLatentAudio", "KSampler", "VAEDecodeAudio",
+    ),
+    memory_usage_factor=0.5,
+    parameterisation=FLOW,
+    scales={
+        "full": Scale(
+            MusicDitConfig(width=2560, num_blocks=24),
+            {
+                "umt5base": T5Config(
+                    num_layers=12, width=768, heads=12, inner_width=2048, vocabulary_size=256384,
+                    is_biased_everywhere=True,
+                )
+            },
+            FULL,
+        ),
+        "small": Scale(
+            MusicDitConfig(
+                width=128, num_blocks=3, context_dim=64, speaker_dim=32, num_lyric_tokens=300,
+                lyrics=LyricEncoderConfig(width=64, num_blocks=2, heads=4, inner_width=128),
+            ),
+            {
+                "umt5base": T5Config(
+                    num_layers=12, width=64, heads=2, inner_width=128, vocabulary_size=2048, is_biased_everywhere=True
+                )
+            },
+            SMALL,
+        ),
+    },
+)  # fmt: skip

@@ -1,0 +1,44 @@
+"""Prompts and empty latents of ACE-Step."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.nodes.base import Float, Int, NodeContext, PromptText, node
+from engine.nodes.sockets import CLIP, CONDITIONING, LATENT
+
+CHANNELS, ROWS, RATE_HZ, HOP, FRAMES_PER_CELL = 8, 16, 44100, 512, 8
+MODULE = "comfy_extras.nodes_ace"
+Words = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+
+
+@node("TextEncodeAceStepAudio", display_name=None, category="conditioning", python_module=MODULE)
+def text_encode_ace_step_audio(
+    context: NodeContext,
+    *,
+    clip: CLIP,
+    tags: Words,
+    lyrics: Words,
+    lyrics_strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
+) -> CONDITIONING:
+    """Encode tags, such as genre and instruments, and the lyrics of a song."""
+    tokens = clip.tokenize(tags, lyrics=lyrics)
+    return clip.encode_from_tokens_scheduled(tokens, add_dict={"lyrics_strength": lyrics_strength})
+
+
+@node("EmptyAceStepLatentAudio", display_name=None, category="latent/audio", python_module=MODULE)
+def empty_ace_step_latent_audio(
+    context: NodeContext,
+    *,
+    seconds: Annotated[float, Float(min=1.0, max=1000.0, step=0.1)] = 120.0,
+    batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
+) -> LATENT:
+    """Return an empty latent of songs of so many seconds."""
+    length = int(seconds * RATE_HZ / HOP / FRAMES_PER_CELL)
+    latent: LATENT = {"samples": torch.zeros([batch_size, CHANNELS, ROWS, length]), "type": "audio"}  # [B, C, h, L]
+    return latent
+
+
+NODES = (text_encode_ace_step_audio, empty_ace_step_latent_audio)

@@ -1,0 +1,119 @@
+"""Text2Audio: makes music or sounds from a text, and songs from lyrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from modifiers.model_files import NetworkFields
+from modifiers.modifier import (
+    LEFT_OUT,
+    RANDOM_INT,
+    Choices,
+    Guidance,
+    Into,
+    Name,
+    OfFamily,
+    Seed,
+    Steps,
+    no_boolean,
+)
+
+# Nodes of the workflow.
+SAMPLER, CHECKPOINT, LATENT, POSITIVE, NEGATIVE, SAVED, LENGTH = "3", "4", "5", "6", "7", "9", "10"
+OF_SECONDS = "EmptyLatentAudio"  # the latent of networks that are given how long the sound is
+SAVERS = {"flac": "SaveAudio", "mp3": "SaveAudioMP3", "opus": "SaveAudioOpus"}
+QUALITIES = {"mp3": "320k", "opus": "192k"}
+
+Seconds = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False), BeforeValidator(no_boolean)]
+Strength = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), BeforeValidator(no_boolean)]
+
+
+class Text2Audio(NetworkFields):
+    """Make music or sounds from a text. The checkpoint must be of a family that does, such as ACE-Step.
+
+    Seconds, steps, `cfg_scale`, sampler, scheduler and shift that are left out are those of the model's family.
+    """
+
+    workflow_file: ClassVar[str] = "text_to_audio.json"
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "calm piano, rain", "seconds": 20}
+    draws_videos: ClassVar[bool] = True  # no picture comes out
+
+    prompt: Annotated[str, Into(POSITIVE, "tags"), Field(description="The music or sound: genre, instruments, mood.")]
+    lyrics: Annotated[
+        str,
+        Into(POSITIVE, "lyrics"),
+        Field(description="Text to be sung, line by line; `[verse]` marks a part, `[de]` the language of a line."),
+    ] = ""
+    lyrics_strength: Annotated[
+        Strength, Into(POSITIVE, "lyrics_strength"), Field(description="How strongly the lyrics count.")
+    ] = 1.0
+    negative_prompt: Annotated[str, Into(NEGATIVE, "tags"), Field(description="What to keep away from.")] = ""
+    seed: Annotated[Seed, Into(SAMPLER, "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
+    steps: Annotated[Steps, Into(SAMPLER, "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
+    cfg_scale: Annotated[
+        Guidance, Into(SAMPLER, "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
+    ] = LEFT_OUT
+    sampler_name: Annotated[
+        Name, Into(SAMPLER, "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
+    ] = LEFT_OUT
+    scheduler: Annotated[
+        Name, Into(SAMPLER, "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
+    ] = LEFT_OUT
+    ckpt_name: Annotated[
+        Name, Into(CHECKPOINT, "ckpt_name"), Field(description="A file of the checkpoints folder.")
+    ] = LEFT_OUT
+    seconds: Annotated[
+        Seconds, Into(LATENT, "seconds"), OfFamily("seconds"), Field(description="Length of the sound.")
+    ] = LEFT_OUT
+    audio_format: Annotated[Literal["flac", "mp3", "opus"], Field(description="The format of the file.")] = "flac"
+    audio_latent: Annotated[
+        Literal["EmptyAceStepLatentAudio", "EmptyLatentAudio"] | None,
+        OfFamily("audio_latent"),
+        Field(description="The node that makes the empty latent of the family."),
+    ] = LEFT_OUT
+
+    @model_validator(mode="after")
+    def _makes_sounds(self) -> Self:
+        if self.audio_latent is None:
+            raise PydanticCustomError(
+                "ckpt_name",
+                "must be of a family that makes sounds from a text; where the engine does not know the family of a "
+                "file, `audio_latent` has to be given",
+            )
+        if self.lyrics and self.audio_latent == OF_SECONDS:
+            raise PydanticCustomError("lyrics", "must be left out: networks of this family read no lyrics")
+        return self
+
+    @classmethod
+    def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
+        """Return None: by the names of its files alone an engine does not say that one of them makes sounds."""
+        return None
+
+    def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = super().fill(workflow)
+        if self.audio_latent == OF_SECONDS:
+            self._give_seconds(prompt)
+        saver = prompt[SAVED]
+        saver["class_type"] = SAVERS[self.audio_format]
+        if self.audio_format in QUALITIES:
+            saver["inputs"]["quality"] = QUALITIES[self.audio_format]
+        return prompt
+
+    def _give_seconds(self, prompt: dict[str, Any]) -> None:
+        """Change prompts and latent to those of a network that is given how long the sound is."""
+        prompt[LATENT]["class_type"] = OF_SECONDS
+        for name in (POSITIVE, NEGATIVE):
+            old = prompt[name]["inputs"]
+            prompt[name]["class_type"] = "CLIPTextEncode"
+            prompt[name]["inputs"] = {"text": old["tags"], "clip": old["clip"]}
+        inputs = {
+            "positive": [POSITIVE, 0], "negative": [NEGATIVE, 0], "seconds_start": 0.0,
+            "seconds_total": prompt[LATENT]["inputs"]["seconds"],
+        }  # fmt: skip
+        title = {"title": "Length"}
+        prompt[LENGTH] = {"class_type": "ConditioningStableAudio", "inputs": inputs, "_meta": title}
+        prompt[SAMPLER]["inputs"] |= {"positive": [LENGTH, 0], "negative": [LENGTH, 1]}

@@ -1,0 +1,48 @@
+"""Text2Audio: the nodes that each family's prompts and latents need, and checkpoints that make no sounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modifiers.modifier import ModificationsRejected
+from modifiers.registry import ModifierRegistry, build_registry
+
+ACE: dict[str, Any] = {"audio_latent": "EmptyAceStepLatentAudio", "seconds": 120.0, "shift": 5.0}
+ACE |= {"shift_by": "ModelSamplingSD3"}
+STABLE: dict[str, Any] = {"audio_latent": "EmptyLatentAudio", "seconds": 47.0, "text_type": "stable_audio"}
+STABLE |= {"sampler_name": "dpmpp_3m_sde", "scheduler": "exponential"}
+
+
+@pytest.fixture(scope="module")
+def registry() -> ModifierRegistry:
+    return build_registry()
+
+
+def test_a_song_has_tags_and_lyrics(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Text2Audio", {"prompt": "funk", "lyrics": "[verse]\nla", "seconds": 30}, {}, ACE)
+    assert prompt["6"]["inputs"] == {"tags": "funk", "lyrics": "[verse]\nla", "lyrics_strength": 1.0, "clip": ["4", 1]}
+    assert prompt["5"]["inputs"]["seconds"] == 30 and prompt["shift"]["inputs"]["shift"] == 5.0
+    assert prompt["9"]["class_type"] == "SaveAudio"
+
+
+def test_networks_that_read_seconds_are_given_them(registry: ModifierRegistry) -> None:
+    given = {"prompt": "rain", "clip_names": "t5_base.safetensors", "audio_format": "mp3"}
+    prompt = registry.build("Text2Audio", given, {}, STABLE)
+    assert prompt["5"] == {**prompt["5"], "class_type": "EmptyLatentAudio"}
+    assert prompt["6"]["inputs"] == {"text": "rain", "clip": ["text_encoders", 0]}
+    assert prompt["10"]["inputs"]["seconds_total"] == prompt["5"]["inputs"]["seconds"] == 47.0
+    assert prompt["3"]["inputs"]["positive"] == ["10", 0] and prompt["3"]["inputs"]["negative"] == ["10", 1]
+    assert prompt["9"]["class_type"] == "SaveAudioMP3" and prompt["9"]["inputs"]["quality"] == "320k"
+
+
+@pytest.mark.parametrize(
+    ("given", "family"),
+    [({}, {}), ({"lyrics": "la"}, STABLE), ({"seconds": 0.5}, ACE), ({"audio_format": "wav"}, ACE)],
+)
+def test_what_no_network_can_do_is_refused(
+    registry: ModifierRegistry, given: dict[str, Any], family: dict[str, Any]
+) -> None:
+    with pytest.raises(ModificationsRejected):
+        registry.build("Text2Audio", {"prompt": "rain", **given}, {}, family)
