@@ -29,7 +29,7 @@ class AudioVae(Vae):
         return dim
 
     @property
-    def output_channels(self) -> int:  # type: ignore[override]
+    def output_channels(self) -> int:
         channels: int = self.first_stage_model.sound_channels
         return channels
 
