@@ -50,7 +50,7 @@ class _View(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a language model makes of tokens [1, T, D], the first row of each token, and the places of pictures."""
+    """The states [1, T, D] of tokens in a language model, the first row of each token, and the places of pictures."""
 
     cond: torch.Tensor
     firsts: Sequence[int]
