@@ -12,10 +12,10 @@ import torch
 from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
 from engine.diffusion.options import OptionDict
 from engine.diffusion.tuned import tuned_decoder
-from engine.values.vae import Vae
+from engine.values.vae import TILE_SHARE, Vae
 from engine.values.weight_handle import Network
 
-TILE_CELLS, OVERLAP_CELLS = 128, 32  # after memory ran out
+TILE_CELLS, OVERLAP_CELLS, LEAST_CELLS = 128, 32, 2  # after memory ran out
 ENCODED_TILE_CELLS, ENCODED_OVERLAP_CELLS = 256, 64
 
 
@@ -59,7 +59,7 @@ class AudioVae(Vae):
         """
         self._check_latents(samples_in)
         if self.patcher.memory_savings.tiles:
-            return self.decode_tiled(samples_in)
+            return self.decode_tiled(samples_in, tile_x=self._fitting_cells(tuple(samples_in.shape[:-1])))
         item_bytes = self.first_stage_model.decode_bytes(tuple(samples_in.shape)) * self.vae_dtype.itemsize
         return self._decoded(samples_in, item_bytes)
 
@@ -128,6 +128,14 @@ class AudioVae(Vae):
         if self.latent_dim == 1:
             return latents
         return latents.view(latents.shape[0], self.latent_channels, height, latents.shape[-1])
+
+    def _fitting_cells(self, shape: tuple[int, ...]) -> int:
+        """Return the cells of the longest stretch whose working memory fits the device; 128 at most."""
+        room = (self.patcher.free_bytes() + self.patcher.loaded_size()) * TILE_SHARE
+        cells, network = TILE_CELLS, self.first_stage_model
+        while cells > LEAST_CELLS and network.decode_bytes((*shape, cells)) * self.vae_dtype.itemsize > room:
+            cells //= 2
+        return cells
 
     def _decode_stretch(self, network: Network, shape: torch.Size, stretch: torch.Tensor) -> torch.Tensor:
         latent = stretch.reshape(1, *shape, stretch.shape[-1])
