@@ -1,4 +1,4 @@
-"""Cosmos-Predict2's time of each frame, where a mask keeps parts of the latent."""
+"""Cosmos-Predict2's time of each frame, where a mask keeps parts of the latent, and the mask as a further channel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput, spread_to_batch_size
+from engine.diffusion.denoiser import fit
 from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
 
 
@@ -41,3 +42,19 @@ class CosmosPredict2Denoiser(TextTokensDenoiser):
         """Return the picture without noise, as it is before the input is scaled to its noise level."""
         level = sigma.reshape([sigma.shape[0]] + [1] * (noise.ndim - 1))
         return latent_image / (1.0 - level / (level + 1))
+
+
+class CosmosPredict2VideoDenoiser(CosmosPredict2Denoiser):
+    """A network that continues pictures: it reads which cells are given (1) and which it draws (0)."""
+
+    def concat_cond(self, **kwargs: Any) -> torch.Tensor:
+        """Return the further channel [B, 1, F, h, w] of the network; without a mask nothing is given."""
+        noise: torch.Tensor = kwargs["noise"]
+        mask: torch.Tensor | None = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
+        if mask is None:
+            return torch.zeros_like(noise)[:, :1]
+        drawn = mask[:, :1].reshape(-1, 1, *mask.shape[-3:]).to(kwargs["device"])
+        if drawn.shape[-2:] != noise.shape[-2:]:
+            flat = fit(drawn.transpose(1, 2).flatten(0, 1), noise)
+            drawn = flat.view(drawn.shape[0], -1, *flat.shape[1:]).transpose(1, 2)
+        return 1.0 - spread_to_batch_size(drawn.round(), noise.shape[0])

@@ -1,10 +1,15 @@
-"""Cosmos-Predict2 (NVIDIA 2025, https://github.com/nvidia-cosmos/cosmos-predict2), text to image, of both sizes."""
+"""Cosmos-Predict2 (NVIDIA 2025, https://github.com/nvidia-cosmos/cosmos-predict2), of both sizes.
+
+From text to pictures, and videos that continue pictures.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.low_rank_dit import LowRankDit, LowRankDitConfig
-from engine.architectures.low_rank_dit_shapes import MARK, PATCHES, PICTURE_CHANNELS, low_rank_dit_config
+from engine.architectures.low_rank_dit_shapes import MARK, PATCHES, low_rank_dit_config
 from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import cosmos_flow_of
 from engine.families.base import (
@@ -16,7 +21,7 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser
+from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
 from engine.families.parts.t5 import first_t5
 from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
@@ -35,6 +40,9 @@ TEXT_TYPES = (
     "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2",
     "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image",
 )  # fmt: skip
+VARIANTS = {16: "", 17: "video"}  # by the channels that the network sees
+KEPT = "mask_inverted"  # ComfyUI's name of the further channel
+DEFAULT = Defaults(width=1024, height=1024, steps=35, cfg=4.0, scheduler="karras", cost=40.0)
 EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
 
 DENOISER = transformer(
@@ -54,12 +62,13 @@ find = detect_by(DENOISER, needs=(PATCHES,))
 
 
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its feed-forward layers and its first layer, which sees a latent alone."""
+    """Recognise the transformer by its feed-forward layers, and whether its first layer sees a mask too."""
     match = find(index)
     if match is None:
         return None
     config = low_rank_dit_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
-    return match if config.in_channels == PICTURE_CHANNELS else None
+    variant = VARIANTS.get(config.in_channels)
+    return None if variant is None else replace(match, variant=variant)
 
 
 FAMILY = ModelFamily(
@@ -73,13 +82,15 @@ FAMILY = ModelFamily(
     vae=CAUSAL_VIDEO_VAE,
     latent_format=CausalVideoLatentFormat,
     denoiser_lora_keys=own_layer_keys,
-    variants={"": ()},
+    variants={"": (), "video": (KEPT,)},
+    variant_types={"video": CosmosPredict2VideoDenoiser},
+    variant_defaults={"video": replace(DEFAULT, width=848, height=480, cost=200.0)},
     comfyui=ComfyUiNames(
         "Wan21",
         TEXT_TYPES,
         {"ModelMergeCosmosPredict2_2B": merged_blocks(28), "ModelMergeCosmosPredict2_14B": merged_blocks(36)},
     ),
-    default=Defaults(width=1024, height=1024, steps=35, cfg=4.0, scheduler="karras", cost=40.0),
+    default=DEFAULT,
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=0.9,
     parameterisation=FLOW,
