@@ -1,4 +1,4 @@
-"""The transformer of Mochi (Genmo 2024, https://github.com/genmoai/mochi), of any width and depth.
+"""The transformer of Mochi (Genmo 2024, Mochi 1 preview), of any width and depth.
 
 Tokens of a video and of a text, of another width, attend together; each has layers of its own. Places are rotations (Su
 et al. 2021, arXiv 2104.09864) whose frequencies along time, rows and columns are learned for every head. `B` batch, `C`

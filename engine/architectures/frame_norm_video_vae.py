@@ -1,4 +1,4 @@
-"""The autoencoder of Mochi (Genmo 2024, https://github.com/genmoai/mochi), of any width: norms see one frame at a time.
+"""The autoencoder of Mochi (Genmo 2024, Mochi 1 preview), of any width: norms see one frame at a time.
 
 Videos `[B, 3, F, H, W]` in -1..1 of 1 + 6n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; a picture is a video of
 one frame. Convolutions see no later frames; attention along time, in the encoder alone, sees all. Sines and cosines of

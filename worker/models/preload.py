@@ -1,6 +1,6 @@
 """Choice of the model files that are read before a worker is ready. Pure.
 
-`family:sdxl` in PRELOAD_MODELS is every file of the manifest of that family that is on disk, `recent:3` the three
+`family:NAME` in PRELOAD_MODELS is every file of the manifest of that family that is on disk, `recent:3` the three
 downloaded files that jobs of the last week named most often. Other names are left as they are.
 """
 

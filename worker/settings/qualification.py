@@ -108,7 +108,7 @@ class WarmUpConfig(Section):
 
     models: Annotated[Annotated[CommaList[str], AfterValidator(_check_preload)], env("PRELOAD_MODELS")] = ()
     """Comma list of models to read before ready and keep: `vae/x.safetensors`; without a folder, checkpoints.
-    `family:sdxl` is every file of the manifest of that family that is on disk, `recent:3` the three downloaded files
+    `family:NAME` is every file of the manifest of that family that is on disk, `recent:3` the three downloaded files
     that jobs of the last week named most often."""
 
     workflows: Annotated[CommaList[Path], env("WARMUP_WORKFLOWS")] = ()
