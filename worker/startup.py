@@ -595,6 +595,7 @@ class Front:
     async def _drain(self) -> None:
         log.info("draining", seconds=self._settings.pipeline.drain_seconds)
         self.services.platform.autoscaler.draining()
+        self.services.pipeline.hand_out_no_engine()
         if self._intake is not None:
             await self._intake.stop()
         await self.services.pipeline.drain(self._settings.pipeline.drain_seconds)
@@ -604,6 +605,7 @@ class Front:
         is_drained = self.services.gate.is_draining
         self.services.gate.drain()
         self.services.platform.autoscaler.draining()
+        self.services.pipeline.hand_out_no_engine()
         if self._intake is not None:
             await self._intake.stop()
         await self.services.pipeline.drain(0 if is_drained else self._settings.pipeline.drain_seconds)

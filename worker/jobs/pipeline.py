@@ -247,6 +247,10 @@ class Pipeline:
         job = self._store.jobs.get(job_id)
         return job is not None and job.stage in (Stage.RUNNING, Stage.DELIVERING)
 
+    def hand_out_no_engine(self) -> None:
+        """Let no waiting job begin any more, the first part of `drain`: the broker may be given them meanwhile."""
+        self._pool.pause()
+
     async def drain(self, seconds: float) -> None:
         """Wait for running jobs to end, for at most `seconds` or until `end_drain`.
 
@@ -254,7 +258,7 @@ class Pipeline:
         costs no attempt.
         """
         self._is_draining = True
-        self._pool.pause()
+        self.hand_out_no_engine()
         for job_id in [job_id for job_id in self._tasks if not self.has_begun(job_id)]:
             self._tasks[job_id].cancel()
         ended = asyncio.ensure_future(self._drain_ended.wait())

@@ -179,7 +179,7 @@ async def test_wrong_events_are_refused_with_those_there_are(front: RunningFront
     answer = await front.sync(draw(), webhook={"url": "https://example.com/", "events": ["finished"]})
     [problem] = answer.json()["error"]["problems"]
     assert answer.status_code == 422 and problem["field"] == "input.webhook.events.0"
-    assert "'started' or 'progress'" in str(problem)
+    assert "'progress' or 'output'" in str(problem)
 
 
 async def test_a_malformed_question_is_refused_in_the_form_of_every_refusal(front: RunningFront) -> None:
