@@ -62,6 +62,7 @@ def test_no_engine_listens_on_a_port_and_a_killed_one_comes_back_on_its_socket(t
     assert not sockets[0].exists()
 
 
+@pytest.mark.slow
 def test_a_port_that_the_operator_asks_for_needs_the_token_of_this_start(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"

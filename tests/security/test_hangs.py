@@ -53,6 +53,7 @@ async def ends_once_and_frees_the_engine(rig: Rig, how: str, *, is_cancelled: bo
     return seconds
 
 
+@pytest.mark.slow
 async def test_an_engine_whose_node_holds_the_interpreter_is_replaced_after_the_grace(rig: Rig) -> None:
     await rig.start(CANCEL_GRACE_SECONDS="1")
     await rig.until_ready()

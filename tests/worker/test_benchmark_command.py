@@ -59,6 +59,7 @@ async def test_a_machine_that_does_not_pass_shows_in_the_exit_code(
     assert (code, json.loads(stdout)["verdict"]) == (1, "slow")
 
 
+@pytest.mark.slow
 async def test_where_no_worker_answers_one_is_started_and_stopped(
     tmp_path: Path, engine: FakeEngine, workflow: str
 ) -> None:

@@ -140,6 +140,7 @@ async def test_a_worker_that_is_killed_leaves_its_job_to_another(
     assert len(engine.runs) == 2 and json.loads(await producer.result("one") or b"")["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_a_worker_that_was_killed_goes_on_with_its_job(
     tmp_path: Path, engine: FakeEngine, server: RedisServer, producer: RedisBroker
 ) -> None:
