@@ -42,7 +42,21 @@ FIRST = "patch_embedding.weight"
 OF_PICTURE = "blocks.0.cross_attn.k_img.weight"
 REFERENCE = "ref_conv.weight"
 
+# Weights that stay float32 in every type of the network, as ComfyUI keeps them: their layers compute in it.
+FLOAT32_ENDS = tuple(
+    f".{layer}.{weight}" for layer in ("patch_embedding", "vace_patch_embedding") for weight in ("weight", "bias")
+)
+
 Inputs = Mapping[str, Any]
+
+
+class Float32Conv3d(nn.Conv3d):
+    """A convolution that computes in float32 from weights of any type, and gives the type of its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.float()
+        out: torch.Tensor = self._conv_forward(x.float(), self.weight.float(), bias)
+        return out.to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +285,7 @@ class VideoTransformer(nn.Module):
         self.in_channels = config.in_channels
         self.patch_size = (1, PATCH, PATCH)
         self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
-        self.patch_embedding = nn.Conv3d(config.in_channels, width, self.patch_size, stride=self.patch_size)
+        self.patch_embedding = Float32Conv3d(config.in_channels, width, self.patch_size, stride=self.patch_size)
         self.text_embedding = nn.Sequential(
             Linear(config.context_dim, width), nn.GELU(approximate="tanh"), Linear(width, width)
         )
@@ -287,7 +301,7 @@ class VideoTransformer(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Computation type."""
-        return self.compute_dtype or self.patch_embedding.weight.dtype
+        return self.compute_dtype or self.head.modulation.dtype
 
     def forward(
         self,

@@ -18,6 +18,7 @@ from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.patches import PATCH
 from engine.architectures.video_transformer import (
+    Float32Conv3d,
     Inputs,
     VideoBlock,
     VideoTokens,
@@ -79,7 +80,7 @@ class ControlledVideoTransformer(VideoTransformer):
         count = config.num_control_blocks
         self.every = config.num_blocks // count
         self.vace_blocks = nn.ModuleList(ControlBlock(config, is_first=index == 0) for index in range(count))
-        self.vace_patch_embedding = nn.Conv3d(
+        self.vace_patch_embedding = Float32Conv3d(
             config.control_channels, config.width, self.patch_size, stride=self.patch_size
         )
 

@@ -300,7 +300,7 @@ class _EmptyNetwork:
         return self.module
 
     def _dtype_of(self, name: str) -> torch.dtype:
-        return torch.float32 if name.endswith(self.float32_ends) else self.dtype
+        return torch.float32 if f".{name}".endswith(self.float32_ends) else self.dtype
 
 
 def _empty(file: WeightFile, network: Network, names: Names, dtype: torch.dtype) -> _EmptyNetwork:

@@ -102,10 +102,10 @@ class Network:
     `layouts` are those of files that hold the network alone or among others, `in_checkpoint` those of a whole
     checkpoint, each tried in order. `configure` reads the configuration from the shapes under the network's own names;
     it raises `NotRecognised`, or LookupError for a missing tensor. `defaults` makes weights that files may leave out,
-    by name, from their shape. `float32_ends` are the ends of names of weights that stay float32 whatever the others'
-    type. `saved` gives weights the names they have in a checkpoint of the family. Where shapes do not tell everything,
-    `as_described` returns the configuration as a file's metadata have it, and `description` the metadata of a saved
-    one, which are stored as JSON.
+    by name, from their shape. `float32_ends` are the ends of names of weights that stay float32 whatever the
+    others' type; one that begins with a dot ends whole parts of a name. `saved` gives weights the names they have
+    in a checkpoint of the family. Where shapes do not tell everything, `as_described` returns the configuration as
+    a file's metadata have it, and `description` the metadata of a saved one, which are stored as JSON.
     """
 
     layouts: tuple[Layout, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from engine.architectures.latent_unet_shapes import Shapes
 from engine.architectures.video_transformer import (
     FIRST,
+    FLOAT32_ENDS,
     MARK,
     VideoTransformer,
     VideoTransformerConfig,
@@ -80,12 +82,15 @@ def build(config: VideoTransformerConfig) -> nn.Module:
     return made
 
 
-NETWORK = transformer(
-    MARK,
-    configure=configure,
-    build=build,
-    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-    prefixes=PREFIXES,
+NETWORK = replace(
+    transformer(
+        MARK,
+        configure=configure,
+        build=build,
+        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+        prefixes=PREFIXES,
+    ),
+    float32_ends=FLOAT32_ENDS,
 )
 find = detect_by(NETWORK, needs=(FIRST, HEAD))
 
