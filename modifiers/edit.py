@@ -10,21 +10,20 @@ from pydantic_core import PydanticCustomError
 
 from modifiers.example_picture import EXAMPLE_PICTURE
 from modifiers.model_files import ModelFileFields, Shift
-from modifiers.modifier import (
-    LEFT_OUT,
-    RANDOM_INT,
-    Choices,
-    Guidance,
-    Into,
-    Name,
-    OfFamily,
-    Seed,
-    Steps,
-    with_ancestors_only,
+from modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Guidance, Into, Name, OfFamily, with_ancestors_only
+from modifiers.sampling_fields import (
+    CHECKPOINT,
+    SAMPLER,
+    CheckpointName,
+    PromptStrength,
+    SamplerName,
+    SamplerSeed,
+    SamplerSteps,
+    SchedulerName,
 )
 
 # Nodes of the workflow.
-SAMPLER, SAVED, CHECKPOINT = "3", "9", "4"
+SAVED = "9"
 ENCODERS = ("6", "7")
 SHIFTED, NORMED = "14", "15"
 PICTURES = ("10", "20", "30")
@@ -57,24 +56,16 @@ class Edit(ModelFileFields):
     negative_prompt: Annotated[
         str, Into("7", "prompt"), Field(description="What to keep away from (method `encoder` only).")
     ] = ""
-    seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
-    steps: Annotated[Steps, Into("3", "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
-    cfg_scale: Annotated[
-        Guidance, Into("3", "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
-    ] = LEFT_OUT
-    sampler_name: Annotated[
-        Name, Into("3", "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
-    ] = LEFT_OUT
-    scheduler: Annotated[
-        Name, Into("3", "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
-    ] = LEFT_OUT
+    seed: SamplerSeed = RANDOM_INT
+    steps: SamplerSteps = LEFT_OUT
+    cfg_scale: PromptStrength = LEFT_OUT
+    sampler_name: SamplerName = LEFT_OUT
+    scheduler: SchedulerName = LEFT_OUT
     guidance: Annotated[
         Guidance, Into("17", "guidance"), Field(description="How strongly the instruction counts (`references` only).")
     ] = 2.5
     shift: Annotated[Shift, Into("14", "shift"), Field(description="Shift of the noise levels (`encoder` only).")] = 3.0
-    ckpt_name: Annotated[Name, Into("4", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
-        LEFT_OUT
-    )
+    ckpt_name: CheckpointName = LEFT_OUT
     edit_method: Annotated[
         Literal["encoder", "references"] | None,
         OfFamily("edit"),

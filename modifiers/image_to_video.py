@@ -10,7 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from modifiers.example_picture import EXAMPLE_PICTURE
 from modifiers.modifier import LEFT_OUT, Into, Name, OfFamily
-from modifiers.video_fields import CHECKPOINT, PICTURE, VAE_OUTPUT, VideoFields
+from modifiers.sampling_fields import CHECKPOINT
+from modifiers.video_fields import PICTURE, VAE_OUTPUT, VideoFields
 
 VAE = [CHECKPOINT, VAE_OUTPUT]
 START = [PICTURE, 0]

@@ -9,21 +9,19 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from modifiers.model_files import NetworkFields
-from modifiers.modifier import (
-    LEFT_OUT,
-    RANDOM_INT,
-    Choices,
-    Guidance,
-    Into,
-    Name,
-    OfFamily,
-    Seed,
-    Steps,
-    no_boolean,
+from modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Into, OfFamily, no_boolean
+from modifiers.sampling_fields import (
+    SAMPLER,
+    CheckpointName,
+    PromptStrength,
+    SamplerName,
+    SamplerSeed,
+    SamplerSteps,
+    SchedulerName,
 )
 
 # Nodes of the workflow.
-SAMPLER, CHECKPOINT, LATENT, POSITIVE, NEGATIVE, SAVED, LENGTH = "3", "4", "5", "6", "7", "9", "10"
+LATENT, POSITIVE, NEGATIVE, SAVED, LENGTH = "5", "6", "7", "9", "10"
 OF_SECONDS = "EmptyLatentAudio"  # the latent of networks that are given how long the sound is
 SAVERS = {"flac": "SaveAudio", "mp3": "SaveAudioMP3", "opus": "SaveAudioOpus"}
 QUALITIES = {"mp3": "320k", "opus": "192k"}
@@ -52,20 +50,12 @@ class Text2Audio(NetworkFields):
         Strength, Into(POSITIVE, "lyrics_strength"), Field(description="How strongly the lyrics count.")
     ] = 1.0
     negative_prompt: Annotated[str, Into(NEGATIVE, "tags"), Field(description="What to keep away from.")] = ""
-    seed: Annotated[Seed, Into(SAMPLER, "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
-    steps: Annotated[Steps, Into(SAMPLER, "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
-    cfg_scale: Annotated[
-        Guidance, Into(SAMPLER, "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
-    ] = LEFT_OUT
-    sampler_name: Annotated[
-        Name, Into(SAMPLER, "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
-    ] = LEFT_OUT
-    scheduler: Annotated[
-        Name, Into(SAMPLER, "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
-    ] = LEFT_OUT
-    ckpt_name: Annotated[
-        Name, Into(CHECKPOINT, "ckpt_name"), Field(description="A file of the checkpoints folder.")
-    ] = LEFT_OUT
+    seed: SamplerSeed = RANDOM_INT
+    steps: SamplerSteps = LEFT_OUT
+    cfg_scale: PromptStrength = LEFT_OUT
+    sampler_name: SamplerName = LEFT_OUT
+    scheduler: SchedulerName = LEFT_OUT
+    ckpt_name: CheckpointName = LEFT_OUT
     seconds: Annotated[
         Seconds, Into(LATENT, "seconds"), OfFamily("seconds"), Field(description="Length of the sound.")
     ] = LEFT_OUT

@@ -8,17 +8,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from modifiers.model_files import NetworkFields
-from modifiers.modifier import (
-    LEFT_OUT,
-    RANDOM_INT,
-    Denoise,
-    Guidance,
-    Into,
-    Name,
-    OfFamily,
-    Pixels,
-    Seed,
-    Steps,
+from modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Into, OfFamily, Pixels
+from modifiers.sampling_fields import (
+    CheckpointName,
+    PromptStrength,
+    SamplerName,
+    SamplerSeed,
+    SamplerSteps,
+    SchedulerName,
 )
 
 Prompt = Annotated[str, Into("6", "text"), Field(description="What to draw.")]
@@ -35,21 +32,13 @@ class TextToImageFields(NetworkFields):
 
     prompt: Prompt = ""
     negative_prompt: Annotated[str, Into("7", "text"), Field(description="What to keep away from.")] = ""
-    seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
-    steps: Annotated[Steps, Into("3", "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
-    cfg_scale: Annotated[
-        Guidance, Into("3", "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
-    ] = LEFT_OUT
-    sampler_name: Annotated[
-        Name, Into("3", "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
-    ] = LEFT_OUT
-    scheduler: Annotated[
-        Name, Into("3", "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
-    ] = LEFT_OUT
+    seed: SamplerSeed = RANDOM_INT
+    steps: SamplerSteps = LEFT_OUT
+    cfg_scale: PromptStrength = LEFT_OUT
+    sampler_name: SamplerName = LEFT_OUT
+    scheduler: SchedulerName = LEFT_OUT
     denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="1 starts from pure noise.")] = 1.0
-    ckpt_name: Annotated[Name, Into("4", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
-        LEFT_OUT
-    )
+    ckpt_name: CheckpointName = LEFT_OUT
     width: Annotated[
         Pixels, Into("5", "width"), OfFamily("width"), Field(description="Pixels; cut to a multiple of 8.")
     ] = LEFT_OUT

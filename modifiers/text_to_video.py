@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from modifiers.modifier import LEFT_OUT, OfFamily
-from modifiers.video_fields import CHECKPOINT, VAE_OUTPUT, VideoFields
+from modifiers.sampling_fields import CHECKPOINT
+from modifiers.video_fields import VAE_OUTPUT, VideoFields
 
 
 class Text2Video(VideoFields):

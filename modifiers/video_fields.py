@@ -9,24 +9,19 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from modifiers.model_files import NetworkFields
-from modifiers.modifier import (
-    LEFT_OUT,
-    RANDOM_INT,
-    Choices,
-    Guidance,
-    Into,
-    Name,
-    OfFamily,
-    Pixels,
-    Seed,
-    Steps,
-    no_boolean,
+from modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Into, OfFamily, Pixels, no_boolean
+from modifiers.sampling_fields import (
+    SAMPLER,
+    CheckpointName,
+    PromptStrength,
+    SamplerName,
+    SamplerSeed,
+    SamplerSteps,
+    SchedulerName,
 )
 
 # Nodes of the workflows.
-SAMPLER, CHECKPOINT, LATENT, POSITIVE, NEGATIVE, SAVED, PICTURE, RATED, VIDEO = (
-    "3", "4", "5", "6", "7", "9", "10", "11", "12",
-)  # fmt: skip
+LATENT, POSITIVE, NEGATIVE, SAVED, PICTURE, RATED, VIDEO = "5", "6", "7", "9", "10", "11", "12"
 VAE_OUTPUT = 2  # of the loader of a checkpoint
 READS_FRAME_RATE = ("EmptyLTXVLatentVideo", "LTXVImgToVideo")  # latents of networks that are given the frame rate
 GIVES_CONDITIONING = ("LTXVImgToVideo", "WanImageToVideo")  # nodes that return both prompts, then the latent
@@ -48,20 +43,12 @@ class VideoFields(NetworkFields):
 
     prompt: Annotated[str, Into(POSITIVE, "text"), Field(description="What to draw.")]
     negative_prompt: Annotated[str, Into(NEGATIVE, "text"), Field(description="What to keep away from.")] = ""
-    seed: Annotated[Seed, Into(SAMPLER, "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
-    steps: Annotated[Steps, Into(SAMPLER, "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
-    cfg_scale: Annotated[
-        Guidance, Into(SAMPLER, "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
-    ] = LEFT_OUT
-    sampler_name: Annotated[
-        Name, Into(SAMPLER, "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
-    ] = LEFT_OUT
-    scheduler: Annotated[
-        Name, Into(SAMPLER, "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
-    ] = LEFT_OUT
-    ckpt_name: Annotated[
-        Name, Into(CHECKPOINT, "ckpt_name"), Field(description="A file of the checkpoints folder.")
-    ] = LEFT_OUT
+    seed: SamplerSeed = RANDOM_INT
+    steps: SamplerSteps = LEFT_OUT
+    cfg_scale: PromptStrength = LEFT_OUT
+    sampler_name: SamplerName = LEFT_OUT
+    scheduler: SchedulerName = LEFT_OUT
+    ckpt_name: CheckpointName = LEFT_OUT
     width: Annotated[
         Pixels, Into(LATENT, "width"), OfFamily("width"), Field(description="Pixels; cut to whole cells of the VAE.")
     ] = LEFT_OUT
