@@ -7,6 +7,9 @@ from the page cache. Beside it, in the same run, the file is read plainly by one
 again, and into new memory as large as the file, which is what a load has to end in. Loads are to the CPU (weights kept
 as the file has them, and as float32), and through staging to a simulated device, whose memory is RAM, too.
 
+The same is measured of a cold file, which is dropped from the page cache before each way: there loads to the CPU read
+past the page cache where the file system can.
+
 Then the UNet of a small random checkpoint, where what a call costs besides arithmetic shows most, is called with its
 weights in the pool and as a plain module, in turns. GB/s are the file's bytes. Ratios matter, not seconds; on a busy
 machine what the processor did (all threads) says more than how long it took. The result is printed and written to
@@ -29,6 +32,7 @@ from typing import Any
 
 import torch
 
+from benchmark.file_reading import drop
 from benchmark.machine import describe_cpu
 from engine.checkpoints.load import LoadTypes, load_checkpoint
 from engine.checkpoints.random_weights import random_networks
@@ -79,7 +83,7 @@ WAYS: Mapping[str, Callable[[Path], object]] = {
 }
 
 
-def measure_loads(path: Path, repeats: int) -> dict[str, Any]:
+def measure_loads(path: Path, repeats: int, *, is_cold: bool = False) -> dict[str, Any]:
     """GB/s of each way, all ways in turns, the best of each; and the ratio to the plain reads."""
     read_again(path)
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -87,6 +91,8 @@ def measure_loads(path: Path, repeats: int) -> dict[str, Any]:
     for _ in range(repeats):
         for name, way in WAYS.items():
             gc.collect()
+            if is_cold:
+                drop(path)
             began_seconds, cpu_began_seconds = time.perf_counter(), time.process_time()
             way(path)
             seconds[name].append(time.perf_counter() - began_seconds)
@@ -145,6 +151,7 @@ def main() -> int:
         "machine": {**describe_cpu(), "load_average": round(os.getloadavg()[0], 1)},
         "num_threads": torch.get_num_threads(),
         "second_load": measure_loads(given.checkpoint, given.repeats),
+        "cold_load": measure_loads(given.checkpoint, given.repeats, is_cold=True),
         "resident_calls": measure_calls(),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ async def run(num_rounds: int, num_pictures: int, num_runs: int) -> dict[str, An
     return {
         "what": f"Text2Image of the demo model, 128x128, {STEPS} steps, {NUM_CLIENTS} clients",
         "max_concurrent_runs": num_runs,
-        "machine": describe_cpu(),
+        "machine": describe_cpu() | {"load_average": round(os.getloadavg()[0], 1)},
         "when": time.strftime("%Y-%m-%d"),
         "pictures_per_minute": figures,
         "seconds_of_one_picture_without_company": alone,

@@ -58,6 +58,16 @@ class CancelToken:
 _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
 
 
+def current_check() -> Callable[[], None]:
+    """Return the function that checks the running node call's token, for other threads that work for the call."""
+    token = _CURRENT.get()
+    return _never_cancelled if token is None else token.check
+
+
+def _never_cancelled() -> None:
+    """Do nothing: no run is to be cancelled."""
+
+
 def check_cancelled() -> None:
     """Raise `Interrupted` once the run of the running node call has been cancelled. Outside of any, do nothing."""
     token = _CURRENT.get()

@@ -18,8 +18,10 @@ import gc
 import itertools
 import logging
 import mimetypes
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -43,29 +45,33 @@ from engine.diffusion.sampling_tables import SamplingTables
 from engine.diffusion.shared_steps import sharing_active
 from engine.disk_probe import DiskFigure, measure_disk
 from engine.errors import OutOfMemory
-from engine.events import Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
+from engine.events import EncodedPreview, Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
 from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.formats.fill import Destination
 from engine.formats.safetensors_header import read_metadata
+from engine.graph.file_names import is_pending
+from engine.graph.prompt import parse_prompt
 from engine.graph.signature import Signatures, unique_keys
 from engine.graph.size import GraphLimits
 from engine.graph.spec import NodeRules, ValueDict
 from engine.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
 from engine.images.decode import BYTES_PER_PIXEL
-from engine.images.preview import decoded_preview, latent_preview, picture_preview
+from engine.images.preview import decoded_preview, latent_animation, latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
 from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
 from engine.memory.device_facts import DeviceFacts
 from engine.memory.model_memory import MemoryReport, ModelMemory, Relief
-from engine.memory.random_state import save_random_state
+from engine.memory.random_state import reseed, save_random_state
 from engine.memory.state import VramState
+from engine.memory.timeline import StageKind
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
 from engine.nodes.needs import PromptNeeds, needs_of
 from engine.nodes.running_call import running_context
+from engine.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
 from engine.resume.recorder import RunRecorder, folder_of_key
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
@@ -90,6 +96,7 @@ from engine.store.prefetch import FilePrefetch, files_of
 from engine.store.recent_models import RecentModels
 from engine.store.tiny_decoders import TinyDecoders
 from engine.tuning.batching.batcher import BatchFigures, StepBatcher
+from engine.tuning.batching.choose_runs import WidthProbe
 from engine.tuning.batching.run_sharing import RunSharing
 from engine.tuning.outcome import Outcome, read_outcome
 from engine.tuning.quality import DEFAULT, Quality, read_quality
@@ -118,6 +125,7 @@ NUM_WRITERS = 2
 NUM_RECENT_FILES = 8
 RECENT_LEAVE_SHARE = 0.25  # of RAM; the front replaces an engine that takes more than 85 % of it
 MAX_SHOWN_HEADER_BYTES = 1 << 20  # of a model file's metadata, as in ComfyUI
+UNIQUE_BYTES = 16
 GIB = 1024**3
 DEFAULT_HEADROOM_BYTES = 4 * GIB
 
@@ -154,6 +162,10 @@ class Engine:
         self._recent = _recent_models(settings, self.memory.pool.state)
         self._garbage = GarbageCollection()
         self._unique = unique_keys(b"")
+        self._is_frozen = False
+        self._frozen_device: DeviceIdentity | None = None
+        self._freezing: list[Callable[[], None]] = []
+        self._thawing: list[Callable[[], None]] = []
         self._services = self._run_services()
         self._prefetch = FilePrefetch(machine_memory.available_bytes, self.models.is_loaded)
         self._lock = threading.Lock()
@@ -163,9 +175,16 @@ class Engine:
         self._run_of_thread: dict[int, str] = {}  # identifier of a thread -> prompt
         self._idle = IdleTimer(settings.memory.idle_unload_seconds, self._unload_idle)
 
-    def check(self, prompt: object, partial_execution_targets: Collection[str] | None = None) -> CheckedPrompt:
-        """Check that a prompt can run. Raises `PromptRejected` when none of its outputs can."""
-        return check_prompt(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits())
+    def check(
+        self, prompt: object, partial_execution_targets: Collection[str] | None = None, arriving: Collection[str] = ()
+    ) -> CheckedPrompt:
+        """Check that a prompt can run. Raises `PromptRejected` when none of its outputs can.
+
+        Model files of `arriving` (`kind/name`) may be missing: they are read while they are downloaded.
+        """
+        names = frozenset(place.partition("/")[2] for place in arriving)
+        excuses = partial(is_pending, names)
+        return check_prompt(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses)
 
     def find_problems(
         self, prompt: object, partial_execution_targets: Collection[str] | None = None, excuses: Excuses = never
@@ -179,6 +198,36 @@ class Engine:
     def needs_of(self, prompt: object) -> PromptNeeds:
         """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise."""
         return needs_of(prompt if isinstance(prompt, Mapping) else {}, self.catalogue, self.folders)
+
+    def memory_plan(
+        self,
+        prompt: object,
+        *,
+        total_bytes: int | None = None,
+        missing: Mapping[str, Mapping[str, object]] | None = None,
+        pixels: Mapping[str, int] | None = None,
+    ) -> MemoryPlan:
+        """Return which weights the stages of a prompt bring to this device, or to a card with `total_bytes`.
+
+        Nothing is loaded. `missing` has `size_bytes` and `family` of files that are not there, by `folder/name`,
+        `pixels` those that a node works on at once. Raises `PromptRejected` when the data is no prompt at all.
+        """
+        target = Target(total_bytes, False, card_item_bytes) if total_bytes else self._own_target()
+        files = {place: MissingFile.of(item) for place, item in (missing or {}).items()}
+        planner = MemoryPlanner(self.folders, target, files, pixels or {})
+        return planner.plan(parse_prompt(prompt), self._rules_of_now())
+
+    def _own_target(self) -> Target:
+        """Return this device as the target of a plan."""
+        has_own = self.memory.device.has_own_memory
+
+        def item_bytes(family: ModelFamily | None, kind: StageKind) -> int:
+            types = self.resolved if family is None else self.memory.types_for(family.dtypes)
+            names = {"network": types.unet_dtype, "text_encoder": types.text_encoder_dtype, "vae": types.vae_dtype}
+            return dtype_of(names[kind]).itemsize
+
+        total = self.memory.facts.total_bytes if has_own else machine_memory.total_bytes()
+        return Target(total, not has_own, item_bytes)
 
     def object_info(self, class_type: str | None = None) -> ValueDict:
         """Return a map from class name to ComfyUI's description, of all classes or of one; `{}` for an unknown one.
@@ -255,9 +304,11 @@ class Engine:
         """Run a checked prompt after those submitted before.
 
         The device does not wait for files: after `RunSaving` the next prompt begins, and the remaining events of this
-        one come from another thread, before its result. Raises RuntimeError once the engine is closed, and ValueError
-        for an unknown quality or a checkpoint's key that is none.
+        one come from another thread, before its result. Raises RuntimeError once the engine is closed or while it is
+        frozen, and ValueError for an unknown quality or a checkpoint's key that is none.
         """
+        if self._is_frozen:
+            raise RuntimeError("the engine is frozen")
         read_quality(request.extra_data.get("quality"))
         folder_of_key(None, request.extra_data.get(CHECKPOINT_KEY))
         cancel = CancelToken()
@@ -311,9 +362,24 @@ class Engine:
         request = read_tuning_request(body)
         return self._threads.submit(lambda: self._measure_tuning(request).as_json())
 
+    @property
+    def runs_at_once(self) -> int:
+        """Number of prompts that may be in progress at a time: the setting, or what was measured last for `auto`."""
+        most = self.settings.max_concurrent_runs
+        if not self.settings.chooses_runs:
+            return most
+        measured = [outcome.concurrent_runs for outcome in self.tuner.outcomes.values() if outcome.concurrent_runs]
+        return min(most, measured[-1]) if measured else most
+
     def adopt_tuning(self, body: Mapping[str, Any]) -> None:
-        """Use an outcome that was measured before on a machine like this one. Raises ValueError for what is none."""
-        self.tuner.adopt(read_outcome(body))
+        """Use an outcome that was measured before on a machine like this one.
+
+        Raises ValueError for what is none, and for one that does not choose the number of runs where that is asked for.
+        """
+        outcome = read_outcome(body)
+        if self.settings.chooses_runs and outcome.concurrent_runs is None:
+            raise ValueError("concurrent_runs: not measured; expected a number, since the engine is to choose it")
+        self.tuner.adopt(outcome)
 
     def tuning_report(self) -> dict[str, Any]:
         """Return the strategies, those that the operator named (None: all), and the outcomes in use."""
@@ -341,9 +407,22 @@ class Engine:
             values = self._tuning_values(request)
             trial = Trial(values, size, request.name, lambda: devices.wait_for(device))
             try:
-                return self.tuner.measure(trial, machine, versions, request.settle_seconds, request.budget_seconds)
+                outcome = self.tuner.measure(trial, machine, versions, request.settle_seconds, request.budget_seconds)
+                if self.settings.chooses_runs:
+                    outcome = replace(outcome, concurrent_runs=self._measure_runs(trial))
+                    self.tuner.adopt(outcome)
+                return outcome
             finally:
                 self.tuner.release()
+
+    def _measure_runs(self, trial: Trial) -> int | None:
+        """Return how many runs at a time are fastest for the trial's picture."""
+        assert self.batcher is not None, "an engine that chooses its runs can have several"
+        probe = WidthProbe(self.batcher)
+        with self.tuner.running(Quality.SAME), sharing_active(probe):
+            trial.draw()
+        log.info("runs at a time chosen: runs=%s", probe.num_runs)
+        return probe.num_runs
 
     def _tuning_values(self, request: TuningRequest) -> Sequence[Any]:
         """Return MODEL, CLIP and VAE to measure with. Raises ValueError for a family or scale that does not exist."""
@@ -427,6 +506,63 @@ class Engine:
         self._finisher.shutdown()
         self._writers.shutdown()
         self._closing.close()
+
+    def freeze(self) -> None:
+        """Prepare for a snapshot of this process, after the prompts submitted so far; call it where no copy exists yet.
+
+        Models leave the device for RAM, files and timers are closed, free memory goes back to the system. Until `thaw`
+        no prompt is accepted. The functions of `on_freeze` are called first. Raises RuntimeError once closed or frozen.
+        """
+        with self._lock:
+            if self._is_frozen:
+                raise RuntimeError("the engine is frozen already")
+            self._is_frozen = True
+        self._threads.submit(self._freeze).result()
+
+    def thaw(self) -> None:
+        """Go on in a copy of the process, once in each: draw new seeds and keys, and accept prompts.
+
+        Models come back to the device when they are used. The functions of `on_thaw` are called last. Raises
+        RuntimeError unless frozen, or where the device is another one than that of the snapshot.
+        """
+        if not self._is_frozen:
+            raise RuntimeError("the engine is not frozen")
+        self._threads.submit(self._thaw).result()
+        self._is_frozen = False
+        self._idle.start()
+
+    def on_freeze(self, callback: Callable[[], None]) -> None:
+        """Call the function before a snapshot: for connections, leases and whatever no two processes may have."""
+        self._freezing.append(callback)
+
+    def on_thaw(self, callback: Callable[[], None]) -> None:
+        """Call the function in each copy of the process, before it accepts prompts: for what a copy renews."""
+        self._thawing.append(callback)
+
+    def _freeze(self) -> None:
+        for callback in self._freezing:
+            callback()
+        self._wait_for_files()
+        self._prefetch.end()
+        self._idle.stop()
+        self._frozen_device = self.device_identity()
+        self._free(unload_models=True, free_memory=False)
+        gc.collect()
+        machine_memory.trim_heap()
+
+    def _thaw(self) -> None:
+        before, now = self._frozen_device, self.device_identity()
+        if before is not None and (before.kind, before.name) != (now.kind, now.name):
+            raise RuntimeError(f"device: another one than in the snapshot; got {now.name!r}, expected {before.name!r}")
+        reseed()
+        self._unique = unique_keys(os.urandom(UNIQUE_BYTES))
+        self._services = replace(self._services, signatures=self._signatures())
+        for callback in self._thawing:
+            callback()
+
+    def _signatures(self) -> Callable[..., Signatures]:
+        unique = self._unique
+        return lambda find_node, find_rules: Signatures(find_node, find_rules, unique)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call the function when the engine is closed, the last one first."""
@@ -529,9 +665,10 @@ class Engine:
             return None
         device = torch.device(self.resolved.device)
         self.memory.pool.is_shared = True
-        return StepBatcher(
-            Turns(lambda: save_random_state(device)), most, lambda: devices.wait_for(self.resolved.device)
-        )
+        # A processor's own time: what others compute on it meanwhile makes no width look slow.
+        now = time.process_time if device.type == "cpu" else time.perf_counter
+        turns = Turns(lambda: save_random_state(device))
+        return StepBatcher(turns, most, lambda: devices.wait_for(self.resolved.device), now=now)
 
     def _loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
         """Return what makes the event loop of a run, None for asyncio's own."""
@@ -619,7 +756,6 @@ class Engine:
             self._prefetch.begin(files_of(request.prompt, self.folders))
 
     def _run_services(self) -> RunServices:
-        unique = self._unique
         types = replace(self._load_types(self.resolved), by_family=self._types_of_family)
         keep: Any = self.memory.keep  # its handles only ever meet handles of the same pool, which their type cannot say
         return RunServices(
@@ -627,7 +763,7 @@ class Engine:
             environment=self.environment,
             results=self._results[0],
             instances=self._instances[0],
-            signatures=lambda find_node, find_rules: Signatures(find_node, find_rules, unique),
+            signatures=self._signatures(),
             models=ModelStore(
                 self.folders,
                 keep,
@@ -649,12 +785,11 @@ class Engine:
             embed_metadata=self.settings.embed_metadata,
         )
 
-    def _preview(
-        self, preview: Any, latent_format: Any, method: PreviewMethod | None = None
-    ) -> tuple[bytes, str] | None:
+    def _preview(self, preview: Any, latent_format: Any, method: PreviewMethod | None = None) -> EncodedPreview | None:
         """Encode a preview. Pictures from nodes are always shown, latents by `method`, as in ComfyUI.
 
-        Without a `method` it is the one of `--preview-method`.
+        Without a `method` it is the one of `--preview-method`. With `--animated-previews` an animation of a video's
+        latent frames follows, in their own colours.
 
         `taesd` needs a file of the folder `vae_approx` for the current kind of latents. Without one, and while the
         device is out of memory, it falls back to the latent's own colours, as with `latent2rgb` and `auto`.
@@ -676,7 +811,11 @@ class Engine:
         reshape = getattr(latent_format, "latent_rgb_factors_reshape", None)  # those of packs may lack it
         if reshape is not None:
             preview = reshape(preview)
-        return latent_preview(preview, factors, bias, self.settings.preview_size_px), "image/jpeg"
+        size_px = self.settings.preview_size_px
+        first = latent_preview(preview, factors, bias, size_px)
+        if not self.settings.animated_previews or preview.ndim != 5 or preview.shape[2] == 1:
+            return first, "image/jpeg"
+        return first, "image/jpeg", latent_animation(preview, factors, bias, size_px)
 
     def _decoded_preview(self, latent: Any, latent_format: Any) -> torch.Tensor | None:
         """Return a picture [1, 3, H, W] of -1..1 by the small decoder of these latents, or None without one."""

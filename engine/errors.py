@@ -10,6 +10,7 @@
         NodeFailed                a node raised
         OutOfMemory               the device had too little memory, also after all other models were evicted
         Interrupted               the run was cancelled
+        DownloadEnded             a model file's download ended while it was read; another run may find the file
       PlatformError               the process or the device cannot be trusted any more
         DeviceLost                the accelerator is unreachable or its context is invalid: replace the worker
 
@@ -161,6 +162,12 @@ class OutOfMemory(RunError):
         self.frames = frames
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes
+
+
+class DownloadEnded(RunError):
+    """A model file whose download failed, or began anew, while a run read it. Nothing was computed with it."""
+
+    code = "download_ended"
 
 
 class Interrupted(RunError):

@@ -124,6 +124,7 @@ class EngineSettings:
     max_input_pixels: int = 1 << 27
     preview_method: PreviewMethod = "none"
     preview_size_px: int = 512
+    animated_previews: bool = False  # of videos, beside the first frame
     front_end: bool = False  # serve ComfyUI's web interface, from `front_end_root` or its package
     front_end_root: Path | None = None
     user_directory: Path | None = None  # what the web interface stores
@@ -139,6 +140,7 @@ class EngineSettings:
     checkpoint_directory: Path | None = None  # of the states of samplings, from which another engine goes on
     checkpoint_seconds: float = 30.0
     max_concurrent_runs: int = 1  # prompts in progress at a time, which share the steps of their sampling
+    chooses_runs: bool = False  # the measurement of tuning chooses how many of them are in progress
     max_prompt_nodes: int = 50_000  # 0: no limit, as for the next two
     max_prompt_links: int = 250_000
     max_prompt_bytes: int = 64 * 1024 * 1024

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from engine.architectures.clip_vision import ClipVisionModel
+from engine.architectures.picture_encoders import picture_encoder
 from engine.families.base import ModelFamily
 from engine.families.registry import families
 from engine.memory.offload.blocks import divide
@@ -62,7 +62,7 @@ def parts(family: ModelFamily) -> list[Part]:
         config = full.text[encoder.encoding.slot]
         found.append(_part(encoder.encoding.key, partial(encoder.network.build, config)))
     if full.vision is not None:
-        found.append(_part("picture encoder", partial(ClipVisionModel, full.vision)))
+        found.append(_part("picture encoder", partial(picture_encoder, full.vision)))
     return [*found, _part("VAE", partial(family.vae.build, full.vae))]
 
 

@@ -240,7 +240,8 @@ class Modifier(BaseModel):
         message = "is required" if error["type"] == "missing" else error["msg"]
         wanted = fields.get(str(path[-1]), {}) if path else {}
         hidden = {"title", "default", "description"}
-        return {"field": field, "message": message, "allowed": {k: v for k, v in wanted.items() if k not in hidden}}
+        allowed = {k: v for k, v in wanted.items() if k not in hidden} | error.get("ctx", {}).get("allowed", {})
+        return {"field": field, "message": message, "allowed": allowed}
 
 
 def _fields_beside(path: tuple[int | str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,9 @@ class Text2Audio(NetworkFields):
         OfFamily("audio_latent"),
         Field(description="The node that makes the empty latent of the family."),
     ] = LEFT_OUT
+    max_seconds: Annotated[
+        Seconds | None, OfFamily("max_seconds"), Field(description="The longest sound that the family's networks make.")
+    ] = LEFT_OUT
 
     @model_validator(mode="after")
     def _makes_sounds(self) -> Self:
@@ -74,6 +77,10 @@ class Text2Audio(NetworkFields):
                 "must be of a family that makes sounds from a text; where the engine does not know the family of a "
                 "file, `audio_latent` has to be given",
             )
+        longest = self.max_seconds
+        if self.seconds is not None and longest is not None and self.seconds > longest:
+            reason = f"too long for networks of this family; got {self.seconds:g}, expected at most {longest:g}"
+            raise PydanticCustomError("seconds", "{reason}", {"reason": reason, "allowed": {"maximum": longest}})
         if self.lyrics and self.audio_latent == OF_SECONDS:
             raise PydanticCustomError("lyrics", "must be left out: networks of this family read no lyrics")
         return self

@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 MAX_CONCURRENT_RUNS: Final = 16
+AUTO: Final = "auto"
 AUTO_CONCURRENT_RUNS: Final = 8
-"""Runs of `auto`. The engine measures whether steps are faster together, and else lets one sample after the other."""
+"""Largest number of runs of `auto`, and the number until it is measured."""

@@ -9,12 +9,15 @@ QUALITIES: Final[tuple[QualityName, ...]] = ("exact", "same", "draft")
 DEFAULT_QUALITY: Final[QualityName] = "same"
 
 STRATEGIES: Final = (
+    "zero_blocks",
     "cuda_graph",
     "prompt_cache",
     "threads",
     "channels_last",
     "compiled_blocks",
     "fused_qkv",
+    "fused_geglu",
+    "attention_kernels",
     "joined_embeddings",
     "host_sigmas",
     "nhwc_group_norm",

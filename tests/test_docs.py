@@ -150,16 +150,17 @@ def test_the_modifiers_of_their_page_work_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_the_engine_in_a_program_of_ones_own_runs_as_it_stands(tmp_path: Path) -> None:
-    (program,) = code_blocks(text_of(ROOT / "docs" / "engine_library.md"), "python")
+    program, snapshot = code_blocks(text_of(ROOT / "docs" / "engine_library.md"), "python")
     image = {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 0}}
     save = {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "own"}}
     (tmp_path / "workflow.json").write_text(json.dumps({"1": image, "2": save}))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", program + snapshot], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "own_00001_.png" in done.stdout.splitlines()[-1]
+    assert "own_00001_.png" in done.stdout.splitlines()[-3]
+    assert "leases of a copy" in done.stdout.splitlines()[-1]
     assert (tmp_path / "base" / "output" / "own_00001_.png").is_file()
 
 

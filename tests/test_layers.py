@@ -107,6 +107,7 @@ WORKER_RULES = (
         "worker.gateway",
         (*WORKER_OWNERS, "worker.sources", "worker.services", "worker.api", "modifiers", *SHARED),
     ),
+    Rule("worker.ray_serve", (*WORKER_EDGE, "worker.engines", "worker.jobs")),
     Rule("worker.app", (*WORKER_EDGE, "worker.services", "worker.api", "worker.jobs")),
     Rule("worker.external_io", (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.jobs")),
     Rule(
@@ -138,6 +139,7 @@ WORKER_RULES = (
     Rule("worker.models_command", (*WORKER_EDGE, "worker.models")),
     Rule("worker.snapshot", (*WORKER_EDGE, "worker.models")),
     Rule("worker.build_command", (*WORKER_EDGE, "worker.models", "worker.snapshot")),
+    Rule("worker.thaw_gate", ("worker.errors",)),
     Rule("worker.doctor_command", (*WORKER_EDGE, "worker.doctor")),
     Rule("worker.benchmark_command", (*WORKER_EDGE, "worker.worker_alone", "worker.worker_client")),
     Rule("worker.tuning_command", (*WORKER_EDGE, "worker.qualification.tuning_store")),
@@ -147,6 +149,7 @@ WORKER_RULES = (
             "machine",
             *WORKER_EDGE,
             "worker.tuning_command",
+            "worker.thaw_gate",
             "worker.chosen_worker",
             "darkroom.client",
             "worker.generate_command",
@@ -178,11 +181,12 @@ RULES = (
     Rule("demo", ("engine", "worker", "modifiers", "benchmark")),
     Rule("misc", ("engine", "worker")),
     *(Rule(module, CORE, NOTHING) for module in CORE),
-    Rule("engine.graph", CORE, NOTHING),
+    Rule("engine.graph", (*CORE, "names"), NOTHING),
     Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),
     Rule("engine.architectures", (), TORCH),
     Rule("engine.text", (), TORCH | {"tokenizers", "sentencepiece"}),  # only inside what reads a vocabulary
-    Rule("engine.formats", ("engine.errors", "engine.memory.device"), TORCH),
+    Rule("engine.formats", ("engine.errors", "engine.cancel", "engine.memory.device", "names"), TORCH),
+    Rule("engine.formats.arriving_file", ("engine.errors", "engine.cancel", "names"), NOTHING),
     Rule("engine.adapters", ("engine.errors", "engine.memory.device"), TORCH),
     Rule("engine.images", (), TORCH),
     Rule("engine.media", (), TORCH | {"av"}),  # only inside its functions
@@ -213,7 +217,7 @@ RULES = (
         )
         for module in NODES_OF_FAMILIES
     ),
-    Rule("engine.store.folders", (), NOTHING),
+    Rule("engine.store.folders", ("engine.formats.arriving_file",), NOTHING),
     Rule(
         "engine.checkpoints",
         (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.store.folders", "engine.errors", "engine.memory.device"),
@@ -242,12 +246,21 @@ RULES = (
     Rule("engine.tuning", (*CORE, "engine.architectures", "engine.diffusion", "names"), TORCH),
     Rule(
         "engine.tuning.batching",
-        (*CORE, "engine.diffusion", "engine.runtime.turns", "engine.tuning.quality", "engine.tuning.strategy"),
+        (
+            *CORE,
+            "engine.architectures.attention",
+            "engine.diffusion",
+            "engine.runtime.turns",
+            "engine.tuning.quality",
+            "engine.tuning.strategy",
+        ),
         TORCH,
     ),
     Rule("engine.resume", ("engine.diffusion", "engine.memory.random_state", "names"), TORCH),
     Rule("engine.tuning.kernels", (), TORCH | {"triton"}),  # which is there on GPU machines alone
     Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
+    Rule("engine.planning", (*MODELS_IN_USE, "engine.graph", "engine.store.folders", "engine.memory.timeline"), TORCH),
+    Rule("engine.planning.prompt_stages", ("engine.graph", "engine.memory.timeline"), NOTHING),
     Rule("engine.engine", ("engine", *SHARED), TORCH),
     Rule(
         "engine.server",

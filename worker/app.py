@@ -15,6 +15,7 @@ from worker.api import (
     batch,
     benchmark,
     comfy_assets,
+    comfy_cloud,
     comfy_jobs,
     convert,
     documentation,
@@ -72,6 +73,7 @@ PARTS = (
     interface,
     worker_info,
     comfy_assets,
+    comfy_cloud,
     comfy_jobs,
 )
 

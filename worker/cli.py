@@ -58,8 +58,16 @@ def serve(
     engine_url: Annotated[str | None, typer.Option(help="ENGINE_URL: use this ComfyUI server, start none")] = None,
     base_directory: Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="run the engine on the CPU")] = False,
+    thaw_file: Annotated[
+        Path | None, typer.Option(help="import everything, then wait for this file: for a snapshot of the process")
+    ] = None,
 ) -> None:
     """Run the front, and the engine as its child unless ENGINE_URL is set."""
+    if thaw_file is not None:
+        from worker.settings.environment import add_to_environment
+        from worker.thaw_gate import wait_at_gate
+
+        add_to_environment(wait_at_gate(thaw_file))
     from worker.serve import leave  # the server's modules take half a second; the other commands need none
     from worker.serve import serve as run
 
@@ -126,18 +134,24 @@ def generate(
 def plan(
     file: Annotated[Path, typer.Argument(help="a workflow's file: JSON or a picture that has it")],
     url: Annotated[str, typer.Option(help="where the front listens")] = "",
+    card: Annotated[str, typer.Option(help="a card to plan the memory for, such as 'RTX 4090'")] = "",
+    vram_gb: Annotated[float | None, typer.Option("--vram-gb", help="memory of a card to plan for, in GiB")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(help="price of an hour of the worker")] = None,
     is_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
     api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
-    """Show what a workflow lacks on a worker: nodes, models, their sources and bytes; exit code 1: it cannot run.
+    """Show what a workflow lacks on a worker, and the memory and time it takes; exit code 1: it cannot run.
 
     Where no worker runs on this machine, one is started on the processor for the plan.
     """
     from worker import plan_command  # as above
 
     worker = worker_at(url, is_insecure=insecure)
-    raise typer.Exit(plan_command.run(file, worker, api_key or worker.own_key, is_json=is_json, may_start=not url))
+    given = {"card": card, "vram_gb": vram_gb, "price_per_hour": price_per_hour}
+    terms = {name: str(value) for name, value in given.items() if value not in ("", None)}
+    key = api_key or worker.own_key
+    raise typer.Exit(plan_command.run(file, worker, key, terms, is_json=is_json, may_start=not url))
 
 
 @app.command()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import SecretStr
 
 from worker.engines.command import input_folder_of
@@ -19,10 +22,12 @@ from worker.jobs.fetched_inputs import FOLDER, FetchedInputs
 from worker.json_values import JsonObject
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
+from worker.outputs.hub import HubTarget, HubUploader, find_hub_problem
 from worker.outputs.put import KEY, PutUploader
 from worker.outputs.webhook import WebhookSender
 from worker.s3.stores import S3Stores
 from worker.s3.targets import choose_target, find_missing_bucket, find_missing_key, find_write_problem
+from worker.settings.environment import hub_access
 from worker.settings.settings import Settings
 
 
@@ -43,6 +48,8 @@ class ExternalIo:
         self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.inputs.are_shared)
         self.claimed_outputs = ClaimedOutputs(keeps=settings.keeps_engine_output or bool(launch.urls))
         self._put_uploader = PutUploader(self._addresses)
+        self._hub_uploader = HubUploader(hub_access)
+        self._hub_repos = settings.outputs.hub_repos
         self.uploads = UploadedFiles(input_folder, limits, settings.queue.min_free_disk_bytes)
         self.outputs = DeliveredOutputs(
             s3,
@@ -53,6 +60,7 @@ class ExternalIo:
             io_metrics=io_metrics,
             max_bytes=settings.prompts.max_output_bytes,
             put_uploader=self._put_uploader,
+            hub_uploader=self._hub_uploader,
         )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config(), own_key)
@@ -73,6 +81,13 @@ class ExternalIo:
     def check_put_url(self, url: str) -> None:
         """Check the address of a request's store. Raises RequestRejected for one that cannot be a store's."""
         self._check_form(url.replace(KEY, "key"), "input.put.url")
+
+    def check_hub(self, asked: Mapping[str, Any]) -> None:
+        """Check a request's repository. Raises RequestRejected for one that it may not write to."""
+        target = HubTarget(**asked)
+        problem = find_hub_problem(target, self._hub_repos, has_own_token=self._hub_uploader.has_own_token)
+        if problem is not None:
+            raise RequestRejected([problem])
 
     def check_s3(self, asked: JsonObject) -> Problem | None:
         """Check a request's S3 settings; return what is doubtful about them and no reason to refuse it, or None.

@@ -53,12 +53,42 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"to fetch       {fetch['num_files']} files, {fetch['bytes'] / 1e9:.2f} GB{unknown}{room}"
     if estimate["load_units"] is not None:
         seconds = "" if estimate["run_seconds"] is None else f", about {estimate['run_seconds']:g} s"
-        yield f"run            {estimate['load_units']:g} units of load{seconds}, wait {estimate['wait_seconds']:g} s"
+        price = "" if estimate["price"] is None else f", price {estimate['price']:.4g}"
+        wait = f", wait {estimate['wait_seconds']:g} s"
+        yield f"run            {estimate['load_units']:g} units of load{seconds}{wait}{price}"
+    yield from _memory_lines(plan.get("memory"))
     yield "it can run" if plan["can_run"] else "it cannot run as it is"
 
 
-def run(file: Path, worker: ChosenWorker, api_key: str, *, is_json: bool, may_start: bool) -> int:
+def _memory_lines(memory: Mapping[str, Any] | None) -> Iterator[str]:
+    if not memory:
+        return
+    for stage in memory["stages"]:
+        streamed = f", {_gib(stage['streamed_bytes'])} layer by layer" if stage["streamed_bytes"] else ""
+        leaving = " and ".join(f"the {_model_of(item)}" for item in stage["evicted"])
+        evicted = f"; {leaving} must leave" if leaving else ""
+        lacking = f", {_gib(stage['missing_bytes'])} lack" if stage["missing_bytes"] else ""
+        place = f"{_model_of(stage)} (node {stage['node_id']})"
+        taken = f"{_gib(stage['device_bytes'])} of {_gib(memory['total_bytes'])}"
+        yield f"memory         {place}: {_gib(stage['weights_bytes'])}, takes {taken}{streamed}{lacking}{evicted}"
+    for name in memory["unknown"]:
+        yield f"memory         {name}: unknown size"
+
+
+def _model_of(item: Mapping[str, Any]) -> str:
+    return f"{item['stage'].replace('_', ' ')} of {item['model']}"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.2f} GiB"
+
+
+def run(
+    file: Path, worker: ChosenWorker, api_key: str, terms: Mapping[str, str], *, is_json: bool, may_start: bool
+) -> int:
     """Print the plan of the workflow in a file. Return the exit code: 1 if it cannot run, 2 without an answer.
+
+    `terms` are parameters of `/plan`: `card`, `vram_gb`, `price_per_hour`.
 
     With `may_start` a worker is started for the plan where none answers.
     """
@@ -68,13 +98,13 @@ def run(file: Path, worker: ChosenWorker, api_key: str, *, is_json: bool, may_st
         return _fail(f"{file}: {error}")
     try:
         with worker_client(api_key=api_key, timeout=60, verify=worker.verify) as http:
-            response = _ask(http, worker.url, workflow)
+            response = _ask(http, worker.url, workflow, terms)
     except httpx.TransportError as error:
         if not may_start:
             return _fail(worker.no_answer(error))
         typer.echo(f"No worker answers at {worker.url}: starting one for the plan", err=True)
         try:
-            response = _ask_own(workflow)
+            response = _ask_own(workflow, terms)
         except EngineStartFailed as failure:
             return _fail(failure.message)
     answer = response.json()
@@ -88,11 +118,11 @@ def run(file: Path, worker: ChosenWorker, api_key: str, *, is_json: bool, may_st
     return 0 if answer["can_run"] else 1
 
 
-def _ask(http: httpx.Client, url: str, workflow: JsonObject) -> httpx.Response:
-    return http.post(f"{url}/plan", json={"workflow_json": workflow})
+def _ask(http: httpx.Client, url: str, workflow: JsonObject, terms: Mapping[str, str]) -> httpx.Response:
+    return http.post(f"{url}/plan", params=dict(terms), json={"workflow_json": workflow})
 
 
-def _ask_own(workflow: JsonObject) -> httpx.Response:
+def _ask_own(workflow: JsonObject, terms: Mapping[str, str]) -> httpx.Response:
     """Return the reply of a worker on the processor that has no jobs, keys, broker or database of its own.
 
     Raises EngineStartFailed with the end of its log.
@@ -104,7 +134,7 @@ def _ask_own(workflow: JsonObject) -> httpx.Response:
             while process.poll() is None and time.monotonic() < until_seconds:
                 try:
                     if http.get(f"{url}/ready").status_code == 200:
-                        return _ask(http, url, workflow)
+                        return _ask(http, url, workflow, terms)
                 except httpx.TransportError:
                     pass
                 time.sleep(LOOK_SECONDS)

@@ -92,6 +92,7 @@ class Services:
     hsts_seconds: int
     check_webhook_url: Callable[[str], None]
     check_put_url: Callable[[str], None]
+    check_hub: Callable[[Mapping[str, Any]], None]
     check_s3: Callable[[Mapping[str, Any]], Problem | None]
     platform: Platform
     queue_info: QueueInfo
@@ -102,4 +103,5 @@ class Services:
     interface: EngineInterface | None  # None: FRONT_END is off
     has_access_log: bool = True
     price_per_hour: float = 0.0
+    splits_requests: bool = False
     intake: Intake | None = None  # of jobs from a broker

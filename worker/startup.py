@@ -284,6 +284,7 @@ class Front:
             hsts_seconds=settings.listener.hsts_seconds,
             check_webhook_url=self._external_io.check_webhook_url,
             check_put_url=self._external_io.check_put_url,
+            check_hub=self._external_io.check_hub,
             check_s3=self._external_io.check_s3,
             platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
             queue_info=queue_info,
@@ -294,6 +295,7 @@ class Front:
             interface=EngineInterface(pool) if settings.engine.has_front_end else None,
             has_access_log=settings.log.has_access_log,
             price_per_hour=settings.broker.price_per_hour,
+            splits_requests=settings.engine.splits_requests,
         )
 
     def _build_metrics(self, pipeline: Pipeline, queue_info: QueueInfo) -> tuple[Metrics, Scrape]:

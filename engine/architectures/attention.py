@@ -12,6 +12,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.architectures.call_options import CallOptions
 
+KERNEL_OPTION = "attention_kernel"
+"""Transformer option with a kernel to use where there is no mask and no node's own attention."""
+
+AttentionKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Queries, keys and values [B, H, T, d] -> [B, H, T, d]."""
+
 MOST_AT_ONCE = 1 << 15  # of a batch; CUDA starts at most twice as many blocks along that side
 
 
@@ -24,10 +30,12 @@ def attention(
     *,
     is_causal: bool = False,
     slices: int = 1,
+    kernel: AttentionKernel | None = None,
 ) -> torch.Tensor:
     """Compute attention of `q` [B, T, D] over `k` and `v` [B, S, D] -> [B, T, D]. `mask` is added to the scores.
 
-    With `slices` it is computed for that many groups of queries one after the other, which takes less memory.
+    With `slices` it is computed for that many groups of queries one after the other, which takes less memory. `kernel`
+    computes what is neither masked nor sliced.
     """
     batch, _, width = q.shape
     q, k, v = (item.view(batch, -1, heads, width // heads).transpose(1, 2) for item in (q, k, v))
@@ -35,6 +43,8 @@ def attention(
         mask = mask.unsqueeze(1)
     if slices > 1 and not is_causal:
         out = _sliced(q, k, v, mask, slices)
+    elif kernel is not None and mask is None and not is_causal and batch <= MOST_AT_ONCE:
+        out = kernel(q, k, v)
     else:
         out = _attend(q, k, v, mask, is_causal=is_causal)
     return out.transpose(1, 2).reshape(batch, -1, width)
@@ -83,17 +93,17 @@ def optimized_attention(
     With `skip_reshape` the inputs are `[B, heads, T, D / heads]`; with `skip_output_reshape` the result is. A node's
     `optimized_attention_override` in `transformer_options` is called with this function and its arguments instead.
     """
-    override: Callable[..., torch.Tensor] | None = (transformer_options or {}).get("optimized_attention_override")
+    options = transformer_options or {}
+    override: Callable[..., torch.Tensor] | None = options.get("optimized_attention_override")
     if override is not None:
-        inner = {
-            key: value for key, value in (transformer_options or {}).items() if key != "optimized_attention_override"
-        }
+        inner = {key: value for key, value in options.items() if key != "optimized_attention_override"}
         return override(
             optimized_attention, q, k, v, heads, mask=mask, attn_precision=attn_precision, skip_reshape=skip_reshape,
             skip_output_reshape=skip_output_reshape, transformer_options=inner,
         )  # fmt: skip
     if not skip_reshape and not skip_output_reshape:
-        return attention(q, k, v, heads, mask, slices=(transformer_options or {}).get("attention_slices", 1))
+        slices, kernel = options.get("attention_slices", 1), options.get(KERNEL_OPTION)
+        return attention(q, k, v, heads, mask, slices=slices, kernel=kernel)
     if not skip_reshape:
         q, k, v = (item.view(item.shape[0], -1, heads, item.shape[-1] // heads).transpose(1, 2) for item in (q, k, v))
     if mask is not None and mask.ndim == 3:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.architectures.layers import Conv2d
+from engine.architectures.layers import Conv2d, GroupNorm
 
 # Bytes of working memory per pixel and byte of the dtype, of the 128-channel network.
 ENCODE_BYTES_PER_PIXEL = 1767
@@ -42,9 +42,9 @@ class VaeConfig:
 class ResnetBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        self.norm1 = nn.GroupNorm(32, in_channels, eps=1e-6)
+        self.norm1 = GroupNorm(32, in_channels, eps=1e-6)
         self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1)
-        self.norm2 = nn.GroupNorm(32, out_channels, eps=1e-6)
+        self.norm2 = GroupNorm(32, out_channels, eps=1e-6)
         self.conv2 = Conv2d(out_channels, out_channels, 3, padding=1)
         self.nin_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else nn.Identity()
 
@@ -60,7 +60,7 @@ class AttnBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(32, channels, eps=1e-6)
+        self.norm = GroupNorm(32, channels, eps=1e-6)
         self.q, self.k, self.v = (Conv2d(channels, channels, 1) for _ in range(3))
         self.proj_out = Conv2d(channels, channels, 1)
 
@@ -152,7 +152,7 @@ class Encoder(nn.Module):
             for i, channels in enumerate(levels)
         )
         self.mid = Middle(levels[-1])
-        self.norm_out = nn.GroupNorm(32, levels[-1], eps=1e-6)
+        self.norm_out = GroupNorm(32, levels[-1], eps=1e-6)
         self.conv_out = Conv2d(levels[-1], config.latent_channels * 2, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -180,7 +180,7 @@ class Decoder(nn.Module):
             )
             for i, channels in enumerate(levels)
         )
-        self.norm_out = nn.GroupNorm(32, levels[0], eps=1e-6)
+        self.norm_out = GroupNorm(32, levels[0], eps=1e-6)
         self.conv_out = Conv2d(levels[0], config.picture_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from engine.architectures.clip_layers import ClipLayer, gelu, gelu_tanh, quick_gelu
 from engine.architectures.layers import Conv2d, Linear
@@ -20,13 +21,16 @@ from engine.architectures.layers import Conv2d, Linear
 ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": gelu, "gelu_tanh": gelu_tanh}
 
 # Outputs of the network: last hidden states [B, T, D], those asked for, embedding [B, E] (of SigLIP the last hidden
-# states), and None, where networks of other families give a projection of all tokens.
-VisionOutput = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, None]
+# states), and the patches as tokens of a language model [B, P, L], None without a projector.
+VisionOutput = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ClipVisionConfig:
-    """Configuration of the encoder; defaults are ViT-L's. `has_class_token` is False for SigLIP."""
+    """Configuration of the encoder; defaults are ViT-L's. `has_class_token` is False for SigLIP.
+
+    `language_width` is the width of the language model that reads the patches (LLaVA's), 0 where none does.
+    """
 
     num_layers: int = 24
     width: int = 1024
@@ -37,6 +41,7 @@ class ClipVisionConfig:
     image_px: int = 224
     projection_width: int = 768
     has_class_token: bool = True
+    language_width: int = 0
     mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)  # of the colours
     deviation: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
 
@@ -108,6 +113,19 @@ class ClipVisionTower(nn.Module):
         return x, chosen, x
 
 
+class LanguageProjector(nn.Module):
+    """The layers of LLaVA (Liu et al. 2023, arXiv 2304.08485) that make patches tokens of a language model."""
+
+    def __init__(self, width: int, language_width: int) -> None:
+        super().__init__()
+        self.linear_1, self.linear_2 = Linear(width, language_width), Linear(language_width, language_width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the patches [B, P, L] of tokens [B, T, D], without that of the whole picture."""
+        projected: torch.Tensor = self.linear_2(functional.gelu(self.linear_1(tokens[:, 1:])))
+        return projected
+
+
 class ClipVisionModel(nn.Module):
     """Picture encoder that returns tokens and embeddings. It computes in float32, whatever type its weights have."""
 
@@ -117,6 +135,9 @@ class ClipVisionModel(nn.Module):
         self.vision_model = ClipVisionTower(config)
         if config.projection_width:
             self.visual_projection = Linear(config.width, config.projection_width, bias=False)
+        self.multi_modal_projector: LanguageProjector | None = (
+            LanguageProjector(config.width, config.language_width) if config.language_width else None
+        )
 
     def forward(
         self,
@@ -130,4 +151,6 @@ class ClipVisionModel(nn.Module):
         `attention_mask` changes nothing, as in ComfyUI.
         """
         last, chosen, pooled = self.vision_model(pixel_values, intermediate_output)
-        return last, chosen, self.visual_projection(pooled) if self.config.projection_width else pooled, None
+        embedded = self.visual_projection(pooled) if self.config.projection_width else pooled
+        projector = self.multi_modal_projector
+        return last, chosen, embedded, None if projector is None or chosen is None else projector(chosen)

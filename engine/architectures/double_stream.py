@@ -151,30 +151,30 @@ def finite(x: torch.Tensor) -> torch.Tensor:
 
 
 class QueryNorm(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, head_width: int) -> None:
         super().__init__()
-        self.query_norm, self.key_norm = ScaleRmsNorm(HEAD_WIDTH), ScaleRmsNorm(HEAD_WIDTH)
+        self.query_norm, self.key_norm = ScaleRmsNorm(head_width), ScaleRmsNorm(head_width)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.query_norm(q).to(v), self.key_norm(k).to(v), v
 
 
 def heads_of(qkv: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
-    """Split joined queries, keys and values [B, T, 3 * D] into heads [B, H, T, 128] each."""
-    q, k, v = qkv.view(*qkv.shape[:2], 3, heads, HEAD_WIDTH).permute(2, 0, 3, 1, 4)
+    """Split joined queries, keys and values [B, T, 3 * D] into heads [B, H, T, D / H] each."""
+    q, k, v = qkv.view(*qkv.shape[:2], 3, heads, -1).permute(2, 0, 3, 1, 4)
     return q, k, v
 
 
 class StreamAttention(nn.Module):
-    def __init__(self, width: int, *, bias: bool = True) -> None:
+    def __init__(self, width: int, heads: int, *, bias: bool = True) -> None:
         super().__init__()
-        self.heads = width // HEAD_WIDTH
+        self.heads = heads
         self.qkv = Linear(width, width * 3, bias=bias)
-        self.norm = QueryNorm()
+        self.norm = QueryNorm(width // heads)
         self.proj = Linear(width, width, bias=bias)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return queries, keys and values [B, H, T, 128]."""
+        """Return queries, keys and values [B, H, T, D / H]."""
         parts: tuple[torch.Tensor, ...] = self.norm(*heads_of(self.qkv(x), self.heads))
         return parts
 
@@ -183,12 +183,13 @@ def attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    pe: torch.Tensor,
+    pe: torch.Tensor | None,
     mask: torch.Tensor | None,
     options: Options | None,
 ) -> torch.Tensor:
-    """Compute attention of rotated heads [B, H, T, 128] -> [B, T, D]."""
-    q, k = rotated(q, pe), rotated(k, pe)
+    """Compute attention of heads [B, H, T, D / H] -> [B, T, D], rotated where tokens have places."""
+    if pe is not None:
+        q, k = rotated(q, pe), rotated(k, pe)
     return optimized_attention(q, k, v, q.shape[1], skip_reshape=True, mask=mask, transformer_options=options)
 
 
@@ -211,7 +212,7 @@ class DoubleBlockLayers(nn.Module):
     ) -> None:
         super().__init__()
         width, inner = config.width, config.width * config.inner_factor
-        self.img_attn, self.txt_attn = StreamAttention(width, bias=bias), StreamAttention(width, bias=bias)
+        self.img_attn, self.txt_attn = (StreamAttention(width, config.heads, bias=bias) for _ in range(2))
         self.img_mlp, self.txt_mlp = feed_forward(width, inner), feed_forward(width, inner)
 
     def modulations(self, vec: Any) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
@@ -224,7 +225,7 @@ class DoubleBlockLayers(nn.Module):
         img: torch.Tensor,
         txt: torch.Tensor,
         vec: Any,
-        pe: torch.Tensor,
+        pe: torch.Tensor | None,
         attn_mask: torch.Tensor | None = None,
         transformer_options: Options | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -267,7 +268,7 @@ class SingleBlockLayers(nn.Module):
         self.widths, self.heads = (3 * width, inner * num_parts), config.heads
         self.linear1 = Linear(width, sum(self.widths), bias=bias)
         self.linear2 = Linear(width + inner, width, bias=bias)
-        self.norm = QueryNorm()
+        self.norm = QueryNorm(width // config.heads)
 
     def activated(self, inner: torch.Tensor) -> torch.Tensor:
         """Return what the feed-forward part of the last layer reads [B, T, feed-forward width]."""
@@ -282,7 +283,7 @@ class SingleBlockLayers(nn.Module):
         self,
         x: torch.Tensor,
         vec: Any,
-        pe: torch.Tensor,
+        pe: torch.Tensor | None,
         attn_mask: torch.Tensor | None = None,
         transformer_options: Options | None = None,
     ) -> torch.Tensor:
@@ -440,7 +441,7 @@ def run_blocks(
     single_blocks: Iterable[nn.Module],
     streams: tuple[torch.Tensor, torch.Tensor],
     vectors: tuple[Sequence[Any], Sequence[Any]],
-    pe: torch.Tensor,
+    pe: torch.Tensor | None,
     control: Control | None,
     options: Options,
     mask: torch.Tensor | None = None,

@@ -34,7 +34,7 @@ from engine.architectures.latent_unet_layers import (
     UpSpec,
     timestep_embedding,
 )
-from engine.architectures.layers import Conv2d, Linear
+from engine.architectures.layers import Conv2d, GroupNorm, Linear
 from engine.architectures.temporal_layers import VideoResBlock, VideoTransformer
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class UnetModel(nn.Module):
         self.middle_block = build_block(config.middle_block, config, width)
         self.output_blocks = nn.ModuleList(build_block(spec, config, width) for spec in config.output_blocks)
         self.out = nn.Sequential(
-            nn.GroupNorm(32, config.model_channels),
+            GroupNorm(32, config.model_channels),
             nn.SiLU(),
             Conv2d(config.model_channels, config.out_channels, 3, padding=1),
         )

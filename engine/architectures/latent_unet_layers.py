@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.call_options import CallOptions
-from engine.architectures.layers import Conv2d, Linear, linear
+from engine.architectures.layers import Conv2d, GroupNorm, Linear, linear
 
 Options = dict[str, Any]
 
@@ -86,13 +86,13 @@ class ResBlock(nn.Module):
         super().__init__()
         self.channels, self.out_channels = spec.in_channels, spec.out_channels
         self.in_layers = nn.Sequential(
-            nn.GroupNorm(32, spec.in_channels),
+            GroupNorm(32, spec.in_channels),
             nn.SiLU(),
             Conv2d(spec.in_channels, spec.out_channels, 3, padding=1),
         )
         self.emb_layers = nn.Sequential(nn.SiLU(), Linear(embedding_width, spec.out_channels))
         self.out_layers = nn.Sequential(
-            nn.GroupNorm(32, spec.out_channels),
+            GroupNorm(32, spec.out_channels),
             nn.SiLU(),
             nn.Identity(),  # a dropout in training; it keeps the convolution's name
             Conv2d(spec.out_channels, spec.out_channels, 3, padding=1),
@@ -269,7 +269,7 @@ class BasicTransformerBlock(nn.Module):
 class SpatialTransformer(nn.Module):
     def __init__(self, spec: TransformerSpec, heads: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(32, spec.channels, eps=1e-6)
+        self.norm = GroupNorm(32, spec.channels, eps=1e-6)
         self.use_linear = spec.uses_linear
         self.proj_in = _projection(spec)
         self.transformer_blocks = nn.ModuleList(

@@ -56,10 +56,12 @@ def time_waves(times: torch.Tensor, width: int) -> torch.Tensor:
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
-def place_angles(sizes: Sequence[int], stretch: Sequence[float], device: torch.device) -> torch.Tensor:
+def place_angles(
+    sizes: Sequence[int], stretch: Sequence[float], device: torch.device, *, frame_step: float = 1.0
+) -> torch.Tensor:
     """Return the angles [P, HEAD_WIDTH / 2] of rotary places: frame, row, column (Su et al. 2021, arXiv 2104.09864).
 
-    The base is stretched for larger videos than those of training ("NTK-aware" scaling).
+    The base is stretched for larger videos than those of training ("NTK-aware" scaling). Frames are `frame_step` apart.
     """
     side = HEAD_WIDTH // 6 * 2
     parts = []
@@ -67,7 +69,8 @@ def place_angles(sizes: Sequence[int], stretch: Sequence[float], device: torch.d
         width = side if axis else HEAD_WIDTH - 2 * side
         base = THETA * factor ** (width / (width - 2))
         frequencies = 1.0 / base ** (torch.arange(0, width, 2, device=device).float() / width)
-        angles = torch.outer(torch.arange(size, dtype=torch.float32, device=device), frequencies)
+        places = torch.arange(size, dtype=torch.float32, device=device) * (1.0 if axis else frame_step)
+        angles = torch.outer(places, frequencies)
         shape = [1, 1, 1, -1]
         shape[axis] = size
         parts.append(angles.view(shape).expand(*sizes, -1))
@@ -79,6 +82,27 @@ def rotated(x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.
     cosine, sine = turns
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat([cosine * first - sine * second, sine * first + cosine * second], dim=-1).to(x.dtype)
+
+
+def patched(x: torch.Tensor) -> torch.Tensor:
+    """Return the patches [B, F, h/2, w/2, 4 (C + 1)] of a video, with the mask of its padding, of which there is none.
+
+    Raises ValueError for a latent that is not of whole patches.
+    """
+    height, width = x.shape[3:]
+    if height % PATCH or width % PATCH:
+        raise ValueError(f"latent: {width} x {height} cells; expected multiples of {PATCH} (16 pixels)")
+    x = torch.cat([x, x.new_zeros(x.shape[0], 1, *x.shape[2:])], dim=1)
+    batch, channels, frames = x.shape[:3]
+    x = x.view(batch, channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
+    return x.permute(0, 2, 3, 5, 1, 4, 6).flatten(4)
+
+
+def unpatched(patches: torch.Tensor, channels: int) -> torch.Tensor:
+    """Put patches [B, F, h/2, w/2, 4 C] together to [B, C, F, h, w]."""
+    batch, frames, height, width, _ = patches.shape
+    cells = patches.view(batch, frames, height, width, PATCH, PATCH, channels)
+    return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(batch, -1, frames, height * PATCH, width * PATCH)
 
 
 class Attention(nn.Module):
@@ -123,7 +147,7 @@ class FeedForward(nn.Module):
         return out
 
 
-def _modulation(config: LowRankDitConfig, num_parts: int) -> nn.Sequential:
+def modulation(config: LowRankDitConfig, num_parts: int) -> nn.Sequential:
     return nn.Sequential(
         nn.SiLU(),
         Linear(config.width, config.rank, bias=False),
@@ -131,7 +155,7 @@ def _modulation(config: LowRankDitConfig, num_parts: int) -> nn.Sequential:
     )
 
 
-def _normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Normalise `x` [B, F, h, w, D] and apply shift and scale [B, F, 1, 1, D]."""
     return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
 
@@ -144,9 +168,9 @@ class Block(nn.Module):
         self.self_attn = Attention(config, config.width)
         self.cross_attn = Attention(config, config.context_dim)
         self.mlp = FeedForward(config)
-        self.adaln_modulation_self_attn = _modulation(config, 3)
-        self.adaln_modulation_cross_attn = _modulation(config, 3)
-        self.adaln_modulation_mlp = _modulation(config, 3)
+        self.adaln_modulation_self_attn = modulation(config, 3)
+        self.adaln_modulation_cross_attn = modulation(config, 3)
+        self.adaln_modulation_mlp = modulation(config, 3)
 
     def forward(
         self,
@@ -159,13 +183,13 @@ class Block(nn.Module):
     ) -> torch.Tensor:
         """Return `x` [B, F, h, w, D] after the block. `time` [B, F, D]; `shared` [B, F, 3 D] is of all blocks."""
         shape = x.shape
-        for modulation, layer in (
+        for modulate, layer in (
             (self.adaln_modulation_self_attn, self.self_attn),
             (self.adaln_modulation_cross_attn, self.cross_attn),
             (self.adaln_modulation_mlp, self.mlp),
         ):
-            shift, scale, gate = (modulation(time) + shared)[:, :, None, None].chunk(3, dim=-1)
-            given = _normed(x, shift, scale)
+            shift, scale, gate = (modulate(time) + shared)[:, :, None, None].chunk(3, dim=-1)
+            given = normed(x, shift, scale)
             if layer is self.mlp:
                 change = layer(given)
             else:
@@ -195,13 +219,13 @@ class FinalLayer(nn.Module):
         super().__init__()
         self.width = config.width
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels, bias=False)
-        self.adaln_modulation = _modulation(config, 2)
+        self.adaln_modulation = modulation(config, 2)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """Return the patches [B, F, h, w, 4 C] of `x` [B, F, h, w, D]."""
-        modulation = self.adaln_modulation(time) + shared[..., : 2 * self.width]
-        shift, scale = modulation[:, :, None, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(_normed(x, shift, scale))
+        parts = self.adaln_modulation(time) + shared[..., : 2 * self.width]
+        shift, scale = parts[:, :, None, None].chunk(2, dim=-1)
+        out: torch.Tensor = self.linear(normed(x, shift, scale))
         return out
 
 
@@ -233,35 +257,16 @@ class LowRankDit(nn.Module):
         Raises ValueError for a latent that is not of whole patches.
         """
         options: CallOptions = {} if transformer_options is None else transformer_options
-        frames, height, width = x.shape[2:]
-        if height % PATCH or width % PATCH:
-            raise ValueError(f"latent: {width} x {height} cells; expected multiples of {PATCH} (16 pixels)")
-        patches = self._patches(x)
-        turns = self._turns((frames, height // PATCH, width // PATCH), x.device)
+        patches: torch.Tensor = self.x_embedder["proj"]["1"](patched(x))  # type: ignore[index]
+        turns = self._turns(patches.shape[1:4], x.device)
         times = timesteps[:, None] if timesteps.ndim == 1 else timesteps
         waves = time_waves(times, self.config.width).to(x.dtype)
         shared = self.t_embedder["1"](waves)
         time = self.t_embedding_norm(waves)
         for block in self.blocks:
             patches = block(patches, time, shared, context, turns, options)
-        out = self.final_layer(patches, time, shared)
-        return self._cells(out)
-
-    def _patches(self, x: torch.Tensor) -> torch.Tensor:
-        """Embed the patches of a video, with the mask of its padding, of which there is none -> [B, F, h/2, w/2, D]."""
-        x = torch.cat([x, x.new_zeros(x.shape[0], 1, *x.shape[2:])], dim=1)
-        batch, channels, frames, height, width = x.shape
-        x = x.view(batch, channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
-        x = x.permute(0, 2, 3, 5, 1, 4, 6).flatten(4)
-        out: torch.Tensor = self.x_embedder["proj"]["1"](x)  # type: ignore[index]
-        return out
+        return unpatched(self.final_layer(patches, time, shared), self.config.out_channels)
 
     def _turns(self, sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         angles = place_angles(sizes, self.config.stretch, device)[None, :, None]
         return angles.cos(), angles.sin()
-
-    def _cells(self, patches: torch.Tensor) -> torch.Tensor:
-        """Put patches [B, F, h/2, w/2, 4 C] together to [B, C, F, h, w]."""
-        batch, frames, height, width, _ = patches.shape
-        cells = patches.view(batch, frames, height, width, PATCH, PATCH, self.config.out_channels)
-        return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(batch, -1, frames, height * PATCH, width * PATCH)

@@ -1,4 +1,7 @@
-"""Files of CLIP's picture encoder, in the layout of the transformers library or of OpenCLIP, as networks on the CPU."""
+"""Files of picture encoders as networks on the CPU.
+
+CLIP's are in the layout of the transformers library or of OpenCLIP, SigLIP's and DINOv2's in the former.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,23 @@ from pathlib import Path
 
 import torch
 
+from engine.architectures import dinov2
 from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
+from engine.architectures.dinov2 import Dinov2
 from engine.architectures.latent_unet_shapes import Shapes
 from engine.architectures.open_clip_names import FUSED, layer_names
+from engine.architectures.picture_encoders import picture_encoder
 from engine.errors import BadModelFile
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
-from engine.formats.weight_file import Names, Part, Transposed, WeightFile, open_weights
+from engine.formats.weight_file import Item, Names, Part, Transposed, WeightFile, open_weights, shape_of
 
-EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG) or SigLIP's (so400m)"
+EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), that of LLaVA, SigLIP's (so400m) or DINOv2's"
 MARK = "vision_model.embeddings.patch_embedding.weight"
 CLASS_TOKEN = "vision_model.embeddings.class_embedding"
 PATCH_BIAS = "vision_model.embeddings.patch_embedding.bias"  # SigLIP's, which has no token of its class
 PROJECTION = "visual_projection.weight"
+LANGUAGE = "multi_modal_projector.linear_1.bias"  # LLaVA's, whose files may lack the projection
 HEADS = 16  # of all four
 SIGLIP_COLOURS = (0.5, 0.5, 0.5)  # mean and deviation
 SIGLIP_PX = {729: 384}  # by tokens, where the patches do not cover the picture
@@ -35,16 +42,13 @@ OPEN_CLIP_NAMES = {
     "ln_pre.weight": "pre_layrnorm.weight", "ln_pre.bias": "pre_layrnorm.bias",
     "ln_post.weight": "post_layernorm.weight", "ln_post.bias": "post_layernorm.bias",
 }  # fmt: skip
-# By which other picture encoders are known.
-OTHERS = (("encoder.layer.0.layer_scale1.", "a DINOv2 vision model"),)
-
 # ComfyUI keeps these as float32, whatever it keeps the others in.
 EXACT = ("vision_model.pre_layrnorm.", "vision_model.post_layernorm.", "visual_projection.")
 
 
 def load_clip_vision(
     path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM, prefix: str | None = None
-) -> ClipVisionModel:
+) -> ClipVisionModel | Dinov2:
     """Load the picture encoder of a file, its layers stored as `dtype`. Raises `BadModelFile`.
 
     In a checkpoint its names are behind a prefix.
@@ -55,15 +59,16 @@ def load_clip_vision(
     names: Names = {name.removeprefix(start): name for name in file.tensors if name.startswith(start)}
     if open_clip + OPEN_CLIP_MARK in file.tensors:
         names = dict(_from_open_clip(file, open_clip))
-    if MARK not in names:
-        found = next((what for mark, what in OTHERS if any(name.startswith(mark) for name in file.tensors)), None)
-        raise BadModelFile(path.name, found or describe(file.shapes), EXPECTED)
+    is_dinov2 = dinov2.MARK in names
+    if MARK not in names and not is_dinov2:
+        raise BadModelFile(path.name, describe(file.shapes), EXPECTED)
     try:
-        config = vision_config(names, file.shapes)
+        own = {name: shape_of(item, file.shapes) for name, item in names.items()}
+        config = dinov2.dinov2_config(own) if is_dinov2 else vision_config(names, file.shapes)
     except (KeyError, IndexError) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     with torch.device("meta"):
-        network = ClipVisionModel(config)
+        network = picture_encoder(config)
     fill(network, file, names, lambda name: torch.float32 if name.startswith(EXACT) else dtype, to=to)
     return network
 
@@ -91,7 +96,10 @@ def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
             mean=SIGLIP_COLOURS,
             deviation=SIGLIP_COLOURS,
         )
-    projection = names[PROJECTION]
+    language_width = shapes[LANGUAGE][0] if LANGUAGE in shapes else 0
+    projection = names.get(PROJECTION)
+    if projection is None and not language_width:
+        raise KeyError(PROJECTION)
     return ClipVisionConfig(
         num_layers=num_layers,
         width=width,
@@ -100,10 +108,16 @@ def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
         activation="quick_gelu" if num_layers <= MOST_LAYERS_OF_QUICK_GELU else "gelu",
         patch_px=patch_px,
         image_px=math.isqrt(num_tokens - 1) * patch_px,
-        projection_width=(
-            file_shapes[projection.name][1] if isinstance(projection, Transposed) else shapes[PROJECTION][0]
-        ),
+        projection_width=_projection_width(projection, file_shapes),
+        language_width=language_width,
     )
+
+
+def _projection_width(projection: Item | None, file_shapes: Shapes) -> int:
+    """Return the width of the embedding that the projection gives, 0 without one."""
+    if projection is None:
+        return 0
+    return file_shapes[projection.name][1] if isinstance(projection, Transposed) else file_shapes[str(projection)][0]
 
 
 def _from_open_clip(file: WeightFile, prefix: str) -> Iterator[tuple[str, str | Part | Transposed]]:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.architectures.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.architectures.frozen_norm import FrozenBatchNorm
 from engine.architectures.latent_unet import UnetModel
+from engine.architectures.picture_encoders import PictureEncoderConfig, picture_encoder
 from engine.architectures.weight_norm import WeightNorm
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.saved_layout import denoiser_tensors, description, text_tensors, vae_tensors, vocabulary_tensors
@@ -30,7 +30,7 @@ BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out
 NORMED_BRANCH_END = "layers.3"  # of residual units of sounds
 BRANCH_GAIN = 0.3
 # Parameters that something is divided by or multiplied with.
-FACTORS = ("std-of-means", "timestep_scale_multiplier", "gamma")
+FACTORS = ("std-of-means", "latent_std", "timestep_scale_multiplier", "gamma", "lambda1")
 
 
 def random_networks(
@@ -145,10 +145,10 @@ def _carry_latent(unet: UnetModel) -> None:
     out[:, :8, 1, 1] = signs.T * 0.95
 
 
-def _random_vision(config: ClipVisionConfig, seed: int) -> dict[str, torch.Tensor]:
+def _random_vision(config: PictureEncoderConfig, seed: int) -> dict[str, torch.Tensor]:
     """Draw a picture encoder, deterministically by seed and configuration."""
     with torch.device("meta"):
-        network = ClipVisionModel(config)
+        network = picture_encoder(config)
     network.requires_grad_(False).to_empty(device="cpu")
     _draw(network, torch.Generator().manual_seed(seed))
     return network.state_dict()

@@ -24,6 +24,8 @@ from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.model_type import model_type_of
 from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
 
+TEXT, POOLED = "cross_attn", "pooled_output"  # ComfyUI's names of a text's tokens and of their summary
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -127,8 +129,7 @@ class Denoiser(torch.nn.Module):
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         """Return the network's inputs of one condition (its keys as keywords, with noise, device, latent_image...)."""
         inputs: dict[str, BatchedInput] = {}
-        if kwargs.get("cross_attn") is not None:
-            self.check_text(kwargs["cross_attn"])
+        self.check_text(kwargs)
         concat = self.concat_cond(**kwargs)
         if concat is not None:
             inputs["c_concat"] = NoiseShapedInput(concat)
@@ -143,17 +144,22 @@ class Denoiser(torch.nn.Module):
             inputs["c_concat"] = NoiseShapedInput(kwargs["noise_concat"])
         return inputs
 
-    def check_text(self, tokens: torch.Tensor) -> None:
-        """Raise ValueError for text [B, T, D] of another width than the network reads: of another family's encoder."""
+    def text_widths(self) -> dict[str, int]:
+        """Return the width of each part of a text that the network reads, by its key in a condition; 0 for any."""
         config = getattr(self.diffusion_model, "config", None)
-        expected = getattr(config, "context_dim", 0) or getattr(config, "text_dim", 0)
-        width = tokens.shape[-1]
-        if expected and width != expected:
+        return {TEXT: getattr(config, "context_dim", 0) or getattr(config, "text_dim", 0)}
+
+    def check_text(self, condition: Mapping[str, Any]) -> None:
+        """Raise ValueError for parts of a text [..., D] of other widths than the network reads: of other encoders."""
+        for key, expected in self.text_widths().items():
+            tokens: torch.Tensor | None = condition.get(key)
+            if tokens is None or not expected or tokens.shape[-1] == expected:
+                continue
             family = self.model_config.family
             label = "the model's family" if family is None else family.label
             raise ValueError(
-                f"conditioning: its text encoder does not fit the model; got text of width {width}, expected "
-                f"{expected}, as the text encoders of {label} give it"
+                f"conditioning: its text encoder does not fit the model; got {'text' if key == TEXT else key} of width "
+                f"{tokens.shape[-1]}, expected {expected}, as the text encoders of {label} give it"
             )
 
     def encode_adm(self, **kwargs: Any) -> torch.Tensor | None:

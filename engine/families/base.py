@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from engine.adapters.lora_names import LoraTarget
-from engine.architectures.clip_vision import ClipVisionConfig
+from engine.architectures.picture_encoders import PictureEncoderConfig
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
 from engine.formats.weight_file import Names
@@ -261,7 +261,7 @@ class Scale:
     denoiser: Any
     text: Mapping[str, Any]
     vae: Any
-    vision: ClipVisionConfig | None = None
+    vision: PictureEncoderConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,14 @@ def text_types(*, num_encoders: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def complete_set_type(num_encoders: int) -> str | None:
+    """Return the type under which a family has so many text encoders in all, none of them left out; else None."""
+    for family in families():
+        if len(family.text) == num_encoders and _takes(family, num_encoders) and family.comfyui.text_types:
+            return family.comfyui.text_types[0]
+    return None
+
+
 def offered_text_types(*, num_encoders: int) -> tuple[str, ...]:
     """Return the types that the loader of so many text encoders offers.
 

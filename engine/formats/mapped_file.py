@@ -7,8 +7,8 @@ import mmap
 import os
 import platform
 import weakref
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import BinaryIO, Self
 import torch
 
 from engine.errors import BadModelFile
+from engine.formats.arriving_file import ArrivingFile
+from engine.formats.direct_reading import Wanted, read_directly
 from engine.formats.readahead import Readahead, reading_ahead
 
 MADV_POPULATE_READ = 22  # Linux; the standard library has no name for it
@@ -36,14 +38,15 @@ class MappedFile:
     """An open file. Tensors are views of `mapping`, which lives as long as they do; writing to one copies its pages.
 
     A format's class reads its header, then maps the file, then sets `tensors` and `metadata`. `expected` names the
-    format in errors.
+    format in errors. What `arriving` is given for is read as it is downloaded, and waited for.
     """
 
     tensors: dict[str, TensorPlace]
     metadata: dict[str, str]
 
-    def __init__(self, path: Path, file: BinaryIO, expected: str) -> None:
+    def __init__(self, path: Path, file: BinaryIO, expected: str, arriving: ArrivingFile | None = None) -> None:
         self.path = path
+        self._arriving = arriving
         self._expected = expected
         self._opened_as = _size_and_time(file.fileno())
         self.mapping = _mapped(path.name, file.fileno(), expected)
@@ -78,10 +81,29 @@ class MappedFile:
         Touching pages that were cut off ends the process (SIGBUS), and new ones hold other weights. A file that
         replaced this one under its name is no such case: this one remains unchanged.
         """
+        opened_as = self._opened_as if self._arriving is None else self._arriving.checked_as
         size, _ = now = _size_and_time(self._file_number)
-        if now != self._opened_as:
-            found = f"a file that was changed while it was in use, from {self._opened_as[0]:,} to {size:,} bytes"
+        if opened_as is not None and now != opened_as:
+            found = f"a file that was changed while it was in use, from {opened_as[0]:,} to {size:,} bytes"
             raise BadModelFile(self.path.name, found, "one that stays as it is; the next prompt reads it anew")
+
+    @property
+    def is_arriving(self) -> bool:
+        """True for a file that is being downloaded, until its content has been checked."""
+        return self._arriving is not None and self._arriving.checked_as is None
+
+    def settle(self) -> None:
+        """Wait until the content of a file that is being downloaded has been checked; any other file has been.
+
+        Raises DownloadEnded, Interrupted.
+        """
+        if self._arriving is not None:
+            self._arriving.wait_until_checked()
+
+    def wait_for(self, start: int, end: int) -> None:
+        """Wait until these bytes of a file that is being downloaded are there. Raises DownloadEnded, Interrupted."""
+        if self._arriving is not None:
+            self._arriving.wait_for(start, end)
 
     def tensor(self, name: str, *, is_needed_now: bool = True) -> torch.Tensor:
         """Return a view of the mapping; unless it is needed now, its pages are loaded when they are touched."""
@@ -89,11 +111,14 @@ class MappedFile:
         count = place.num_bytes // place.dtype.itemsize
         if count == 0:
             return torch.empty(place.shape, dtype=place.dtype)
+        is_aligned = place.start % place.dtype.itemsize == 0
+        if is_needed_now or not is_aligned:
+            self.wait_for(place.start, place.start + place.num_bytes)
         if is_needed_now:
             self.check()
             self._populate(place)
         flat = torch.frombuffer(self.mapping, dtype=torch.uint8, count=place.num_bytes, offset=place.start)
-        if place.start % place.dtype.itemsize:
+        if not is_aligned:
             flat = flat.clone()  # a header of odd length leaves tensors where their type may not lie
         return flat.view(place.dtype).view(place.shape)
 
@@ -104,6 +129,7 @@ class MappedFile:
         """
         left = memory.numpy().data
         position = self.tensors[name].start + start
+        self.wait_for(position, position + len(left))
         while left:
             num_bytes = os.preadv(self._file_number, [left], position)
             if not num_bytes:
@@ -111,9 +137,35 @@ class MappedFile:
             left, position = left[num_bytes:], position + num_bytes
 
     def reading_ahead(self, names: Iterable[str]) -> AbstractContextManager[Readahead]:
-        """Read these tensors into the page cache by several readers, in the file's order, while the context is open."""
+        """Read these tensors into the page cache by several readers, in the file's order, while the context is open.
+
+        What is being downloaded is there as soon as it has been written.
+        """
+        if self._arriving is not None:
+            return nullcontext(Readahead([]))
         places = (self.tensors[name] for name in names)
         return reading_ahead(self._file_number, ((place.start, place.start + place.num_bytes) for place in places))
+
+    def read_once(self, names: Iterable[tuple[str, str]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield (key, tensor) for pairs of a key and a name, in the file's order. A tensor holds until the next one.
+
+        What is not in the page cache is read past it.
+        """
+        pairs = list(names)
+        if self._arriving is not None:
+            yield from ((key, self.tensor(name)) for key, name in pairs)
+            return
+        self.check()
+        places = {key: self.tensors[name] for key, name in pairs}
+        wanted = [Wanted(key, place.start, place.num_bytes) for key, place in places.items()]
+        named = dict(pairs)
+        for key, content in read_directly(self._file_number, wanted):
+            place = places[key]
+            if content is None:
+                yield key, self.tensor(named[key])
+                continue
+            is_aligned = content.data_ptr() % place.dtype.itemsize == 0
+            yield key, (content if is_aligned else content.clone()).view(place.dtype).view(place.shape)
 
     def forget_pages(self) -> None:
         """Unmap the pages read: they stay in the page cache, and no longer count as this process's memory."""

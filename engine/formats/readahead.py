@@ -66,7 +66,7 @@ def _pieces(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _bring(file_number: int, start: int, end: int) -> None:
-    if _is_cached(file_number, start, end):
+    if is_cached(file_number, start, end):
         return
     buffer = bytearray(BUFFER_BYTES)
     position = start
@@ -77,7 +77,7 @@ def _bring(file_number: int, start: int, end: int) -> None:
         position += num_bytes
 
 
-def _is_cached(file_number: int, start: int, end: int) -> bool:
+def is_cached(file_number: int, start: int, end: int) -> bool:
     """Return True if samples of the range can be read without disk access.
 
     False where the system does not report it.

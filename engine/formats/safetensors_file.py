@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from engine.errors import BadModelFile
+from engine.formats.arriving_file import ArrivingFile, open_arriving
 from engine.formats.mapped_file import MappedFile, TensorPlace
-from engine.formats.safetensors_header import LENGTH_BYTES, SafetensorsHeader, read_header
+from engine.formats.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, SafetensorsHeader, read_header
 
 EXPECTED = "a complete .safetensors file"
 MAX_SHOWN_LENGTH = 200
@@ -30,14 +31,17 @@ TYPES: Mapping[str, torch.dtype] = {
 
 
 class SafetensorsFile(MappedFile):
-    """An open file.
+    """An open file, or one that is being downloaded, as soon as its header is there.
 
     Raises `BadModelFile` when the file is not whole and well-formed.
     """
 
     def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
+        file, arriving = open_arriving(path)
+        with file:
             size = os.fstat(file.fileno()).st_size
+            if arriving is not None:
+                _wait_for_header(arriving, file.fileno(), size)
             start = read_header(file)
             if len(start.prefix) < LENGTH_BYTES:
                 raise BadModelFile(path.name, f"a file of {size} bytes", EXPECTED)
@@ -47,7 +51,7 @@ class SafetensorsFile(MappedFile):
             if len(start.raw) < start.num_bytes:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
             header = _parse_header(path.name, start)
-            super().__init__(path, file, EXPECTED)
+            super().__init__(path, file, EXPECTED, arriving)
         self.metadata = header.pop("__metadata__", None) or {}
         self.tensors = {
             name: _place(path.name, name, entry, start.num_bytes + LENGTH_BYTES) for name, entry in header.items()
@@ -81,6 +85,13 @@ def write_safetensors(
             if tensor.numel():
                 file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     unfinished.replace(path)
+
+
+def _wait_for_header(arriving: ArrivingFile, file_number: int, size_bytes: int) -> None:
+    """Wait until the header of a file that is being downloaded is there."""
+    arriving.wait_for(0, min(LENGTH_BYTES, size_bytes))
+    num_bytes = int.from_bytes(os.pread(file_number, LENGTH_BYTES, 0), "little")
+    arriving.wait_for(0, min(LENGTH_BYTES + min(num_bytes, MAX_HEADER_BYTES), size_bytes))
 
 
 def _content(first_bytes: bytes) -> str | None:

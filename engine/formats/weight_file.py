@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from engine.formats.arriving_file import find_part
 from engine.formats.gguf_file import GgufFile, is_gguf
 from engine.formats.mapped_file import MappedFile, TensorPlace
 from engine.formats.pickle_file import PickleFile, is_zip
@@ -136,6 +137,8 @@ def _place_of(whole: TensorPlace, part: Part) -> TensorPlace:
 
 def open_weights(path: Path) -> WeightFile:
     """Open a file of weights. Raises `BadModelFile` when the file is not whole, or holds anything but weights."""
+    if path.suffix.lower() in SAFETENSORS_ENDINGS and find_part(path) is not None:
+        return SafetensorsFile(path)
     if is_gguf(path):
         return GgufFile(path)
     return PickleFile(path) if is_pickled(path) else SafetensorsFile(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +61,21 @@ class FileWeights:
         if isinstance(self._file, MappedFile):
             self._file.check()
 
+    @property
+    def is_arriving(self) -> bool:
+        """True while the file is being downloaded."""
+        return isinstance(self._file, MappedFile) and self._file.is_arriving
+
+    def settle(self) -> None:
+        """Wait until the content of the file has been checked (`MappedFile.settle`)."""
+        if isinstance(self._file, MappedFile):
+            self._file.settle()
+
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights in the file's order. Those that are not views are converted one tensor at a time."""
         order = sorted(names, key=lambda name: self._file.tensors[self._names[name]].start)
         block = Block(sum(padded(self._wanted[name].nbytes) for name in order)) if self._copies else None
-        for name, tensor in tensors_of(self._file, {name: self._names[name] for name in order}):
+        for name, tensor in self._tensors(order):
             like = self._wanted[name]
             tensor = tensor.view(like.shape)
             if not self.is_view(name):
@@ -75,6 +85,14 @@ class FileWeights:
             yield name, tensor
         if self._copies and isinstance(self._file, MappedFile):
             self._file.forget_pages()
+
+    def _tensors(self, order: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield tensors of the file in this order. Those that are copied hold until the next one."""
+        names = {name: self._names[name] for name in order}
+        are_copied = self._copies and not self._packed.intersection(order)
+        if are_copied and isinstance(self._file, MappedFile):
+            return self._file.read_once(names.items())
+        return tensors_of(self._file, names)
 
     def view(self, name: str) -> torch.Tensor:
         """Return a weight of which `is_view` is true, not read yet."""
@@ -129,6 +147,16 @@ class JoinedWeights:
         """Raise `BadModelFile` when a file was written to since it was opened."""
         for source in self._sources:
             source.check()
+
+    @property
+    def is_arriving(self) -> bool:
+        """True while one of the files is being downloaded."""
+        return any(source.is_arriving for source in self._sources)
+
+    def settle(self) -> None:
+        """Wait until the contents of the files have been checked (`MappedFile.settle`)."""
+        for source in self._sources:
+            source.settle()
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         for part, by_inner in self._groups(names):

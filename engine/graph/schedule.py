@@ -2,8 +2,9 @@
 
 A node waits for its links' sources, unless their results are known. Among the ready ones the choice is ComfyUI's, since
 clients see it: first an output or async node, then one that feeds an output, then one that feeds such a node, then any;
-within one rank the one that was added first. Ranks are kept up to date as links are added and the ready nodes lie in a
-heap, so the cost of a node grows neither with the graph nor with the number of ready nodes.
+within one rank the one that was added first. A node with a `lateness` runs after all that have less of it. Ranks are
+kept up to date as links are added and the ready nodes lie in a heap, so the cost of a node grows neither with the graph
+nor with the number of ready nodes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class _Entry:
     id: str
     index: int
     rank: int
+    lateness: int
     is_output: bool
     feeds_output: bool = False
     waits_for: int = 0
@@ -44,14 +46,16 @@ class Schedule:
         node: Callable[[str], Node],
         find_rules: Callable[[Node], NodeRules],
         is_known: Callable[[str], bool],
+        lateness: Callable[[Node], int] = lambda node: 0,
     ) -> None:
         self._node = node
+        self._lateness = lateness
         self._find_rules = find_rules
         self._is_known = is_known
         self._pending: dict[str, _Entry] = {}
         self._feeds: dict[str, dict[str, None]] = {}
         self._fed_by: dict[str, list[str]] = {}
-        self._ready: list[tuple[int, int, str]] = []
+        self._ready: list[tuple[int, int, int, str]] = []
         self._added = 0
         self._outside = 0
 
@@ -84,7 +88,7 @@ class Schedule:
             node = self._node(node_id)
             rules = self._find_rules(node)
             rank = FIRST if rules.is_output or rules.is_async else ANY
-            self._pending[node_id] = _Entry(node_id, self._added, rank, rules.is_output)
+            self._pending[node_id] = _Entry(node_id, self._added, rank, self._lateness(node), rules.is_output)
             self._feeds[node_id] = {}
             self._fed_by[node_id] = []
             self._added += 1
@@ -119,7 +123,7 @@ class Schedule:
     def next(self) -> str | None:
         """Take the node that should run now; None when none is ready. `finish` it or `put_back`."""
         while self._ready:
-            rank, _, node_id = heapq.heappop(self._ready)
+            _, rank, _, node_id = heapq.heappop(self._ready)
             entry = self._pending.get(node_id)
             if entry is not None and entry.waits_for == 0 and entry.rank == rank and not entry.is_held:
                 entry.is_held = True
@@ -208,4 +212,4 @@ class Schedule:
 
     def _offer(self, entry: _Entry) -> None:
         if entry.waits_for == 0 and not entry.is_held:
-            heapq.heappush(self._ready, (entry.rank, entry.index, entry.id))
+            heapq.heappush(self._ready, (entry.lateness, entry.rank, entry.index, entry.id))

@@ -28,8 +28,8 @@ class Unhashable(Exception):
 
 # Values that are read or put together, and computed with by later nodes alone.
 SOURCE_TYPES = frozenset({
-    "MODEL", "CLIP", "VAE", "CONTROL_NET", "CLIP_VISION", "STYLE_MODEL", "UPSCALE_MODEL", "GLIGEN", "SAMPLER", "SIGMAS",
-    "NOISE", "INT", "FLOAT", "STRING", "BOOLEAN",
+    "MODEL", "CLIP", "VAE", "CONTROL_NET", "CLIP_VISION", "STYLE_MODEL", "UPSCALE_MODEL", "GLIGEN", "AUDIO_ENCODER",
+    "SAMPLER", "SIGMAS", "NOISE", "INT", "FLOAT", "STRING", "BOOLEAN",
 })  # fmt: skip
 
 

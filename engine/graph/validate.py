@@ -86,10 +86,14 @@ class Findings:
 
 
 def check_prompt(
-    data: object, find_rules: FindRules, targets: Collection[str] | None = None, limits: GraphLimits = DEFAULT_LIMITS
+    data: object,
+    find_rules: FindRules,
+    targets: Collection[str] | None = None,
+    limits: GraphLimits = DEFAULT_LIMITS,
+    excuses: Excuses = never,
 ) -> CheckedPrompt:
-    """Find all problems; raise `PromptRejected` when nothing of the prompt can run."""
-    findings = find_problems(data, find_rules, targets, limits)
+    """Find all problems; raise `PromptRejected` when nothing of the prompt can run. `excuses` as in `find_problems`."""
+    findings = find_problems(data, find_rules, targets, limits, excuses)
     if findings.has_unknown_class:  # ComfyUI stops there
         raise PromptRejected(findings.problems[0])
     if findings.problems:

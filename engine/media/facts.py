@@ -1,7 +1,7 @@
-"""Size, frames and duration of videos and sounds, and a video's first frame: `python -m engine media-facts FILE…`.
+"""Size, frames, duration and rates of videos and sounds, and a first frame: `python -m engine media-facts FILE…`.
 
-A process of its own, so that whoever asks does not read media itself. The number of frames is the container's, else
-that of the packets; nothing but a first frame is decoded.
+A process of its own, so that whoever asks does not read media itself. The number of frames and the duration are the
+container's, else those of the packets; nothing but a first frame is decoded.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from engine.media.opened import BadMedia, opened_for_reading
 
@@ -21,22 +22,40 @@ Facts = dict[str, int | float]
 
 
 def media_facts(path: Path) -> Facts:
-    """Return `width` and `height` in pixels, `frames`, `fps` and `duration_seconds` of a file, as far as it has them.
+    """Return `width` and `height` in pixels, `frames`, `fps`, `duration_seconds`, `sample_rate` in Hz and `channels`.
 
-    Raises BadMedia.
+    A file has those that fit its streams. Raises BadMedia.
     """
     facts: Facts = {}
     with opened_for_reading(path) as container:
         video = next(iter(container.streams.video), None)
+        audio = next(iter(container.streams.audio), None)
         if video is not None:
             rate = Fraction(video.average_rate or 0)
             frames = video.frames or sum(1 for packet in container.demux(video) if packet.size)
             facts = {"width": int(video.width), "height": int(video.height), "frames": int(frames)}
             if rate:
                 facts |= {"fps": round(float(rate), 3), "duration_seconds": round(float(frames / rate), 3)}
-        if "duration_seconds" not in facts and container.duration:
-            facts["duration_seconds"] = round(container.duration / MICROSECONDS, 3)
+        declared = (container.duration or 0) / MICROSECONDS
+        if declared > facts.get("duration_seconds", 0.0) + _frame_seconds(
+            facts
+        ):  # a longer sound, or a frame that stays
+            facts["duration_seconds"] = round(declared, 3)
+        if audio is not None:
+            facts |= {"sample_rate": int(audio.rate), "channels": int(audio.channels)}
+            if "duration_seconds" not in facts:
+                facts["duration_seconds"] = round(_seconds_of_packets(container, audio), 3)
     return facts
+
+
+def _frame_seconds(facts: Facts) -> float:
+    return 1 / facts["fps"] if "fps" in facts else 0.0
+
+
+def _seconds_of_packets(container: Any, stream: Any) -> float:
+    """Return the duration of a stream in a container that does not declare one, by its packets."""
+    units = sum(packet.duration or 0 for packet in container.demux(stream))
+    return float(units * stream.time_base)
 
 
 def write_first_frame(path: Path, target: Path) -> None:

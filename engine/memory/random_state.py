@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 
@@ -18,6 +21,13 @@ def save_random_state(device: torch.device) -> Callable[[], None]:
             torch.cuda.set_rng_state(on_cuda, device)
 
     return restore
+
+
+def reseed() -> None:
+    """Seed the generators of torch, numpy and Python anew: processes that were copied have equal ones otherwise."""
+    torch.seed()  # of every device
+    np.random.seed(int.from_bytes(os.urandom(4), "little"))
+    random.seed()
 
 
 class RandomState:

@@ -11,6 +11,7 @@ from engine.families import registry
 from engine.nodes.base import NodeClass
 from engine.nodes.library.basic import arithmetic, logic, primitives, strings
 from engine.nodes.library.conditioning import (
+    audio_encoder,
     clip_vision,
     conditioning,
     conditioning_properties,
@@ -48,7 +49,7 @@ from engine.nodes.library.latent import (
     latents,
     tiled_vae,
 )
-from engine.nodes.library.media import audio, audio_editing, load_3d, preview_3d, video
+from engine.nodes.library.media import audio, audio_editing, load_3d, meshes, preview_3d, video
 from engine.nodes.library.model import (
     compilation,
     four_bit_loaders,
@@ -88,6 +89,7 @@ TOPICS = (
     controlnet,
     gligen,
     clip_vision,
+    audio_encoder,
     conditioning,
     conditioning_properties,
     latent_geometry,
@@ -137,6 +139,7 @@ TOPICS = (
     audio_latents,
     preview_3d,
     load_3d,
+    meshes,
     image_sets,
     trained_lora,
     compilation,

@@ -14,10 +14,12 @@ import torch
 
 from engine.diffusion.sample import Guider, Sampler
 from engine.nodes.base import Hidden, Socket, Streams
+from engine.values.audio_encoder import AudioEncoder, AudioEncoderOutput
 from engine.values.clip import Clip
 from engine.values.frame_stream import FrameStream
 from engine.values.model import Model
 from engine.values.module_patcher import ModulePatcher
+from engine.values.shape_vae import Mesh, Voxel
 from engine.values.svg import Svg
 from engine.values.vae import Vae
 from engine.values.video import Audio, VideoInput
@@ -101,6 +103,10 @@ MODEL_PATCH = Annotated[Any, Socket("MODEL_PATCH")]
 GLIGEN = Annotated[Any, Socket("GLIGEN")]
 SVG = Annotated[Svg, Socket("SVG")]
 AUDIO = Annotated[Audio, Socket("AUDIO")]
+AUDIO_ENCODER = Annotated[AudioEncoder, Socket("AUDIO_ENCODER")]
+AUDIO_ENCODER_OUTPUT = Annotated[AudioEncoderOutput, Socket("AUDIO_ENCODER_OUTPUT")]
+VOXEL = Annotated[Voxel, Socket("VOXEL")]
+MESH = Annotated[Mesh, Socket("MESH")]
 VIDEO = Annotated[VideoInput, Socket("VIDEO")]
 
 # Sockets that carry a widget's value, for inputs without a widget of their own and for outputs.

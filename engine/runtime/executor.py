@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from engine.cancel import CancelToken
 from engine.errors import EngineError, Interrupted, NodeFailed, OutOfMemory
 from engine.events import (
+    EncodedPreview,
     Event,
     MemoryRelieved,
     NodeBlocked,
@@ -38,6 +39,7 @@ from engine.events import (
     RunStarted,
     RunSucceeded,
 )
+from engine.graph.arriving import arriving_files, lateness
 from engine.graph.dynamic_inputs import nested
 from engine.graph.dynamic_prompt import DynamicPrompt
 from engine.graph.prompt import Node, is_link
@@ -114,7 +116,7 @@ class RunServices:
     file_is_there: Callable[[Mapping[str, Any]], bool]
     begin_node: Callable[[str, str], None] = lambda node_id, class_type: None
     taken_by_node: Callable[[], Sequence[ReliefTaken]] = tuple
-    make_preview: Callable[[Any, Any], tuple[bytes, str] | None] = lambda preview, latent_format: None
+    make_preview: Callable[[Any, Any], EncodedPreview | None] = lambda preview, latent_format: None
     alone: Callable[[Callable[[], bool]], AbstractContextManager[bool]] = no_company
     embed_metadata: bool = True
 
@@ -190,7 +192,10 @@ class _Run:
             services.signatures,
         )
         self.prompt = self.graph.prompt
-        self.schedule = Schedule(self.prompt.node, self.graph.rules_of, self.graph.is_known)
+        arriving = arriving_files(request.extra_data)
+        self.schedule = Schedule(
+            self.prompt.node, self.graph.rules_of, self.graph.is_known, lambda node: lateness(node, arriving)
+        )
         self.executed: list[str] = []
         self.shown: dict[str, Mapping[str, Any]] = {}
         self.expansions: dict[str, list[Returned]] = {}

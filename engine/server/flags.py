@@ -25,7 +25,7 @@ from engine.settings import (
     PreviewMethod,
     VramChoice,
 )
-from names.concurrency import MAX_CONCURRENT_RUNS
+from names.concurrency import AUTO, AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
 from names.tuning import read_choice
 
 Group = argparse._ArgumentGroup
@@ -215,7 +215,7 @@ def _add_limit_flags(group: Group) -> None:
     )
     group.add_argument(
         "--max-concurrent-runs", type=_runs, default=1, metavar="N",
-        help="prompts that run at the same time and share the steps of their sampling",
+        help="prompts that run at the same time and share the steps of their sampling; auto: measured",
     )  # fmt: skip
     group.add_argument(
         "--checkpoint-directory", type=Path, default=None, metavar="FOLDER",
@@ -327,6 +327,10 @@ def _add_picture_flags(group: Group) -> None:
         help=f"previews of unfinished pictures: {', '.join(get_args(PreviewMethod))}",
     )  # fmt: skip
     group.add_argument("--preview-size", type=_at_least(1), default=512, metavar="PX", help="longest side of a preview")
+    group.add_argument(
+        "--animated-previews", action="store_true",
+        help="previews of videos have all latent frames, as animated WebP, for clients that read preview metadata",
+    )  # fmt: skip
 
 
 def _add_front_end_flags(group: Group) -> None:
@@ -378,13 +382,15 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         ),
         embed_metadata=not given.disable_metadata,
         max_upload_mb=given.max_upload_size,
-        max_concurrent_runs=given.max_concurrent_runs,
+        max_concurrent_runs=given.max_concurrent_runs or AUTO_CONCURRENT_RUNS,
+        chooses_runs=given.max_concurrent_runs is None,
         max_prompt_nodes=given.max_prompt_nodes,
         max_prompt_links=given.max_prompt_links,
         max_prompt_bytes=given.max_prompt_bytes,
         max_input_pixels=given.max_input_pixels,
         preview_method=given.preview_method,
         preview_size_px=given.preview_size,
+        animated_previews=given.animated_previews,
         front_end=given.front_end or given.front_end_root is not None,
         front_end_root=given.front_end_root,
         user_directory=given.user_directory,
@@ -418,10 +424,13 @@ def _tuning(text: str) -> tuple[str, ...] | None:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _runs(text: str) -> int:
+def _runs(text: str) -> int | None:
+    """Return a number of runs, None for `auto`."""
+    if text == AUTO:
+        return None
     number = int(text)
     if not 1 <= number <= MAX_CONCURRENT_RUNS:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MAX_CONCURRENT_RUNS}")
+        raise argparse.ArgumentTypeError(f"{text} is neither auto nor between 1 and {MAX_CONCURRENT_RUNS}")
     return number
 
 

@@ -125,7 +125,10 @@ def node_progress(prompt_id: str, node: NodeRef, state: str, value: float, maxim
 
 
 def preview(event: PreviewMade, *, with_metadata: bool) -> bytes:
-    """Encode a preview as binary message: ComfyUI's older form (type 1), or the one that names its node (type 4)."""
+    """Encode a preview as binary message: ComfyUI's older form (type 1), or the one that names its node (type 4).
+
+    The older form has no number for WebP, so an animation goes out in the other one alone.
+    """
     if not with_metadata:
         return struct.pack(">II", PREVIEW_IMAGE, IMAGE_FORMATS[event.media_type]) + event.image
     metadata = {
@@ -134,10 +137,11 @@ def preview(event: PreviewMade, *, with_metadata: bool) -> bytes:
         "display_node_id": event.node.display_node_id,
         "parent_node_id": event.node.parent_node_id,
         "real_node_id": event.node.real_node_id,
-        "image_type": event.media_type,
+        "image_type": "image/webp" if event.animation else event.media_type,
     }
     encoded = json.dumps(metadata).encode()
-    return struct.pack(">II", PREVIEW_IMAGE_WITH_METADATA, len(encoded)) + encoded + event.image
+    head = struct.pack(">II", PREVIEW_IMAGE_WITH_METADATA, len(encoded))
+    return head + encoded + (event.animation or event.image)
 
 
 def text(event: NodeText) -> bytes:

@@ -10,6 +10,7 @@ import uuid
 from aiohttp import web
 
 from engine.errors import Problem, PromptRejected
+from engine.graph.arriving import arriving_files
 from engine.server import messages
 from engine.server.queue import QueuedPrompt
 from engine.server.requests import (
@@ -42,7 +43,7 @@ async def post_prompt(request: web.Request) -> web.Response:
     extra_data, targets = read_extra_data(body), read_targets(body)
     engine = await parts.start.engine()
     try:
-        checked = await asyncio.to_thread(engine.check, body["prompt"], targets)
+        checked = await asyncio.to_thread(engine.check, body["prompt"], targets, arriving_files(extra_data))
     except PromptRejected as rejected:
         log.info("prompt %s refused: %s", prompt_id, rejected)
         return web.json_response(rejected.as_json(), status=400)

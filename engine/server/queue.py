@@ -42,10 +42,16 @@ class PromptQueue:
 
     def __init__(self, at_once: int = 1) -> None:
         self.at_once = at_once
+        self._most_at_once = at_once  # so far
         self._heap: list[tuple[float, int, QueuedPrompt]] = []
         self._arrivals = 0
         self._running: list[QueuedPrompt] = []  # in the order in which they began
         self._saving: set[str] = set()  # ids of those that only save
+
+    def allow(self, at_once: int) -> None:
+        """Run so many prompts at a time from now on. Those that run go on."""
+        self.at_once = at_once
+        self._most_at_once = max(self._most_at_once, at_once)
 
     @property
     def running(self) -> QueuedPrompt | None:
@@ -111,4 +117,4 @@ class PromptQueue:
             assert self._heap[(index - 1) // 2][:2] <= self._heap[index][:2]
         assert all(item is not running for _, _, item in self._heap for running in self._running)
         assert self._saving <= {item.prompt_id for item in self._running}
-        assert len(self._running) <= self.at_once + min(len(self._saving), self.at_once)
+        assert len(self._running) <= self._most_at_once + min(len(self._saving), self._most_at_once)

@@ -30,6 +30,7 @@ async def post_tuning(request: web.Request) -> web.Response:
         return web.json_response({"error": str(error)}, status=400)
     except (BadModelFile, OutOfMemory, DeviceLost) as error:
         return web.json_response({"error": str(error), "code": error.code}, status=500)
+    services(request).queue.allow(engine.runs_at_once)
     return web.json_response(outcome)
 
 
@@ -41,6 +42,7 @@ async def put_tuning(request: web.Request) -> web.Response:
         engine.adopt_tuning(body)
     except ValueError as error:
         return web.json_response({"error": str(error)}, status=400)
+    services(request).queue.allow(engine.runs_at_once)
     return web.json_response({})
 
 

@@ -124,6 +124,30 @@ def _no_needs() -> dict[str, object]:
     return {"models": [], "missing_nodes": []}
 
 
+async def post_memory_plan(request: web.Request) -> web.Response:
+    """Send which weights the stages of `prompt` bring to the device, and who leaves for them; nothing is loaded.
+
+    `vram_bytes` is the size of another card. `missing` gives `size_bytes` and `family` of files that are not there, by
+    `folder/name`, `pixels` those that a node works on at once, by its id.
+    """
+    body = await read_object(request)
+    total, missing, pixels = body.get("vram_bytes"), body.get("missing") or {}, body.get("pixels") or {}
+    if total is not None and not (isinstance(total, int) and total > 0):
+        return problem_response(Problem("invalid_vram_bytes", "vram_bytes is not a positive whole number", "", {}))
+    if not isinstance(missing, dict) or not isinstance(pixels, dict):
+        return problem_response(Problem("invalid_sizes", "missing and pixels are not objects", "", {}))
+    files = {str(place): item for place, item in missing.items() if isinstance(item, dict)}
+    areas = {str(node_id): item for node_id, item in pixels.items() if isinstance(item, int) and item > 0}
+    engine = await services(request).start.engine()
+    try:
+        plan = await asyncio.to_thread(
+            engine.memory_plan, body.get("prompt"), total_bytes=total, missing=files, pixels=areas
+        )
+    except PromptRejected as rejected:
+        return web.json_response(rejected.as_json(), status=400)
+    return web.json_response(plan.as_json())
+
+
 async def get_heartbeat(request: web.Request) -> web.Response:
     """Answer while the event loop turns, with a counter that moves with the GPU thread.
 
@@ -164,5 +188,6 @@ ROUTES = (
     web.get("/api/v1/history/{prompt_id}", get_history_entry),
     web.delete("/api/v1/history/{prompt_id}", delete_history_entry),
     web.post("/api/v1/workflow", post_workflow),
+    web.post("/api/v1/memory_plan", post_memory_plan),
     web.get("/api/v1/heartbeat", get_heartbeat),
 )

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from engine.formats.arriving_file import find_part
+
 WEIGHT_ENDINGS = (".ckpt", ".pt", ".pt2", ".bin", ".pth", ".safetensors", ".pkl", ".sft")
 
 # Kind -> its folders below `models/`. The first is the one new files go to.
@@ -156,6 +158,14 @@ class ModelFolders:
         for root in self.roots(kind):
             path = Path(os.path.normpath(root / name))
             if path.is_relative_to(root) and path.is_file():
+                return path
+        return None
+
+    def arriving_path(self, kind: str, name: str) -> Path | None:
+        """Return the path that a file will have whose download is under way, or None."""
+        for root in self.roots(kind):
+            path = Path(os.path.normpath(root / name))
+            if path.is_relative_to(root) and find_part(path) is not None:
                 return path
         return None
 

@@ -27,6 +27,7 @@ from engine.checkpoints.load import (
     unet_of,
     vision_prefix,
 )
+from engine.checkpoints.load_audio_encoder import load_audio_encoder
 from engine.checkpoints.load_clip_vision import load_clip_vision
 from engine.checkpoints.load_control_lora import is_control_lora
 from engine.checkpoints.load_controlnet import load_controlnet, steering_kind
@@ -42,6 +43,7 @@ from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, TokenizerParts
+from engine.formats.arriving_file import stat_of
 from engine.formats.mapped_file import MappedFile
 from engine.formats.weight_file import WeightFile, all_tensors, open_weights
 from engine.formats.weight_source import source_of
@@ -49,6 +51,7 @@ from engine.store.folders import ModelFolders
 from engine.store.recent_models import RecentModels
 from engine.text.clip_encoding import TextEncoderSet
 from engine.text.clip_tokens import BytePairs, TokenizerSet
+from engine.values.audio_encoder import AudioEncoder
 from engine.values.clip import Clip
 from engine.values.clip_vision import ClipVision, StyleModel
 from engine.values.control_lora import ControlLora
@@ -130,9 +133,12 @@ class ModelStore:
             with self._reading(file):
                 loaded = load_checkpoint(path, self._types)
                 networks = (self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae)
-            found = {part: item for part, item in zip(CHECKPOINT_PARTS, networks, strict=True) if item is not None}
-            parts = self._parts[file] = tuple(found)
-            handles = self._take(file, parts, tuple(found.values()))
+                found = {part: item for part, item in zip(CHECKPOINT_PARTS, networks, strict=True) if item is not None}
+                parts = tuple(found)
+                handles = self._kept_handles(path, parts, tuple(found.values()))
+            file = _state_of(path)
+            self._parts[file] = parts
+            self._register(file, parts, handles)
         by_part = dict(zip(parts, handles, strict=True))
         unet, clip, vae = (by_part.get(part) for part in CHECKPOINT_PARTS)
         assert unet is not None
@@ -210,9 +216,8 @@ class ModelStore:
         """Load the text encoders of one model from files that hold one each."""
         first, *others = paths = [self.path_of("text_encoders", name) for name in names]
         label = "clip on the CPU" if on_cpu else "clip"
-        part = (label, text_type, *(_state_of(path) for path in others))
-        handle = self._one(first, part, lambda: load_text_encoders(paths, self._types, text_type), on_cpu=on_cpu)
-        return self._clip(handle)
+        part, load = (label, text_type), lambda: load_text_encoders(paths, self._types, text_type)
+        return self._clip(self._one(first, part, load, beside=others, on_cpu=on_cpu))
 
     def _clip(self, handle: WeightHandle) -> Clip:
         """Return a CLIP value with the tokenizers of its text encoders."""
@@ -252,7 +257,7 @@ class ModelStore:
         def load() -> torch.nn.Module:
             return load_tiny_autoencoder(encoder, decoder, latent_format, types.vae, to=types.to)
 
-        return vae_of(self._one(decoder, ("vae", name, _state_of(encoder)), load))
+        return vae_of(self._one(decoder, ("vae", name), load, beside=[encoder]))
 
     def controlnet(self, name: str) -> ControlNet | T2IAdapter:
         path = self.path_of("controlnet", name)
@@ -296,6 +301,13 @@ class ModelStore:
         types = self._types
         return ClipVision(self._one(path, "clip vision", lambda: load_clip_vision(path, types.vision, to=types.to)))
 
+    def audio_encoder(self, name: str) -> AudioEncoder:
+        path = self.path_of("audio_encoders", name)
+        types = self._types
+        return AudioEncoder(
+            self._one(path, "audio encoder", lambda: load_audio_encoder(path, types.vision, to=types.to))
+        )
+
     def photomaker(self, name: str) -> PhotoMakerEncoder:
         path = self.path_of("photomaker", name)
         types = self._types
@@ -321,8 +333,8 @@ class ModelStore:
         unet = self._one(paths.unet, "diffusers unet", lambda: self._unet(paths.unet, self._types))
         family: ModelFamily = cast(Denoiser, unet.module).model_config.family
         texts, text_type = paths.text_encoders, next(iter(family.comfyui.text_types), DEFAULT_TEXT_TYPE)
-        part = ("clip", text_type, *(_state_of(path) for path in texts[1:]))
-        clip = self._one(texts[0], part, lambda: load_text_encoders(texts, self._types, text_type))
+        part = ("clip", text_type)
+        clip = self._one(texts[0], part, lambda: load_text_encoders(texts, self._types, text_type), beside=texts[1:])
         vae = self._one(paths.vae, "vae", lambda: load_vae(paths.vae, self._types))
         return Model(unet), self._clip(clip), vae_of(vae)
 
@@ -401,19 +413,37 @@ class ModelStore:
         return load_controlnet(path, self._types, base_weight)
 
     def path_of(self, kind: str, name: str) -> Path:
-        """Return the path of a file. Raises `BadModelFile` when no folder of its kind has it."""
-        path = self._folders.path(kind, name)
+        """Return the path of a file, also of one that is being downloaded.
+
+        Raises `BadModelFile` when no folder of its kind has it.
+        """
+        path = self._folders.path(kind, name) or self._folders.arriving_path(kind, name)
         if path is None:
             raise BadModelFile(name, f"no such file among the {kind}", "one of the names the node offers")
         return path
 
-    def _one(self, path: Path, part: Any, load: Callable[[], torch.nn.Module], *, on_cpu: bool = False) -> WeightHandle:
-        file = _state_of(path)
-        handles = self._known(file, (part,))
+    def _one(
+        self,
+        path: Path,
+        part: Any,
+        load: Callable[[], torch.nn.Module],
+        *,
+        beside: Sequence[Path] = (),
+        on_cpu: bool = False,
+    ) -> WeightHandle:
+        """Return the network of a file and of those `beside` it. `part` names it among what the file has."""
+
+        def key() -> tuple[FileState, Any]:
+            own = part if isinstance(part, tuple) else (part,)
+            return _state_of(path), (*own, *map(_state_of, beside)) if beside else part
+
+        file, full_part = key()
+        handles = self._known(file, (full_part,))
         if handles is None:
             with self._reading(file):
-                network = load()
-            handles = self._take(file, (part,), (network,), on_cpu=on_cpu)
+                handles = self._kept_handles(path, (full_part,), (load(),), on_cpu=on_cpu)
+            file, full_part = key()
+            self._register(file, (full_part,), handles)
         return handles[0]
 
     @contextmanager
@@ -436,21 +466,34 @@ class ModelStore:
         self._recent.use((file, parts))
         return found
 
-    def _take(
-        self, file: FileState, parts: tuple[Any, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
+    def _kept_handles(
+        self, path: Path, parts: tuple[Any, ...], networks: tuple[torch.nn.Module, ...], *, on_cpu: bool = False
     ) -> list[WeightHandle]:
+        """Put the networks of a file into the pool; those that are being downloaded come to their device with it.
+
+        Raises DownloadEnded where their download fails.
+        """
         handles = []
-        sources = [source_of(network) for network in networks]
-        for part, network, source in zip(parts, networks, sources, strict=True):
+        for part, network in zip(parts, networks, strict=True):
             label = part if isinstance(part, str) else part[0]
-            role = ROLES.get(label, "other")
-            name = f"{Path(file.path).name} {label}"
+            name, role, source = f"{path.name} {label}", ROLES.get(label, "other"), source_of(network)
             handle = self._keep(name, network, role=role, on_cpu=on_cpu, source=source)
-            self._handles[file, part] = handle
+            if source is not None and source.is_arriving:
+                with handle.in_use():
+                    pass
             handles.append(handle)
-        if None not in sources:  # what cannot be read again would not leave RAM
-            self._recent.note((file, parts), handles)
+        for network in networks:
+            source = source_of(network)
+            if source is not None:
+                source.settle()
         return handles
+
+    def _register(self, file: FileState, parts: tuple[Any, ...], handles: list[WeightHandle]) -> None:
+        """Find these handles again by their file, as long as they are held."""
+        for part, handle in zip(parts, handles, strict=True):
+            self._handles[file, part] = handle
+        if all(source_of(handle.module) is not None for handle in handles):  # what cannot be read again stays in RAM
+            self._recent.note((file, parts), handles)
 
 
 # What can be read before a prompt names it: the folder's kind -> the values of a file of it.
@@ -511,8 +554,11 @@ def _unet_config(config: Any) -> dict[str, Any]:
 
 
 def _state_of(path: Path) -> FileState:
-    """Return the state of a file. Call it before opening the file, so that a change meanwhile is detected."""
-    state = path.stat()
+    """Return the state of a file. Call it before opening the file, so that a change meanwhile is detected.
+
+    That of a file which is being downloaded changes until its content has been checked.
+    """
+    state = stat_of(path)
     return FileState(str(path), state.st_mtime_ns, state.st_size)
 
 
@@ -528,5 +574,5 @@ def _has_changed(file: FileState) -> bool:
 ROLES: Mapping[str, str] = {
     "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
     "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
-    "photomaker": "vision",
+    "photomaker": "vision", "audio encoder": "vision",
 }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Protocol
 from engine.tuning.outcome import Choice, Figure
 from engine.tuning.quality import Quality
 
+CERTAIN = "used wherever it fits: it only leaves out work"
 LEAST_GAIN = 1.03  # less than this is noise, and not worth a departure from the plain path
 
 Names = tuple[str, ...]
@@ -23,6 +24,8 @@ class Candidate(Protocol):
     def quality(self) -> Quality: ...
     @property
     def conflicts(self) -> frozenset[str]: ...
+    @property
+    def is_certain(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ def _try(candidate: Candidate, base: Choice, measure: Measure, reason: str | Non
         reason = f"does not go with {opposed}, which was chosen"
     if reason is not None:
         return Figure(name, quality, False, reason), base
+    if candidate.is_certain:
+        return Figure(name, quality, True, CERTAIN), Choice((*base.names, name), base.it_per_s, base.error)
     found = measure((*base.names, name), base.names)
     if found.failure is not None:
         return Figure(name, quality, False, found.failure), base

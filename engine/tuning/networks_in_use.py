@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from engine.tuning.strategy import SamplingUse, Strategy, Undo
+from torch import nn
+
+from engine.tuning.strategy import SamplingUse, Strategy, Undo, has_own_forward
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +21,13 @@ class _Changed:
     names: tuple[str, ...] = ()  # those of them that are in force
     num_uses: int = 0
     undos: list[Undo] = field(default_factory=list)
+    forwards: dict[nn.Module, object] = field(default_factory=dict)  # those that strategies gave to modules
 
     def undo(self) -> None:
         while self.undos:
             self.undos.pop()()
         self.names = ()
+        self.forwards.clear()
 
 
 class NetworksInUse:
@@ -40,6 +44,23 @@ class NetworksInUse:
     def check_integrity(self) -> None:
         """Raise AssertionError while a network is changed. For when nothing samples."""
         assert not self._changed, [entry.names for entry in self._changed.values()]
+
+    @contextmanager
+    def plain(self, use: SamplingUse) -> Iterator[None]:
+        """Take the changes off a network while the context is open, so that a run that joins sees it as the first did.
+
+        Nothing may be evaluated meanwhile.
+        """
+        with self._lock:
+            entry = self._changed.get(id(use.denoiser))
+            forwards = {} if entry is None else entry.forwards
+            for module in forwards:
+                del module.__dict__["forward"]
+            try:
+                yield
+            finally:
+                for module, forward in forwards.items():
+                    module.__dict__["forward"] = forward
 
     @contextmanager
     def changed(self, use: SamplingUse, strategies: Sequence[Strategy]) -> Iterator[tuple[str, ...]]:
@@ -66,6 +87,7 @@ class NetworksInUse:
 def _apply(use: SamplingUse, strategies: Sequence[Strategy]) -> _Changed:
     """Apply strategies in their order; without the ones before it, a failing one leaves the network as it was."""
     entry = _Changed(tuple(strategy.name for strategy in strategies))
+    replaced = {module for module in use.network.modules() if has_own_forward(module)} if strategies else set()
     for strategy in strategies:
         reason = strategy.unfit(use)  # of one that was fit before the others changed the network
         if reason is not None:
@@ -77,4 +99,10 @@ def _apply(use: SamplingUse, strategies: Sequence[Strategy]) -> _Changed:
             entry.undo()
             raise
         entry.names = (*entry.names, strategy.name)
+    if entry.names:
+        entry.forwards = {
+            module: module.__dict__["forward"]
+            for module in use.network.modules()
+            if has_own_forward(module) and module not in replaced
+        }
     return entry

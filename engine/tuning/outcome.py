@@ -48,6 +48,7 @@ class Outcome:
     """Outcome for one kind of network on one machine.
 
     `machine` identifies the device and the versions, `network` the class of the network, `workload` what was sampled.
+    `concurrent_runs` is how many runs are fastest at a time, None where it was not measured.
     """
 
     machine: Mapping[str, str]
@@ -57,6 +58,7 @@ class Outcome:
     figures: tuple[Figure, ...]
     choices: Mapping[Quality, Choice]
     seconds: float = 0.0
+    concurrent_runs: int | None = None
     version: int = field(default=VERSION)
 
     def choice(self, quality: Quality) -> Choice:
@@ -78,7 +80,8 @@ def read_outcome(body: Fields) -> Outcome:
         }
         machine = {str(key): str(value) for key, value in body["machine"].items()}
         workload, plain = dict(body["workload"]), body["plain_it_per_s"]
-        return Outcome(machine, str(body["network"]), workload, plain, figures, choices, float(body["seconds"]))
+        runs = None if body.get("concurrent_runs") is None else int(body["concurrent_runs"])
+        return Outcome(machine, str(body["network"]), workload, plain, figures, choices, float(body["seconds"]), runs)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"outcome: not complete; {type(error).__name__}: {error}") from None
 

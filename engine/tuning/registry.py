@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine.tuning.strategies.attention_kernels import AttentionKernels
 from engine.tuning.strategies.channels_last import ChannelsLast
 from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
 from engine.tuning.strategies.cuda_graph import CudaGraph
 from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
+from engine.tuning.strategies.fused_geglu import FusedGeglu
 from engine.tuning.strategies.fused_qkv import FusedQkv
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.host_sigmas import HostSigmas
@@ -17,6 +19,7 @@ from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
 from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm
 from engine.tuning.strategies.prompt_cache import PromptCache
 from engine.tuning.strategies.threads import Threads
+from engine.tuning.strategies.zero_blocks import ZeroBlocks
 from engine.tuning.strategy import Strategy
 from names.tuning import STRATEGIES
 
@@ -24,11 +27,14 @@ from names.tuning import STRATEGIES
 def make_strategies(folder: Path | None = None) -> Mapping[str, Strategy]:
     """Make one of each strategy, by name. `folder` keeps compiled code from one process to the next."""
     made: list[Strategy] = [
+        ZeroBlocks(),
         CudaGraph(),
         PromptCache(),
         Threads(),
         ChannelsLast(),
         FusedQkv(),
+        FusedGeglu(),
+        AttentionKernels(),
         JoinedEmbeddings(),
         HostSigmas(),
         NhwcGroupNorm(),

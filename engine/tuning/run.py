@@ -71,7 +71,8 @@ class TunedRun:
         """Apply the chosen strategies to a network while the context is open."""
         use = SamplingUse(patcher, network, options)
         choice = self._choice(network)
-        own = self._fitting(use, choice, changes_denoiser)
+        with self._networks.plain(use):
+            own = self._fitting(use, choice, changes_denoiser)
         with self._networks.changed(use, own) as names:
             self.usage.add(names, choice.error)
             yield
@@ -81,7 +82,8 @@ class TunedRun:
         """Apply the chosen strategies of VAEs to one while the context is open."""
         use = SamplingUse(patcher, network, {})
         choice = self._chosen("")
-        own = self._fitting(use, choice, changes_vae)
+        with self._networks.plain(use):
+            own = self._fitting(use, choice, changes_vae)
         with self._networks.changed(use, own) as names:
             self.usage.add(names, choice.error)
             yield
@@ -97,7 +99,7 @@ class TunedRun:
             reason = strategy.unfit(use)
             if reason is None:
                 fitting.append(strategy)
-            else:
+            elif not strategy.is_certain:  # which most networks have no use for
                 self.usage.skip(strategy.name, reason)
         return fitting
 
@@ -114,9 +116,9 @@ def gives_options(strategy: Strategy) -> bool:
 
 def changes_denoiser(strategy: Strategy) -> bool:
     """Return True for a strategy that changes a denoiser's network; options are set before it is asked."""
-    return strategy.target == "denoiser" and type(strategy).apply is not Strategy.apply
+    return strategy.target in ("denoiser", "any") and type(strategy).apply is not Strategy.apply
 
 
 def changes_vae(strategy: Strategy) -> bool:
     """Return True for a strategy that changes a VAE."""
-    return strategy.target == "vae"
+    return strategy.target in ("vae", "any")

@@ -53,7 +53,8 @@ class SamplingUse:
 
     @property
     def network(self) -> nn.Module:
-        network: nn.Module = self.denoiser.diffusion_model
+        """The denoiser's network, or the VAE itself."""
+        network: nn.Module = getattr(self.denoiser, "diffusion_model", self.denoiser)
         return network
 
     @property
@@ -66,8 +67,9 @@ class Strategy:
     """Base of the strategies. Those that only add options of a run override `options`, the others `apply`.
 
     `quality` is the closest one for which it may be used. With `is_size_sensitive` a measurement with a small network
-    says nothing about a large one. One that `is_opt_in` is measured only where the setting names it. `target` is the
-    network that it changes.
+    says nothing about a large one. One that `is_opt_in` is measured only where the setting names it. One that
+    `is_certain` only leaves out work, and is used unmeasured wherever it fits. `target` is the network that it changes:
+    `denoiser`, `vae` or `any`.
     """
 
     name: ClassVar[str]
@@ -76,6 +78,7 @@ class Strategy:
     target: ClassVar[str] = "denoiser"
     is_size_sensitive: ClassVar[bool] = False
     is_opt_in: ClassVar[bool] = False
+    is_certain: ClassVar[bool] = False
     conflicts: ClassVar[frozenset[str]] = frozenset()
 
     def missing(self, machine: MachineFacts) -> str | None:

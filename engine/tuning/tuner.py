@@ -161,10 +161,8 @@ class Tuner:
         with self._lock:
             outcomes = self._outcomes
             outcome = next(iter(outcomes.values()), None) if network == OWN_TYPE_OF_VAE else outcomes.get(network)
-        if outcome is None:
-            return PLAIN
-        choice = outcome.choice(quality)
-        if self.allowed is None:
-            return choice
-        names = tuple(name for name in choice.names if name in self.allowed)
-        return Choice(names, choice.it_per_s, choice.error)
+        choice = PLAIN if outcome is None else outcome.choice(quality)
+        certain = (name for name, item in self._strategies.items() if item.is_certain and quality.allows(item.quality))
+        names = dict.fromkeys((*certain, *choice.names))
+        allowed = tuple(name for name in names if self.allowed is None or name in self.allowed)
+        return Choice(allowed, choice.it_per_s, choice.error)

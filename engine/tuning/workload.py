@@ -82,6 +82,10 @@ class Trial:
         self._draw()
         self._plain, self.plain_it_per_s = self._draw()
 
+    def draw(self) -> torch.Tensor:
+        """Return the latent, drawn with the current tuning."""
+        return self._draw()[0]
+
     def compare(self, names: Names, before: Names, tuner: ForcedTuning, settle_seconds: float) -> Measured:
         """Measure strategies in turns with those before the last of them was added."""
         if tuner.target(names[-1]) == "vae":

@@ -68,7 +68,7 @@ class ClipVision(NetworkValue):
     @property
     def dtype(self) -> torch.dtype:
         """Type of the layers' weights; computation is in float32."""
-        dtype: torch.dtype = self.patcher.model.vision_model.embeddings.patch_embedding.weight.dtype
+        dtype: torch.dtype = next(weight.dtype for weight in self.patcher.model.parameters() if weight.ndim == 4)
         return dtype
 
     @torch.no_grad()

@@ -17,11 +17,13 @@ from engine.diffusion.options import OptionDict
 from engine.diffusion.tuned import tuned_decoder
 from engine.values.audio_vae import AudioVae
 from engine.values.frame_stream import FrameStream
+from engine.values.shape_vae import ShapeVae
 from engine.values.vae import Vae
 from engine.values.weight_handle import WeightHandle
 
 WHOLE_VIDEO = 9999  # frames; more than fit any memory
 TILE_PX = 256  # a side, of tiles after memory ran out
+TILE_FRAMES, SHARED_FRAMES = 64, 16  # of them along time, for networks that see all frames of a video together
 PIXEL_BYTES = 12  # of a decoded frame in memory while others are computed, a byte of the dtype: 3 channels, twice
 
 
@@ -80,14 +82,13 @@ class VideoVae(Vae):
         """
         samples = self._latents_of(samples_in)
         if self.patcher.memory_savings.tiles:
-            tile = TILE_PX // self.upscale_ratio
-            return self.decode_tiled(samples, tile_x=tile, tile_y=tile, overlap=tile // 4)
+            return self._decoded_in_tiles(samples, self._saving_tiling())
         return self._decoded(samples, self._decode_bytes(samples.shape))
 
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
         network = self.first_stage_model
-        if not hasattr(network, "decoded_pieces") or getattr(network, "works_on_whole_videos", False):
+        if not hasattr(network, "decoded_pieces") or self._sees_whole_videos:
             return super()._decoded(samples, item_bytes)
         frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
         sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
@@ -107,9 +108,12 @@ class VideoVae(Vae):
     def frame_stream(self, samples_in: torch.Tensor) -> FrameStream | None:
         """Return the frames of latents to be decoded as they are taken; None where the network decodes whole videos.
 
-        Also None for pictures. Raises ValueError for latents of another VAE.
+        Those are decoded in tiles of time too once memory ran out. Also None for pictures. Raises ValueError for
+        latents of another VAE.
         """
         samples = self._latents_of(samples_in)
+        if samples.shape[2] > 1 and self.patcher.memory_savings.tiles and self._sees_whole_videos:
+            return self._stream(samples, partial(self._tiled_frames, samples, self._saving_tiling()))
         if samples.shape[2] == 1 or not hasattr(self.first_stage_model, "decoded_pieces"):
             return None
         if samples.shape[0] > 1 and hasattr(self.first_stage_model, "drawn_noise"):
@@ -132,7 +136,7 @@ class VideoVae(Vae):
     ) -> Iterator[torch.Tensor]:
         """Yield the frames [f, H, W, 3] of one video after the other; in tiles when memory ran out before."""
         if self.patcher.memory_savings.tiles:
-            yield from self._tiled_frames(samples, _tiling_of(TILE_PX // self.upscale_ratio))
+            yield from self._tiled_frames(samples, self._saving_tiling())
             return
         at_once = getattr(self.first_stage_model, "frames_decoded_at_once", None)
         item_bytes = self._decode_bytes(samples.shape, at_once)
@@ -190,7 +194,8 @@ class VideoVae(Vae):
         In tiles when memory ran out before.
         """
         if self.patcher.memory_savings.tiles:
-            return self.encode_tiled(pixel_samples, tile_x=TILE_PX, tile_y=TILE_PX, overlap=TILE_PX // 4)
+            time = (TILE_FRAMES, SHARED_FRAMES) if self._sees_whole_videos else (None, None)
+            return self.encode_tiled(pixel_samples, TILE_PX, TILE_PX, TILE_PX // 4, *time)
         pixels = self._videos_of(pixel_samples)
         return self._encoded(pixels, self._encode_bytes(pixels.shape))
 
@@ -205,8 +210,10 @@ class VideoVae(Vae):
         overlap_t: int | None = None,
     ) -> torch.Tensor:
         """Decode latents to videos on the CPU by tiles. Sizes are in cells, and in latent frames along time."""
-        samples = self._latents_of(samples)
         tiling = TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t)
+        return self._decoded_in_tiles(self._latents_of(samples), tiling)
+
+    def _decoded_in_tiles(self, samples: torch.Tensor, tiling: TimeTiling) -> torch.Tensor:
         with self.patcher.in_use(working_bytes=self._tile_decode_bytes(samples, tiling)) as network:
             videos = run_in_tiles(
                 samples, partial(self._decode_tile, network), tile=tiling.tile, overlap=tiling.overlaps,
@@ -279,16 +286,27 @@ class VideoVae(Vae):
 
     def _frames_at_once(self, frames: int) -> int:
         """Return how many of a video's frames are in work at a time."""
-        return frames if getattr(self.first_stage_model, "works_on_whole_videos", False) else 1
+        return frames if self._sees_whole_videos else 1
+
+    @property
+    def _sees_whole_videos(self) -> bool:
+        """True for a network that has all frames of a video in work together."""
+        return bool(getattr(self.first_stage_model, "works_on_whole_videos", False))
+
+    def _saving_tiling(self) -> TimeTiling:
+        """Return the tiles after memory ran out, also of time where memory would grow with the frames."""
+        tile = TILE_PX // self.upscale_ratio
+        if not self._sees_whole_videos:
+            return TimeTiling(tile, tile, tile // 4)
+        frames, shared = TILE_FRAMES // self.frames_ratio, SHARED_FRAMES // self.frames_ratio
+        return TimeTiling(tile, tile, tile // 4, frames, shared)
 
 
 def vae_of(weights: WeightHandle) -> Vae:
-    """Return the VAE of a network, by whether it is of sounds or compresses time."""
+    """Return the VAE of a network, by whether it is of sounds, of shapes, or compresses time."""
     if getattr(weights.module, "is_of_sounds", False):
         return AudioVae(weights)
+    if getattr(weights.module, "is_of_shapes", False):
+        return ShapeVae(weights)
     is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
     return VideoVae(weights) if is_of_videos else Vae(weights)
-
-
-def _tiling_of(tile: int) -> TimeTiling:
-    return TimeTiling(tile, tile, tile // 4)

@@ -180,6 +180,26 @@ def test_a_fleet_has_the_versions_and_secrets_that_its_parts_name() -> None:
     assert pods["gateway"]["terminationGracePeriodSeconds"] > int(hook[1]) + GOODBYE_SECONDS
 
 
+def test_gateways_and_workers_of_a_fleet_share_the_settings_that_requests_are_checked_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = DEPLOY / "kubernetes" / "components" / "fleet"
+    lines = (folder / "shared.env").read_text(encoding="utf-8").splitlines()
+    shared = dict(line.split("=", 1) for line in lines)
+    assert set(shared) == {"JOB_TIMEOUT", "ALLOWED_PRIVATE_HOSTS", "S3_ENDPOINT_URL", "FETCH_MISSING"}
+    for name, value in shared.items():
+        monkeypatch.setenv(name, value)
+    load_settings(env_file=None)
+    services = fleet_services()
+    assert all(services[name]["environment"].keys() >= shared.keys() for name in ("worker", "gateway"))
+    source = {"configMapRef": {"name": "darkroom-shared"}}
+    assert source in fleet_deployments()["gateway"]["containers"][0]["envFrom"]
+    (component,) = yaml_documents(folder / "kustomization.yaml")
+    assert component["configMapGenerator"] == [{"name": "darkroom-shared", "envs": ["shared.env"]}]
+    patches = [patch["patch"] for patch in component["patches"]]
+    assert sum("name: darkroom-shared" in patch for patch in patches) == 1
+
+
 def test_metrics_that_scale_pods_exist() -> None:
     page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
     real = set(re.findall(r"^\| `(darkroom_\w+)`", page, re.MULTILINE))

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine import Engine, EngineSettings, RunRequest
 from engine.errors import PromptRejected
@@ -120,3 +122,33 @@ def test_what_the_library_needs_is_importable_from_its_package() -> None:
 
     assert engine.PromptRejected is PromptRejected
     assert all(getattr(engine, name) is not None for name in engine.__all__)
+
+
+def test_a_frozen_engine_takes_no_prompt_and_goes_on_after_the_thaw_with_seeds_of_its_own(
+    engine: Engine, calls: Calls
+) -> None:
+    order: list[str] = []
+    engine.on_freeze(lambda: order.append("freeze"))
+    engine.on_thaw(lambda: order.append("thaw"))
+    torch.manual_seed(1)
+    expected = torch.rand(4)
+    torch.manual_seed(1)
+    engine.freeze()
+    with pytest.raises(RuntimeError, match="frozen"):
+        engine.submit(RunRequest("p", {}, ()), lambda event: None)
+    with pytest.raises(RuntimeError, match="frozen already"):
+        engine.freeze()
+    engine.thaw()
+    assert not torch.equal(torch.rand(4), expected)
+    assert order == ["freeze", "thaw"]
+    with pytest.raises(RuntimeError, match="not frozen"):
+        engine.thaw()
+    assert run(engine, PROMPT).result().status == "success"
+
+
+def test_an_engine_does_not_go_on_on_another_device(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.freeze()
+    other = replace(engine.device_identity(), name="another card")
+    monkeypatch.setattr(engine, "device_identity", lambda: other)
+    with pytest.raises(RuntimeError, match="another card"):
+        engine.thaw()

@@ -37,6 +37,15 @@ def saved(worker: RunningWorker) -> dict[str, dict[str, Any]]:
     return {output["node_id"]: output for output in outputs_of(worker, workflow)}
 
 
+def test_results_have_the_facts_of_videos_and_sounds(saved: dict[str, Any]) -> None:
+    of_sound = {"sample_rate": 44100, "channels": 2, "duration_seconds": 1.0}
+    expected = {"width": 64, "height": 32, "frames": 4, "fps": 4.0, "duration_seconds": 1.0}
+    assert {name: saved["webm"][name] for name in expected} == expected
+    assert {name: saved["mp4"][name] for name in expected | of_sound} == expected | of_sound
+    assert {name: saved["flac"][name] for name in of_sound} == of_sound
+    assert saved["mp4"]["size_bytes"] == len(httpx.get(saved["mp4"]["url"]).content)
+
+
 @pytest.mark.parametrize("kind", SAVE)
 def test_a_file_is_delivered_with_its_type_and_without_its_prompt(saved: dict[str, Any], kind: str) -> None:
     _, _, output_type, media_type = SAVE[kind]

@@ -46,3 +46,11 @@ def test_what_no_network_can_do_is_refused(
 ) -> None:
     with pytest.raises(ModificationsRejected):
         registry.build("Text2Audio", {"prompt": "rain", **given}, {}, family)
+
+
+def test_a_sound_longer_than_the_networks_make_is_refused_with_the_limit(registry: ModifierRegistry) -> None:
+    with pytest.raises(ModificationsRejected) as refused:
+        registry.build("Text2Audio", {"prompt": "rain", "seconds": 60}, {}, STABLE | {"max_seconds": 47.6})
+    (problem,) = refused.value.problems
+    assert problem["field"] == "seconds" and problem["allowed"]["maximum"] == 47.6
+    assert problem["message"] == "too long for networks of this family; got 60, expected at most 47.6"

@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--layout", action="append", help="only this layout, repeatable")
     arguments = parser.parse_args()
     for layout in read_layouts():
-        is_asked = not arguments.family or layout.family in (*arguments.family, "text", "vae")
+        is_asked = not arguments.family or layout.family in (*arguments.family, "text", "vae", "vision", "audio")
         if is_asked and (not arguments.layout or layout.name in arguments.layout):
             write_model(layout, arguments.models)
             sys.stderr.write(f"{layout.file}\n")

@@ -1,9 +1,10 @@
-"""Comparison of outputs with the reference's: latents and sounds by distance, pictures by pixels, texts by equality."""
+"""Comparison of outputs with the reference's: latents, sounds and meshes by distance, pictures by pixels, texts."""
 
 from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load
 
+MESH_DISTANCE = 1e-4
 OLD_LATENT_SCALE = 0.18215
 """Latent files without a version mark hold the scaled latent."""
 
@@ -66,6 +68,8 @@ def compare_output(name: str, expected: bytes, found: bytes, tolerance: Toleranc
     """Compare one output by the kind that its ending says."""
     if name.endswith(".latent"):
         return _compare_latents(name, expected, found, tolerance.latent_rel_l2)
+    if name.endswith(".glb"):
+        return _compare_meshes(name, expected, found)
     if name.endswith(".txt"):
         return Comparison(f"{name} equal", "" if expected == found else f"{name}: got {found!r}, expected {expected!r}")
     if name.endswith(".flac"):
@@ -82,6 +86,26 @@ def _compare_latents(name: str, expected: bytes, found: bytes, limit: float) -> 
     distance = float(np.linalg.norm(wanted - given)) / max(float(np.linalg.norm(wanted)), 1e-12)
     text = f"{name} rel={distance:.2e}"
     return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}")
+
+
+def _compare_meshes(name: str, expected: bytes, found: bytes) -> Comparison:
+    """Compare corners by distance, in a mesh that is 2 wide, and triangles by equality."""
+    (wanted, triangles), (given, own) = _mesh(expected), _mesh(found)
+    if wanted.shape != given.shape or not np.array_equal(triangles, own):
+        found_counts, counts = (f"{len(corners)} corners" for corners in (given, wanted))
+        return Comparison("", f"{name}: got {found_counts}, expected {counts} and the same triangles")
+    distance = float(np.abs(wanted - given).max())
+    text = f"{name} distance={distance:.2e}"
+    return Comparison(text, "" if distance <= MESH_DISTANCE else f"{text} > {MESH_DISTANCE:g}")
+
+
+def _mesh(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
+    """Read the corners and the indices of triangles of a binary glTF file with one mesh."""
+    (length,) = struct.unpack_from("<I", data, 12)
+    description = json.loads(data[20 : 20 + length])
+    binary = data[28 + length :]
+    parts = [binary[view["byteOffset"] :][: view["byteLength"]] for view in description["bufferViews"]]
+    return np.frombuffer(parts[0], np.float32).reshape(-1, 3), np.frombuffer(parts[1], np.uint32)
 
 
 def _compare_sounds(name: str, wanted: NDArray[np.float64], given: NDArray[np.float64], limit: float) -> Comparison:

@@ -19,11 +19,13 @@ import torch
 from safetensors.torch import save_file
 
 from engine.formats.gguf_file import BLOCK_TYPES
-from engine.formats.quantised.comfy_quant import FLOAT4
+from engine.formats.quantised.comfy_quant import FLOAT4, hadamard
 from engine.formats.quantised.gguf_blocks import UNPACK
 
 Tensors = Mapping[str, torch.Tensor]
 FLOAT8_MAX = 448.0
+INT8_MAX, INT4_MAX = 127, 7
+ROTATION = 64  # columns of a group that a Hadamard matrix rotates
 KEPT = ("shared.weight", "relative_attention_bias.weight", "pos_embed", "_embed.weight", "embedding.weight")
 """Ends of the names of matrices that are no linear layer's."""
 
@@ -53,7 +55,7 @@ def scaled_float8(tensors: Tensors, scopes: tuple[str, ...]) -> dict[str, torch.
 
 def comfy_quant(tensors: Tensors, kind: str) -> dict[str, torch.Tensor]:
     """Return tensors with the linear layers of blocks in a format of ComfyUI's, computed with as they are unpacked."""
-    said = json.dumps({"format": kind, "full_precision_matrix_mult": True}).encode()
+    said = json.dumps(DESCRIBED.get(kind, {"format": kind}) | {"full_precision_matrix_mult": True}).encode()
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         rows, columns = tensor.shape if tensor.ndim == 2 else (1, 1)
@@ -101,10 +103,39 @@ def tiled(scales: torch.Tensor) -> torch.Tensor:
     return tiles.reshape(padded.shape)
 
 
+def _int8(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    scale = weight.abs().amax(1, keepdim=True) / INT8_MAX
+    return {"weight": (weight / scale).round().to(torch.int8), "weight_scale": scale}
+
+
+def _int8_rotated(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    return _int8(_rotated(weight))
+
+
+def _int4_rotated(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    rotated = _rotated(weight)
+    scale = rotated.abs().amax(1, keepdim=True) / INT4_MAX
+    numbers = (rotated / scale).round().to(torch.int8) & 15
+    return {"weight": numbers[:, ::2] | numbers[:, 1::2] << 4, "weight_scale": scale.flatten()}
+
+
+def _rotated(weight: torch.Tensor) -> torch.Tensor:
+    """Return a weight whose groups of columns are multiplied with a Hadamard matrix."""
+    return torch.matmul(weight.view(len(weight), -1, ROTATION), hadamard(ROTATION)).view(weight.shape)
+
+
 QUANTISED: Mapping[str, Callable[[torch.Tensor], dict[str, torch.Tensor]]] = {
     "float8_e4m3fn": _float8,
     "mxfp8": _mxfp8,
     "nvfp4": _nvfp4,
+    "int8": _int8,
+    "int8_rotated": _int8_rotated,
+    "int4_rotated": _int4_rotated,
+}
+DESCRIBED: Mapping[str, dict[str, object]] = {  # what a layer says of its format; by default its name here
+    "int8": {"format": "int8_tensorwise"},
+    "int8_rotated": {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": ROTATION},
+    "int4_rotated": {"format": "convrot_w4a4", "convrot_groupsize": ROTATION},
 }
 
 # --- GGUF ----------------------------------------------------------------------------------------------------------

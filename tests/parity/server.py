@@ -68,7 +68,7 @@ class ComfyServer:
 
     def _outputs(self, outputs: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
         for node, output in sorted(outputs.items()):
-            for kind in ("images", "latents", "audio"):
+            for kind in ("images", "latents", "audio", "3d"):
                 for index, item in enumerate(output.get(kind) or ()):
                     suffix = ".latent" if kind == "latents" else Path(item["filename"]).suffix
                     named = {key: item[key] for key in ("filename", "subfolder", "type")}

@@ -28,7 +28,15 @@ SLOW = (
 )  # fmt: skip
 CASES_TO_RUN = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 WITH_GRAPHS, WITH_CACHE = ("cuda_graph",), ("prompt_cache",)
-SAME = ("prompt_cache", "channels_last", "fused_qkv", "joined_embeddings", "host_sigmas")
+SAME = (
+    "prompt_cache",
+    "channels_last",
+    "fused_qkv",
+    "fused_geglu",
+    "attention_kernels",
+    "joined_embeddings",
+    "host_sigmas",
+)
 
 pytestmark = pytest.mark.timeout(600)
 

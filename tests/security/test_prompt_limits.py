@@ -53,6 +53,24 @@ async def test_limits_hold_for_modifiers(
         assert [problem["field"] for problem in found] == [field]
 
 
+@pytest.mark.parametrize(
+    ("modifier", "modifications", "field"),
+    [
+        ("Text2Video", {"frames": 97, "fps": 24, "video_latent": "EmptyHunyuanLatentVideo"}, "frames"),
+        ("Text2Audio", {"seconds": 30, "audio_latent": "EmptyAceStepLatentAudio"}, "seconds"),
+    ],
+)
+async def test_seconds_of_videos_and_sounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modifier: str, modifications: dict[str, Any], field: str
+) -> None:
+    monkeypatch.setitem(OBJECT_INFO, "VAEDecode", {**OBJECT_INFO["VAEDecode"], "output": ["IMAGE"]})
+    async with limited(tmp_path, prompt_max_seconds=4.0) as front:
+        found = await problems(front, modifier=modifier, modifications={"prompt": "x", **modifications})
+        (problem,) = [problem for problem in found if problem.get("type") == "max_seconds"]
+        assert problem["field"] == f"input.modifications.{field}"
+        assert problem["allowed"] == {"maximum": 4.0}
+
+
 async def test_many_nodes_of_a_modifier_are_too_many_as_well(tmp_path: Path) -> None:
     async with limited(tmp_path, prompt_max_nodes=5) as front:
         found = await problems(front, modifier="Text2Image", modifications={"prompt": "x"})

@@ -26,6 +26,10 @@ from worker.jobs.ownership import find_job
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
 
 MAX_NAME_LENGTH: Final = 400
+FILE_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+}
 CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,80}/[\w.+-]{1,80}(;[ -~]{1,100})?", re.ASCII)
 REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     code: {"model": ComfyError} for code in (401, 403, 404, 409, 413, 422, 429, 500, 502)
@@ -70,7 +74,7 @@ async def create_asset(request: Request) -> Response:
     """Store a file. One that the caller has uploaded before is found by its content."""
     try:
         caller, services = check_caller(request), services_of(request)
-        form = await _form(request)
+        form = await read_form(request, request)
         try:
             file = form["file"]
             if not isinstance(file, UploadFile):
@@ -146,8 +150,7 @@ async def get_content(asset_id: str, request: Request) -> Response:
         path = await asyncio.to_thread(services.assets.file_of, asset)
     except WorkerError as error:
         return refused(error)
-    headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
-    return FileResponse(path, media_type=asset.content_type, headers=headers)
+    return FileResponse(path, media_type=asset.content_type, headers=FILE_HEADERS)
 
 
 @router.delete("/assets/{asset_id}", operation_id="comfy_delete_asset", status_code=204, responses=REFUSALS)
@@ -174,9 +177,12 @@ async def _output(job_id: str, index: int, request: Request, caller: Identity) -
     return RedirectResponse(str(record["url"]), status_code=307)
 
 
-async def _form(request: Request) -> dict[str, Any]:
-    """Return the parts of a form, its file on disk. Raises RequestRejected, RequestTooLarge."""
-    bodies, sender = services_of(request).bodies, sender_of(request)
+async def read_form(keyed: Request, request: Request) -> dict[str, Any]:
+    """Return the parts of a form, its file on disk, None for an absent `file`; `keyed` has the caller's key.
+
+    Raises RequestRejected, RequestTooLarge.
+    """
+    bodies, sender = services_of(request).bodies, sender_of(keyed)
     bodies.check_length(request, None)
 
     async def chunks() -> AsyncGenerator[bytes, None]:

@@ -20,6 +20,7 @@ from worker.errors import (
     WorkerError,
     http_status,
 )
+from worker.files.media_facts import MEDIA_FACTS
 from worker.jobs.asset_store import HASH_PREFIX, Asset
 from worker.jobs.job import Job, JobState
 from worker.jobs.job_labels import labels_of
@@ -162,6 +163,7 @@ def shown_outputs(job: Job, records: Sequence[JsonObject], base: str, ttl_second
                 "url": record.get("url") or f"{base}{BASE}/assets/{asset_id}/content",
                 "url_expires_at": until,
                 "job_id": job.public_id,
+                **{name: record[name] for name in MEDIA_FACTS if name in record},
             }
         )
     return shown

@@ -57,6 +57,7 @@ TAGS = {
     "worker": "Probes, metrics, modifiers and the benchmark.",
     "webhooks": "The outbox of webhooks, for operators.",
     "Comfy API v2": "Assets, jobs and events in the format of the Comfy API v2.",
+    "Comfy Cloud API": "ComfyUI's own routes below `/api`, as Comfy Cloud has them.",
     "OpenAI's form": "OpenAI's images API over the modifiers.",
     "RunPod's form": "RunPod's request and reply formats.",
 }

@@ -35,7 +35,7 @@ class InterfaceKey(BaseModel):
 async def open_interface(given: InterfaceKey, request: Request) -> Response:
     """Check an operator's key, and set the cookie of a session with ComfyUI's web interface for 12 hours."""
     check_site(request)
-    check_operator(_with_key(request, given.key))
+    check_operator(with_key(request, given.key))
     reply = Response(status_code=204)
     reply.set_cookie(
         COOKIE,
@@ -67,7 +67,7 @@ def check_visitor(request: Request) -> Identity:
     if "authorization" not in request.headers:
         secret = services_of(request).sessions.find(request.cookies.get(COOKIE, ""))
         if secret is not None:
-            request = _with_key(request, secret)
+            request = with_key(request, secret)
     return check_operator(request)
 
 
@@ -89,7 +89,8 @@ def key_page(error: WorkerError) -> HTMLResponse:
     return page
 
 
-def _with_key(request: Request, secret: SecretStr) -> Request:
+def with_key(request: Request, secret: SecretStr) -> Request:
+    """Return the request with a key in its Authorization header, for keys that came elsewhere."""
     headers = [(name, value) for name, value in request.scope["headers"] if name != b"authorization"]
     key = secret.get_secret_value().encode(errors="surrogatepass")
     return Request({**request.scope, "headers": [*headers, (b"authorization", b"Bearer " + key)]})

@@ -21,6 +21,7 @@ from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected, shortened
 from worker.guard.url_secrets import without_url_secrets
+from worker.jobs.deadline_turns import Place
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 from worker.jobs.job_models import page_of
 from worker.jobs.page_workflow import with_overrides
@@ -68,15 +69,20 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     async with with_assets(services, parsed, name.owner) as parsed:
         made = await _checked_prompt(services, parsed, name, credentials)
     now_ms = int(time.time() * 1000)
-    _check_estimates(services, parsed, made.cost, now_ms)
+    turn_ms = _check_estimates(services, parsed, made.cost, now_ms)
+    request = _job_request(services, parsed, webhook, name.counted_as, made, notes)
+    queued_at_ms = min(parsed.queued_at_ms or now_ms, now_ms)
+    if parsed.input.deadline is not None:
+        deadline_ms = queued_at_ms + round(parsed.input.deadline * 1000)
+        request = replace(request, deadline_ms=deadline_ms, deadline_turn_ms=turn_ms)
     return Job(
         id=name.job_id,
         number=services.store.take_number(),
         body_hash=digest,
         cost=made.cost,
-        request=_job_request(services, parsed, webhook, name.counted_as, made, notes),
+        request=request,
         prompt=made.prompt,
-        times=JobTimes(queued_at_ms=min(parsed.queued_at_ms or now_ms, now_ms)),
+        times=JobTimes(queued_at_ms=queued_at_ms),
         credentials=credentials,
         owner=name.owner,
         metadata=parsed.input.metadata,
@@ -120,22 +126,27 @@ def _job_request(
         wants_previews=given.previews,
         receipt=parsed.receipt,
         parameters=_parameters(parsed, made),
+        is_split=services.splits_requests if given.split is None else given.split,
     )
 
 
-def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now_ms: int) -> None:
+def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now_ms: int) -> int | None:
     """Refuse a deadline or a budget that this worker would not keep, as far as its speed is known.
 
-    A broker's job waits no more, but has waited. Raises RequestRejected.
+    A broker's job waits no more, but has waited. Return the turn by which a deadline is kept, None for the usual one.
+    Raises RequestRejected.
     """
     given, seconds = parsed.input, services.run_clock.seconds_of(cost)
     if seconds <= 0:
-        return
+        return None
     problems = []
     before = (now_ms - parsed.queued_at_ms) / 1000 if parsed.queued_at_ms else 0.0
-    wait = 0.0 if parsed.receipt else services.queue_info.wait_of_a_new_job(given.priority)
-    if given.deadline is not None and before + wait + seconds > given.deadline:
-        least = round(before + wait + seconds, 1)
+    place = Place(0.0)
+    if given.deadline is not None and not parsed.receipt:
+        latest = given.deadline - seconds
+        place = services.queue_info.place_of_a_new_job(given.priority, seconds, latest)
+    if given.deadline is not None and before + place.wait_seconds + seconds > given.deadline:
+        least = round(before + place.wait_seconds + seconds, 1)
         message = f"deadline: the job would not be done by then; got {given.deadline:g} s, expected at least {least:g}"
         problems.append(Problem(message, field="input.deadline", type="too_soon", allowed={"minimum": least}))
     price = seconds * services.price_per_hour / 3600
@@ -146,6 +157,7 @@ def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now
         )
     if problems:
         raise RequestRejected(problems)
+    return place.turn_ms
 
 
 def _check_timeout(services: Services, given: GenerateInput) -> None:
@@ -287,9 +299,13 @@ def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials
     asked_put = None if parsed.put is None else parsed.put.model_dump()
     if asked_put is not None:
         services.check_put_url(asked_put["url"])
+    asked_hub = None if parsed.hf is None else parsed.hf.model_dump()
+    if asked_hub is not None:
+        services.check_hub(asked_hub)
     credentials = Credentials(
         s3=asked_s3,
         put=asked_put,
+        hf=asked_hub,
         download_headers=parsed.download_headers or None,
         webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from worker.api.declared import refusals
@@ -16,14 +17,18 @@ from worker.api.replies import Plan
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, LARGE_BYTES, body_schema, checked_workflow, reply_to
 from worker.engines.client import EngineClient
 from worker.errors import EngineUnreachable, Problem, RequestRejected
+from worker.jobs.cards import CARDS, GIB, card_bytes
+from worker.jobs.memory_request import ROUTE, memory_request
 from worker.jobs.model_needs import ModelNeeds
 from worker.jobs.page_workflow import MAX_UNFOLDED_NODES, as_prompt
 from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
 from worker.json_values import JsonObject
-from worker.off_loop import off_loop
+from worker.off_loop import LARGE_GRAPH_NODES, off_loop
 from worker.services import Services
 from worker.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
 from worker.workflows.page_graph import is_page_format
+
+MEMORY_SECONDS: Final = 30.0
 
 router = APIRouter(tags=["generate"])
 
@@ -35,16 +40,45 @@ router = APIRouter(tags=["generate"])
     responses=refusals(401, 403, 413, 422, 429, 500, 502, 503),
     openapi_extra=body_schema("PlanRequest"),
 )
-async def plan(request: Request) -> Response:
-    """Return the node classes and models that a workflow lacks here, where they come from, and what a run costs."""
-    return await reply_to(request, _planned)
+async def plan(
+    request: Request,
+    card: Annotated[str, Query(max_length=60, description="A card, `RTX 4090` for instance; else the engine's.")] = "",
+    vram_gb: Annotated[float | None, Query(gt=0, le=4096, description="Memory of a card in GiB.")] = None,
+    price_per_hour: Annotated[float | None, Query(ge=0, le=1e6, description="Else `WORKER_PRICE_PER_HOUR`.")] = None,
+) -> Response:
+    """Return the node classes and models that a workflow lacks here, where they come from, and what a run costs.
+
+    The memory of its stages is that on the engine's device, or on a card with a given name or memory.
+    """
+
+    async def planned(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
+        terms = _terms(services, card, vram_gb, price_per_hour)
+        return (await _plan(services, body, size_bytes, terms)).as_json()
+
+    return await reply_to(request, planned)
 
 
-async def _planned(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
-    return (await _plan(services, body, size_bytes)).as_json()
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Memory of the card that a plan is for, None: the engine's own; and the price of an hour, None: not known."""
+
+    vram_bytes: int | None
+    price_per_hour: float | None
 
 
-async def _plan(services: Services, body: JsonObject, size_bytes: int) -> WorkflowPlan:
+def _terms(services: Services, card: str, vram_gb: float | None, price_per_hour: float | None) -> _Terms:
+    """Return the terms of a request. Raises RequestRejected for a card that is not known."""
+    vram_bytes = None if vram_gb is None else int(vram_gb * GIB)
+    if card and vram_bytes is None:
+        vram_bytes = card_bytes(card)
+        if vram_bytes is None:
+            message = f"card: unknown card; got {card!r}, expected one of {', '.join(CARDS)}, or vram_gb instead"
+            raise RequestRejected([Problem(message, "card", type="unknown_card")])
+    own = services.price_per_hour or None
+    return _Terms(vram_bytes, own if price_per_hour is None else price_per_hour)
+
+
+async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _Terms) -> WorkflowPlan:
     """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
     is_large = size_bytes >= LARGE_BYTES
     workflow = await checked_workflow(services, body, size_bytes)
@@ -57,7 +91,7 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int) -> Workfl
             is_large, lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow)
         )
         needs = await asyncio.to_thread(services.models.needs, uses, object_info, workflow if is_page else {})
-        return await _checked(services, engine, workflow, object_info, uses, needs)
+        return await _checked(services, engine, workflow, object_info, uses, needs, terms)
     except EngineUnreachable:
         raise services.pool.no_engine() from None
 
@@ -69,11 +103,12 @@ async def _checked(
     object_info: JsonObject,
     uses: list[NodeUse],
     needs: ModelNeeds,
+    terms: _Terms,
 ) -> WorkflowPlan:
     """Return the plan with the problems that remain. Raises EngineUnreachable."""
     problems: list[Problem] = []
     limits: list[Problem] = []
-    estimate = RunEstimate()
+    estimate, memory = RunEstimate(), None
     try:
         prompt = await as_prompt(workflow, object_info, services.prompt_rules)
     except RequestRejected as rejected:
@@ -85,7 +120,8 @@ async def _checked(
             await engine.check(planned.prompt, (*planned.pending_files, *names))
         with _noting(limits):
             await services.prompt_rules.check(prompt, object_info)
-        estimate = await _estimate(services, prompt, engine)
+        estimate = await _estimate(services, prompt, engine, terms)
+        memory = await _memory(engine, prompt, object_info, needs, terms)
     models = services.models
     fetched = {item.entry.place for item in needs.missing if item.entry is not None and models.may_fetch(item)}
     return WorkflowPlan(
@@ -96,15 +132,33 @@ async def _checked(
         estimate=estimate,
         fetched=frozenset(fetched),
         free_bytes=_free_bytes(services),
+        memory=memory,
     )
 
 
-async def _estimate(services: Services, prompt: JsonObject, engine: EngineClient) -> RunEstimate:
-    """Return the cost of a run, with its seconds where the pace of an engine is known. Raises EngineUnreachable."""
+async def _memory(
+    engine: EngineClient, prompt: JsonObject, object_info: JsonObject, needs: ModelNeeds, terms: _Terms
+) -> JsonObject | None:
+    """Return the memory timeline of a prompt; None from an engine that is not ours. Raises EngineUnreachable."""
+    if not engine.has_check:
+        return None
+    is_large = len(prompt) >= LARGE_GRAPH_NODES
+    body = await off_loop(is_large, memory_request, prompt, object_info, needs, terms.vram_bytes)
+    status, answer = await engine.ask("POST", ROUTE, body, timeout_seconds=MEMORY_SECONDS)
+    return answer if status == 200 else None
+
+
+async def _estimate(services: Services, prompt: JsonObject, engine: EngineClient, terms: _Terms) -> RunEstimate:
+    """Return the cost of a run, with its seconds where the pace of an engine is known. Raises EngineUnreachable.
+
+    Seconds are those of the worker's own engines, and so is their price: it is unknown for another card.
+    """
     cost = await cost_of(services, prompt, engine)
     seconds = services.run_clock.seconds_of(cost)
     wait = services.queue_info.wait_of_a_new_job()
-    return RunEstimate(round(cost, 3), round(seconds, 2) if seconds > 0 else None, round(wait, 2))
+    hourly = None if terms.vram_bytes is not None or seconds <= 0 else terms.price_per_hour
+    price = None if hourly is None else round(hourly * seconds / 3600, 6)
+    return RunEstimate(round(cost, 3), round(seconds, 2) if seconds > 0 else None, round(wait, 2), price)
 
 
 @contextlib.contextmanager

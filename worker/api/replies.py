@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from names.tuning import QualityName
 from worker.engines.watch import EngineState
@@ -134,6 +134,44 @@ class PlannedRun(Reply):
     load_units: float | None
     run_seconds: float | None
     wait_seconds: float
+    price: float | None = Field(description="Of `run_seconds` at `price_per_hour` or `WORKER_PRICE_PER_HOUR`.")
+
+
+class EvictedModel(Reply):
+    """A model that leaves the device, by its file and the stage that it computes in."""
+
+    stage: Literal["text_encoder", "network", "vae"]
+    model: str
+
+
+class MemoryStage(Reply):
+    """A node that computes with a model. `evicted` are the models that leave the device for it, in their order.
+
+    `loaded_bytes` of the weights come to the device, `streamed_bytes` layer by layer while it computes. `device_bytes`
+    is what everything takes there meanwhile, `missing_bytes` what lacks.
+    """
+
+    node_id: str
+    class_type: str
+    stage: Literal["text_encoder", "network", "vae"]
+    model: str
+    weights_bytes: int
+    working_bytes: int
+    loaded_bytes: int
+    streamed_bytes: int
+    evicted: list[EvictedModel]
+    device_bytes: int
+    missing_bytes: int
+
+
+class MemoryTimeline(Reply):
+    """Estimated memory on the engine's device, or on a named card. `unknown` are files whose sizes are not known."""
+
+    total_bytes: int
+    is_processor: bool
+    stages: list[MemoryStage]
+    fits: bool
+    unknown: list[str]
 
 
 class Plan(Reply):
@@ -147,6 +185,7 @@ class Plan(Reply):
     problems: list[ProblemEntry]
     limits: list[ProblemEntry]
     estimate: PlannedRun
+    memory: MemoryTimeline | None = None
 
 
 class ModelFileEntry(Reply):
@@ -220,6 +259,14 @@ class OutputFile(Reply):
     mimetype: str | None = None
     text: str | None = None
     value: Any = None
+    width: int | None = Field(default=None, description="Of a video, in pixels.")
+    height: int | None = None
+    frames: int | None = Field(default=None, description="Of a video.")
+    fps: float | None = Field(default=None, description="Frames a second.")
+    duration_seconds: float | None = Field(default=None, description="Of a video or a sound.")
+    sample_rate: int | None = Field(default=None, description="Of a sound, in Hz, also that of a video.")
+    channels: int | None = None
+    size_bytes: int | None = Field(default=None, description="Of a video or a sound.")
     thumbnail: Thumbnail | None = None
     error: str | None = None
     upload_error: str | None = Field(default=None, description="Why the file is not in the store; `url` serves it.")
@@ -238,6 +285,14 @@ class Timings(Reply):
     postprocess_ms: int | None = None
     completed_at_ms: int | None = None
     total_ms: int | None = None
+
+
+class SplitUsed(Reply):
+    """Engines that ran parts of the request at once; `by` outputs or batch, or the `reason` why it ran whole."""
+
+    engines: int
+    by: str | None = None
+    reason: str | None = None
 
 
 class TuningUsed(Reply):
@@ -270,6 +325,7 @@ class Result(Reply):
     output: list[OutputFile] = Field(default_factory=list)
     timings: Timings = Field(default_factory=Timings)
     tuning: TuningUsed | None = Field(default=None, description="Only of an engine of ours.")
+    split: SplitUsed | None = Field(default=None, description="Only of a request that may be split.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="The caller's, as the request had it.")
     warnings: list[WarningEntry] = Field(default_factory=list)
     parameters: Parameters | None = Field(default=None, description="Only of a request that chose values.")
@@ -711,6 +767,53 @@ class ComfyError(Reply):
     error: ComfyErrorEntry
 
 
+class CloudRefusal(Reply):
+    """A refusal in the format of ComfyUI; `node_errors` has the problems by node."""
+
+    error: dict[str, Any]
+    node_errors: dict[str, Any] = Field(default_factory=dict)
+
+
+class CloudPrompt(Reply):
+    """An accepted prompt."""
+
+    prompt_id: str
+    number: float
+    node_errors: dict[str, Any] = Field(default_factory=dict)
+
+
+class CloudJob(Reply):
+    """A job in the format of Comfy Cloud's first API. Times are milliseconds since 1970."""
+
+    id: str
+    status: Literal["pending", "in_progress", "completed", "failed", "cancelled"]
+    create_time: int
+    execution_start_time: int | None
+    execution_end_time: int | None
+    outputs_count: int
+    execution_error: dict[str, Any] | None
+    outputs: dict[str, Any] | None = None
+
+
+class CloudJobs(Reply):
+    """The newest jobs."""
+
+    jobs: list[CloudJob]
+    pagination: dict[str, Any]
+
+
+class CloudHistory(RootModel[dict[str, dict[str, Any]]]):
+    """The record of an ended job by its id; empty before."""
+
+
+class CloudUpload(Reply):
+    """A stored file: the name by which prompts of the caller refer to it."""
+
+    name: str
+    subfolder: str
+    type: str
+
+
 class ComfyAsset(Reply):
     """A caller's file. `hash` is `blake3:` and hexadecimal digits."""
 
@@ -739,6 +842,13 @@ class ComfyOutput(Reply):
     url: str
     url_expires_at: str
     job_id: str | None = None
+    width: int | None = Field(default=None, description="Of a video, as are `height`, `frames` and `fps`.")
+    height: int | None = None
+    frames: int | None = None
+    fps: float | None = None
+    duration_seconds: float | None = Field(default=None, description="Of a video or a sound.")
+    sample_rate: int | None = Field(default=None, description="Of a sound, in Hz.")
+    channels: int | None = None
 
 
 class ComfyJob(Reply):

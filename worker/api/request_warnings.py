@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from names.nearest import nearest_name
-from worker.api.schemas import GenerateInput, PutInput, S3Input, WebhookInput
+from worker.api.schemas import GenerateInput, HubInput, PutInput, S3Input, WebhookInput
 from worker.errors import Problem
 from worker.json_values import JsonObject, object_at
 
@@ -21,7 +21,12 @@ MAX_WARNINGS: Final = 20
 MAX_NAME_LENGTH: Final = 100
 LATENT_CELL_PX: Final = 8
 SIDES: Final = ("width", "height")
-NESTED: Final[Mapping[str, type[BaseModel]]] = {"s3": S3Input, "put": PutInput, "webhook": WebhookInput}
+NESTED: Final[Mapping[str, type[BaseModel]]] = {
+    "s3": S3Input,
+    "put": PutInput,
+    "hf": HubInput,
+    "webhook": WebhookInput,
+}
 
 
 def find_form_warnings(payload: JsonObject) -> list[RequestWarning]:

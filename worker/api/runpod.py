@@ -24,11 +24,11 @@ from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
 from worker.errors import Problem, RequestRejected, WorkerError
 from worker.finite_json import FiniteJSONResponse
-from worker.guard.bodies import Sender
+from worker.guard.bodies import Bodies, Sender
 from worker.guard.json_body import nested_too_deeply
 from worker.jobs.envelope import result_of
 from worker.jobs.job import Job, JobState, Stage
-from worker.jobs.ownership import find_job
+from worker.jobs.ownership import FindsJobs, find_job
 from worker.observe.tracing import trace_headers
 
 router = APIRouter(tags=["RunPod's form"])
@@ -77,7 +77,8 @@ ENDED: Final[Mapping[JobState, str]] = {
 )
 async def run(request: Request) -> Response:
     """Submit a job and return its id at once; poll `/status/{id}` for its state."""
-    job = await _submit(request)
+    services = services_of(request)
+    job = await submit_runpod(request, services.bodies, services.store)
     return job if isinstance(job, Response) else FiniteJSONResponse(await _shown(job, request))
 
 
@@ -90,12 +91,13 @@ async def run(request: Request) -> Response:
 )
 async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
     """Submit a job and reply when it has ended, or after `wait` milliseconds with its current state."""
-    job = await _submit(request)
+    services = services_of(request)
+    job = await submit_runpod(request, services.bodies, services.store)
     if isinstance(job, Response):
         return job
     try:
-        async with asyncio.timeout(min(max(wait, 1000), MAX_WAIT_MS) / 1000):
-            await services_of(request).pipeline.wait_for_end(job)
+        async with asyncio.timeout(wait_seconds(wait)):
+            await services.pipeline.wait_for_end(job)
     except TimeoutError:
         pass
     return FiniteJSONResponse(await _shown(job, request))
@@ -111,18 +113,27 @@ async def status(job_id: str, request: Request) -> Response:
     """Return the status of a job, and its output once it has ended."""
     job = await find_job(services_of(request).store, job_id, check_caller(request))
     if job is None:
-        return JSONResponse({"error": "request does not exist"}, status_code=404)
+        return no_such_request()
     return FiniteJSONResponse(await _shown(job, request))
 
 
-async def _submit(request: Request) -> Job | Response:
+def wait_seconds(wait_ms: int) -> float:
+    """Return the seconds that a client of `/runsync` is kept waiting for its `wait`."""
+    return min(max(wait_ms, 1000), MAX_WAIT_MS) / 1000
+
+
+def no_such_request() -> Response:
+    """Return RunPod's reply for an id that its caller has no job with."""
+    return JSONResponse({"error": "request does not exist"}, status_code=404)
+
+
+async def submit_runpod(request: Request, bodies: Bodies, jobs: FindsJobs) -> Job | Response:
     """Return the job of a request, which goes through `/generate` like every other, or the refusal."""
-    services = services_of(request)
     job_id = str(uuid.uuid4())
     try:
         caller = check_caller(request)
-        with services.bodies.memory.lease(Sender(is_known=True)) as lease:
-            body = await services.bodies.parse(await services.bodies.read(request, lease))
+        with bodies.memory.lease(Sender(is_known=True)) as lease:
+            body = await bodies.parse(await bodies.read(request, lease))
         translated = await asyncio.to_thread(translate, body.get("input"), job_id, wants_base64=True)
     except WorkerError as error:
         return refuse(error, job_id)
@@ -144,7 +155,7 @@ async def _submit(request: Request) -> Job | Response:
     except (httpx.InvalidURL, UnicodeError):  # UnicodeError: from a name with invalid punycode
         return refuse(RequestRejected([Problem("is not a host's name or address", field="Host")]), job_id)
     answer = _answer_of(taken)
-    job = await find_job(services.store, str(answer.get("id")), caller)
+    job = await find_job(jobs, str(answer.get("id")), caller)
     if job is not None and taken.status_code in (200, 202):
         return job
     reply = result_reply(answer, is_comfyui_shape=True)
@@ -170,12 +181,17 @@ async def _shown(job: Job, request: Request) -> dict[str, Any]:
     if not services.pipeline.has_ended(job):
         is_begun = job.stage in (Stage.RUNNING, Stage.DELIVERING)
         return {"id": job.public_id, "status": "IN_PROGRESS" if is_begun else "IN_QUEUE"}
+    return shown_end(job, await public_outputs(job, request))
+
+
+def shown_end(job: Job, outputs: list[dict[str, object]]) -> dict[str, Any]:
+    """Return RunPod's status of a job that has ended; `outputs` are its public records."""
     times = job.times.as_json()
     shown: dict[str, Any] = {"id": job.public_id, "status": ENDED[job.state]}
     if times["total_ms"] is not None:
         worked_ms = times["generation_ms"] or 0
         shown |= {"delayTime": max(0, times["total_ms"] - worked_ms), "executionTime": worked_ms}
-    result = result_of(job, await public_outputs(job, request))
+    result = result_of(job, outputs)
     reply = result_reply(result, is_comfyui_shape=job.public_id.startswith(COMFYUI_MARK))
     if "error" in reply and job.state is not JobState.COMPLETED:
         shown["error"] = reply["error"]

@@ -17,6 +17,7 @@ from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import WebhookEvent
 from worker.json_values import JsonObject
 from worker.object_keys import find_template_problem
+from worker.outputs.hub import RepoType
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
 from worker.outputs.put import KEY
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
@@ -31,6 +32,7 @@ MAX_FIELD_LENGTH = 200
 MAX_METADATA_BYTES = 8192
 MAX_EXPIRES_SECONDS = 30 * 86400.0
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+REPO_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,95}")
 OWN_HEADERS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 OWN_DOWNLOAD_HEADERS = OWN_HEADERS | {"accept-encoding", "range", "if-none-match", "if-modified-since"}
 
@@ -43,6 +45,14 @@ def find_header_problem(headers: dict[str, str], own: frozenset[str]) -> str | N
         if name.lower() in own:
             return f"{name} is set by the worker"
     return None
+
+
+def check_template(value: str) -> str:
+    """Return a template of keys. Raises ValueError for one that makes none."""
+    problem = find_template_problem(value) if value else None
+    if problem:
+        raise ValueError(problem)
+    return value
 
 
 class S3Input(BaseModel):
@@ -65,10 +75,38 @@ class S3Input(BaseModel):
     @field_validator("key_template")
     @classmethod
     def _makes_keys(cls, value: str) -> str:
-        problem = find_template_problem(value) if value else None
-        if problem:
-            raise ValueError(problem)
+        return check_template(value)
+
+
+class HubInput(BaseModel):
+    """Repository of the Hugging Face hub for this request's outputs, committed together when the job has ended."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    repo: str = Field(description="`owner/name`; it must exist.")
+    token: str = Field(default="", description="A token that may write to it; left out: the worker's own.")
+    repo_type: RepoType = "dataset"
+    revision: str = Field(default="", max_length=200, description="A branch; left out: the repository's main one.")
+    key_template: str = ""
+
+    @field_validator("repo")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not REPO_NAME.fullmatch(value):
+            raise ValueError(f"expected owner/name of a repository; got {value[:100]!r}")
         return value
+
+    @field_validator("token")
+    @classmethod
+    def _is_a_token(cls, value: str) -> str:
+        if not value.isascii() or not value.isprintable():
+            raise ValueError("expected a token of the hub")
+        return value
+
+    @field_validator("key_template")
+    @classmethod
+    def _makes_keys(cls, value: str) -> str:
+        return check_template(value)
 
 
 class PutInput(BaseModel):
@@ -86,10 +124,7 @@ class PutInput(BaseModel):
     @field_validator("key_template")
     @classmethod
     def _makes_keys(cls, value: str) -> str:
-        problem = find_template_problem(value) if value else None
-        if problem:
-            raise ValueError(problem)
-        return value
+        return check_template(value)
 
     @field_validator("url", "public_url")
     @classmethod
@@ -175,6 +210,7 @@ class GenerateInput(BaseModel):
     modifications: dict[str, Any] = Field(default_factory=dict)
     s3: S3Input | None = None
     put: PutInput | None = None
+    hf: HubInput | None = None
     download_headers: dict[str, dict[str, str]] = Field(
         default_factory=dict,
         max_length=MAX_PREFIXES,
@@ -189,6 +225,11 @@ class GenerateInput(BaseModel):
         default=None,
         description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `draft`: faster and less "
         "alike. Left out: the modification `quality`, else `same`.",
+    )
+    split: bool | None = Field(
+        default=None,
+        description="Run on several engines of the worker at once, where they are idle and the workflow has parts. "
+        "Left out: SPLIT_REQUESTS.",
     )
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="Returned with the job, in its result, its webhooks and the list of jobs."
@@ -250,8 +291,8 @@ class GenerateInput(BaseModel):
             raise ValueError("give exactly one of workflow_json, workflow and modifier")
         if self.modifications and not self.modifier:
             raise ValueError("modifications go with a modifier only")
-        if self.s3 is not None and self.put is not None:
-            raise ValueError("give at most one of s3 and put")
+        if sum(store is not None for store in (self.s3, self.put, self.hf)) > 1:
+            raise ValueError("give at most one of s3, put and hf")
         for name in ("overrides", "inputs"):
             if getattr(self, name) and self.modifier:
                 raise ValueError(f"{name} go with a workflow only; a modifier has modifications")

@@ -340,6 +340,7 @@ class EngineClient:
         is_own: bool = False,
         traceparent: str = "",
         on_preview: OnPreview | None = None,
+        targets: Sequence[str] | None = None,
     ) -> RunOutcome:
         """Run a prompt to its end. `timeout_seconds` counts from its start in the engine.
 
@@ -347,13 +348,15 @@ class EngineClient:
         JobTimedOut. When cancelled, the prompt is taken from the engine's queue or interrupted; `stops` has it until it
         has stopped. `is_there`: it was sent before, only await it. `is_own`: it is the front's own, and an engine that
         is lost meanwhile is lost by itself. `traceparent` goes to the engine in the prompt's request. `on_preview` gets
-        pictures of unfinished latents, if the engine sends any.
+        pictures of unfinished latents, if the engine sends any. `targets` are the output nodes to run; None: all.
         """
         run = _Run(prompt_id, on_message, has_events=not is_there, is_own=is_own, on_preview=on_preview)
         self.stops.forget(prompt_id)
         self._runs[prompt_id] = run
         sending = (
-            None if is_there else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}, traceparent))
+            None
+            if is_there
+            else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}, traceparent, targets))
         )
         try:
             if sending is not None:
@@ -538,8 +541,17 @@ class EngineClient:
 
     # inside
 
-    async def _submit(self, prompt: JsonObject, prompt_id: str, extra_data: JsonObject, traceparent: str) -> None:
-        body = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
+    async def _submit(
+        self,
+        prompt: JsonObject,
+        prompt_id: str,
+        extra_data: JsonObject,
+        traceparent: str,
+        targets: Sequence[str] | None,
+    ) -> None:
+        body: dict[str, object] = {"prompt": prompt, "prompt_id": prompt_id, "client_id": self.client_id}
+        if targets is not None:
+            body["partial_execution_targets"] = list(targets)
         if extra_data:
             body["extra_data"] = dict(extra_data)
         content = await off_loop(len(prompt) >= LARGE_GRAPH_NODES, _encoded, body)

@@ -97,7 +97,7 @@ def engine_command(
     flags += tuning_flags(launch, given)
     flags += checkpoint_flags(launch, given)
     if launch.runs_at_once > 1 and not any(flag.startswith(RUNS_FLAG) for flag in given):
-        flags += [RUNS_FLAG, str(launch.runs_at_once)]
+        flags += [RUNS_FLAG, str(launch.max_concurrent_runs)]
     return EngineCommand(
         program=(sys.executable, "-m", "engine"),
         arguments=(*flags, *given),

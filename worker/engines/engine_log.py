@@ -31,7 +31,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _TRACE_BEGINS = re.compile(r"Traceback \(most recent call last\):|Fatal Python error: |(Current thread|Thread) 0x")
 _TRACEBACK = "Traceback "  # ends with the error; what the interpreter prints of threads begins with it
 _TRACE_GOES_ON = re.compile(r"\s|(Current thread|Thread) 0x|<no Python frame>|Extension modules: |$")
-_ATTEMPT = re.compile(r"-\d{1,9}$")
+_ATTEMPT = re.compile(r"-\d{1,9}(\.\d{1,9})?(\.part\d{1,3}){0,2}$")
 
 
 class EngineLog:

@@ -31,6 +31,7 @@ NETWORK_PARAMETERS: Final = (
     "video_latent",
     "video_start",
     "audio_latent",
+    "max_seconds",
 )
 GUIDED_PASSES: Final = 2
 FRAMES_PER_LATENT_FRAME: Final = 4
@@ -72,6 +73,7 @@ class PictureDefaults:
     frame_rate: float | None = None  # frames a second
     audio_latent: str | None = None  # the node of a sound's empty latent
     seconds: float | None = None  # of a sound
+    max_seconds: float | None = None  # the longest sound that its networks were trained with
 
     def of_network(self) -> dict[str, object]:
         """Return the parameters that depend on the kind of network, by name."""
@@ -155,6 +157,7 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             frame_rate=_number(described.get("frame_rate")),
             audio_latent=_text(described.get("audio_latent")),
             seconds=_number(described.get("seconds")),
+            max_seconds=_number(described.get("max_seconds")),
         )
     except (LookupError, TypeError, ValueError):
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from worker.engines.client import EngineClient, EngineLost
@@ -219,6 +219,31 @@ class EnginePool:
             yield client
         finally:
             self._release(client)
+
+    @property
+    def idle_engines(self) -> list[EngineClient]:
+        """Engines without a prompt, as long as no job waits for one."""
+        if self._is_paused or any(not waiter.turn.done() for waiter in self._waiters):
+            return []
+        return [slot.client for slot in self._slots if slot.takes and not slot.num_taken and not slot.is_alone]
+
+    def num_prompts_at(self, client: EngineClient) -> int:
+        """Return the number of prompts that have a slot of an engine."""
+        return self._slot_of(client).num_taken
+
+    @contextlib.contextmanager
+    def borrow(self, clients: Sequence[EngineClient], order: Order) -> Iterator[None]:
+        """Hold a slot of each of some `idle_engines`, for parts of a job that has an engine already."""
+        for client in clients:
+            slot = self._slot_of(client)
+            self._begins(slot, order)
+            slot.num_taken += 1
+            slot.last_order, slot.num_overtaken = order, 0
+        try:
+            yield
+        finally:
+            for client in clients:
+                self._release(client)
 
     @contextlib.asynccontextmanager
     async def hold(self, client: EngineClient) -> AsyncIterator[None]:

@@ -15,6 +15,7 @@ from typing import Final
 PREVIEW: Final = 1
 PREVIEW_WITH_METADATA: Final = 4
 MEDIA_TYPES: Final = {1: "image/jpeg", 2: "image/png"}
+ANIMATION: Final = "image/webp"  # of a video, in messages that name its node
 MAX_FRAME_BYTES: Final = 2**20
 """Largest picture that is passed on; ours have at most 512 pixels a side."""
 
@@ -40,7 +41,7 @@ def read_frame(message: bytes) -> PreviewFrame | None:
         about = json.loads(message[8 : 8 + number]) if kind == PREVIEW_WITH_METADATA else None
     except (struct.error, ValueError, RecursionError):
         return None
-    if not isinstance(about, Mapping) or about.get("image_type") not in MEDIA_TYPES.values():
+    if not isinstance(about, Mapping) or about.get("image_type") not in (*MEDIA_TYPES.values(), ANIMATION):
         return None
     prompt_id, node_id = str(about.get("prompt_id", "")), str(about.get("node_id", ""))
     return PreviewFrame(str(about["image_type"]), message[8 + number :], prompt_id, node_id)

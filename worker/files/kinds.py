@@ -1,7 +1,8 @@
 """Detection of file types by magic bytes, and checks that pictures and latents are complete.
 
-Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; the common audio and video containers for other
-inputs. By hand: no library that is kept up knows latents and gives a media type for each (`docs/dependencies.md`).
+Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; binary glTF and the common audio and video
+containers for other inputs. By hand: no library that is kept up knows latents and gives a media type for each
+(`docs/dependencies.md`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ AVIF = FileKind("avif", "image/avif")
 WEBM = FileKind("webm", "video/webm")
 MATROSKA = FileKind("mkv", "video/x-matroska")
 MP3 = FileKind("mp3", "audio/mpeg")
+GLB = FileKind("glb", "model/gltf-binary")
 
 _STARTS: tuple[tuple[bytes, FileKind], ...] = (
     (b"\x89PNG\r\n\x1a\n", PNG),
@@ -54,6 +56,7 @@ _STARTS: tuple[tuple[bytes, FileKind], ...] = (
     (b"BM", BMP),
     (b"\x1aE\xdf\xa3", WEBM),
     (b"OggS", FileKind("ogg", "audio/ogg")),
+    (b"glTF", GLB),
     (b"fLaC", FileKind("flac", "audio/flac")),
     (b"ID3", MP3),
     (b"\xff\xfb", MP3),  # a frame of MPEG 1 layer III, of MPEG 2 and 2.5, each with and without a checksum

@@ -18,7 +18,8 @@ from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.api.small_bodies import SmallBodies
 from worker.errors import RequestRejected, RouteNotFound, WorkerError
-from worker.gateway.routes import GatewayServices, router
+from worker.gateway import runpod
+from worker.gateway.routes import GatewayServices, has_envelope, router
 from worker.jobs.envelope import refusal
 from worker.version import version
 
@@ -41,13 +42,14 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
         app.add_middleware(AccessLog)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)
     app.include_router(router)
-    expect_routes(services.http_metrics, router.routes)
+    app.include_router(runpod.router)
+    expect_routes(services.http_metrics, [*router.routes, *runpod.router.routes])
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/docs/{name}", part_of_docs, include_in_schema=False)
 
     @app.exception_handler(WorkerError)
-    async def _known(_request: Request, error: WorkerError) -> Response:
-        return refuse(error, str(error.fields.get("request_id", "")))
+    async def _known(request: Request, error: WorkerError) -> Response:
+        return refuse(error, str(error.fields.get("request_id", "")), is_vast=has_envelope(request))
 
     @app.exception_handler(RequestValidationError)
     async def _malformed(_request: Request, error: RequestValidationError) -> Response:

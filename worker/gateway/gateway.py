@@ -21,7 +21,6 @@ import structlog
 from worker.api.schemas import ParsedRequest
 from worker.errors import (
     DatabaseUnreachable,
-    LimitReached,
     QueueFull,
     RequestIdConflict,
     RequestIdTaken,
@@ -29,6 +28,7 @@ from worker.errors import (
 )
 from worker.gateway.fleet import Fleet
 from worker.gateway.job_records import JobRecords, broker_id
+from worker.gateway.placing import Placement
 from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
@@ -102,19 +102,26 @@ class Gateway:
             found.append(f"The broker cannot be reached: {error}")
         return found
 
+    async def num_queued(self) -> int:
+        """Return the number of jobs at the broker, 0 while it is away."""
+        try:
+            return await self.producer.depth()
+        except BrokerUnreachable:
+            return 0
+
     async def submit(
-        self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity, model: str = ""
+        self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity, place: Placement
     ) -> Job:
-        """Return the job of a checked request, new or the earlier one of this id; `model` is the stream it goes to.
+        """Return the job of a checked request, new or the earlier one of this id; `place` is the stream it goes to.
 
         Raises RequestIdTaken, RequestIdConflict, LimitReached, QueueFull, RequestTooLarge, DatabaseUnreachable.
         """
         earlier = await self.records.find(job_id)
         if earlier is None:
-            await self._check_quota(caller)
-            job = self._new_job(parsed, digest, job_id, asked_id, caller)
-            if await self.records.insert(job):
-                await self._send_new(job, model)
+            await self._check_size()
+            job = self._new_job(parsed, digest, job_id, asked_id, caller, place.priority)
+            if await self.records.insert(job, self._limit_of(caller)):
+                await self._send_new(job, place.model)
                 return job
             earlier = await self.records.find(job_id)  # of the same request, at another replica
         if earlier is None:
@@ -126,16 +133,16 @@ class Gateway:
             raise RequestIdConflict(f"request_id {named} belongs to a request with another body", request_id=named)
         return earlier
 
-    def _new_job(self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity) -> Job:
+    def _new_job(
+        self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity, priority: int
+    ) -> Job:
         given = {name: value for name, value in parsed.raw.items() if name != "request_id"}
         given["return_outputs_as_base64"] = parsed.wants_base64
         return Job(
             id=job_id,
             number=0,
             body_hash=digest,
-            request=JobRequest(
-                modifier=parsed.input.modifier, priority=parsed.input.priority, warnings=parsed.warnings
-            ),
+            request=JobRequest(modifier=parsed.input.modifier, priority=priority, warnings=parsed.warnings),
             prompt={"input": given},
             times=JobTimes(queued_at_ms=int(time.time() * 1000)),
             owner=caller.key_name,
@@ -144,12 +151,13 @@ class Gateway:
             message=SECRET_FREE_WORDS,
         )
 
-    async def _check_quota(self, caller: Identity) -> None:
-        allowed = self._limits.jobs_waiting
-        if allowed is not None and caller.key_name and (self._limits.are_for_admins or not caller.is_admin):
-            waiting = await self.records.num_live(caller.key_name)
-            if waiting >= allowed:
-                raise LimitReached("jobs_waiting", waiting + 1, allowed, retry_after_seconds=5)
+    def _limit_of(self, caller: Identity) -> int | None:
+        """Return the number of jobs that a caller may have at a time; None for no limit."""
+        is_limited = caller.key_name and (self._limits.are_for_admins or not caller.is_admin)
+        return self._limits.jobs_waiting if is_limited else None
+
+    async def _check_size(self) -> None:
+        """Raise QueueFull where too many jobs wait. Replicas that take jobs at once may exceed it by one each."""
         live = await self.records.num_live()
         if live >= self._config.max_live:
             raise QueueFull(f"{live} jobs have not ended (GATEWAY_MAX_JOBS)", retry_after_seconds=5)

@@ -17,15 +17,17 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from worker.errors import DatabaseUnreachable
+from worker.errors import DatabaseUnreachable, LimitReached
 from worker.jobs.database import JOBS, changing_row, job_of, storable, whole_row
-from worker.jobs.job import Job, JobFailure, JobState, JobTimes, Stage
+from worker.jobs.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
 from worker.jobs.postgres_database import open_postgres, prepare_schema
 from worker.settings.database import DatabaseConfig
 
 POOL_SIZE = 16
 SUFFIX = "_gateway"
 LIVE = JOBS.c.finished_ms.is_(None)
+FORGOTTEN_AT_ONCE = 5000  # results, in one transaction
+LIMIT_SECONDS = 5.0  # until a caller over its limit is to come back
 REFUSED_STATUS = 422  # of a refusal without a status: the request was wrong
 
 Answer = TypeVar("Answer")
@@ -51,8 +53,11 @@ class JobRecords:
         """Make a round trip to the database."""
         await self._run(lambda connection: connection.execute(sa.text("SELECT 1")))
 
-    async def insert(self, job: Job) -> bool:
-        """Store a new job with its body in `prompt`, and give it its number. Returns False if its id is taken."""
+    async def insert(self, job: Job, max_live: int | None = None) -> bool:
+        """Store a new job with its body in `prompt`, and give it its number. Returns False if its id is taken.
+
+        `max_live` limits the jobs of its owner that have not ended, over all replicas. Raises LimitReached.
+        """
         job.number = _number()
         row = whole_row(job)
         statement = (
@@ -65,10 +70,28 @@ class JobRecords:
             )
             .returning(JOBS.c.id)
         )  # the number of rows of such an INSERT is not known
+
+        def insert_within(connection: sa.Connection) -> bool:
+            if max_live is not None:
+                self._check_owner(connection, job, max_live)
+            return connection.execute(statement).one_or_none() is not None
+
         try:
-            return await self._run(lambda connection: connection.execute(statement).one_or_none() is not None)
+            return await self._run(insert_within)
         except sa.exc.IntegrityError:  # inserted by another replica at the same moment
             return False
+
+    def _check_owner(self, connection: sa.Connection, job: Job, max_live: int) -> None:
+        """Hold the owner's lock until the transaction ends, and count its jobs. Raises LimitReached."""
+        key = f"{self._config.schema_name}:{job.owner}"
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(key, 0))))
+        known = sa.select(sa.func.count()).where(JOBS.c.id == job.id)
+        if connection.execute(known).scalar():  # the request came before, perhaps to another replica
+            return
+        query = sa.select(sa.func.count()).where(LIVE, JOBS.c.owner == job.owner)
+        live = connection.execute(query).scalar() or 0
+        if live >= max_live:
+            raise LimitReached("jobs_waiting", live + 1, max_live, retry_after_seconds=LIMIT_SECONDS)
 
     async def find(self, job_id: str) -> Job | None:
         """Return a job by its id."""
@@ -80,11 +103,9 @@ class JobRecords:
         """Return the rows of a query."""
         return await self._run(lambda connection: list(connection.execute(query)))
 
-    async def num_live(self, owner: str | None = None) -> int:
-        """Return the number of jobs that have not ended, of one owner if given."""
+    async def num_live(self) -> int:
+        """Return the number of jobs that have not ended."""
         query = sa.select(sa.func.count()).where(LIVE)
-        if owner is not None:
-            query = query.where(JOBS.c.owner == owner)
         return await self._run(lambda connection: connection.execute(query).scalar() or 0)
 
     async def unsent(self, before_ms: int, limit: int) -> list[Job]:
@@ -122,9 +143,17 @@ class JobRecords:
         await self._run(lambda connection: connection.execute(sa.delete(JOBS).where(JOBS.c.id == job_id)))
 
     async def forget_finished_before(self, time_ms: int) -> int:
-        """Remove jobs that ended before a time; return their number."""
-        gone = sa.delete(JOBS).where(JOBS.c.finished_ms < time_ms)
-        return await self._run(lambda connection: connection.execute(gone).rowcount)
+        """Remove jobs that ended before a time; return their number.
+
+        They go in batches, the oldest first: after a long absence all at once would take longer than a statement may.
+        Replicas that do this at the same time remove different ones.
+        """
+        oldest = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms).order_by(JOBS.c.finished_ms)
+        batch = oldest.limit(FORGOTTEN_AT_ONCE).with_for_update(skip_locked=True)
+        gone, total = sa.delete(JOBS).where(JOBS.c.id.in_(batch)), 0
+        while num := await self._run(lambda connection: connection.execute(gone).rowcount):
+            total += num
+        return total
 
     async def _run(self, function: Callable[[sa.Connection], Answer]) -> Answer:
         """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone."""
@@ -176,7 +205,7 @@ def ended_job(job: Job, result: Mapping[str, Any]) -> Job:
         message=storable(str(result.get("message") or "")),
         outputs=tuple(result.get("output") or ()),
         engine_response=result.get("comfyui_response") or {},
-        tuning=result.get("tuning") or {},
+        tuning=_tuning_of(result),
         failure=_failure(result),
         times=times,
         request=replace(
@@ -184,6 +213,12 @@ def ended_job(job: Job, result: Mapping[str, Any]) -> Job:
         ),
         prompt={},
     )
+
+
+def _tuning_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tuning and split of a result as a job holds them."""
+    split = {} if result.get(SPLIT) is None else {SPLIT: result[SPLIT]}
+    return {**(result.get("tuning") or {}), **split}
 
 
 def _state(result: Mapping[str, Any]) -> JobState:

@@ -6,6 +6,7 @@ Costs of prompts are those of `worker/jobs/cost.py`, at the price of the default
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from worker.api.schemas import GenerateInput
 from worker.engines.families import model_files_in
@@ -16,12 +17,23 @@ from worker.json_values import JsonObject
 
 FETCH_SECONDS = 10.0  # to load a model that a worker has not used lately
 CHARACTERS_OF_KEYS = 200
+URGENT = 1
+"""The lowest priority whose stream workers look into first."""
 
 
-def placed(given: GenerateInput, prompt: JsonObject, entries: Iterable[JsonObject]) -> str:
-    """Return the model whose stream a request goes to, "" for the stream of every worker.
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The stream of a request: of one model, "" for that of every worker, and by its priority."""
 
-    It is the model's where the chosen worker has used it last: workers prefer the streams of such models. Raises
+    model: str
+    priority: int
+
+
+def placed(given: GenerateInput, prompt: JsonObject, entries: Iterable[JsonObject], num_queued: int = 0) -> Placement:
+    """Return the stream that a request goes to, where `num_queued` jobs are at the broker.
+
+    It is the model's where the chosen worker has used it last: workers prefer the streams of such models. A deadline
+    that the jobs before it would make it miss gives it the priority by which it goes before them. Raises
     RequestRejected for a deadline or a budget that no worker keeps; while no worker's speed is known all are accepted.
     """
     models = [file.name for file in model_files_in(prompt)]
@@ -30,10 +42,13 @@ def placed(given: GenerateInput, prompt: JsonObject, entries: Iterable[JsonObjec
     chosen = choose(need, offers)
     if isinstance(chosen, Refusal):
         raise RequestRejected(list(_problems(need, chosen)))
-    if chosen is None or not models or len(models[0]) > CHARACTERS_OF_KEYS:
-        return ""
+    if chosen is None:
+        return Placement("", given.priority)
     worker = next(offer for offer in offers if offer.worker == chosen.worker)
-    return models[0] if models[0] in worker.load_seconds else ""
+    has_stream = bool(models) and models[0] in worker.load_seconds and len(models[0]) <= CHARACTERS_OF_KEYS
+    queue_seconds = num_queued * (chosen.end_seconds - chosen.start_seconds) / len(offers)
+    is_late = given.deadline is not None and chosen.end_seconds + queue_seconds > given.deadline
+    return Placement(models[0] if has_stream else "", max(given.priority, URGENT) if is_late else given.priority)
 
 
 def offer_of(entry: JsonObject) -> Offer:

@@ -20,7 +20,8 @@ from worker.api.replies import Cancellation, Deletion, JobPage, ModifierEntry, R
 from worker.api.request_warnings import find_form_warnings, id_warning
 from worker.api.results import check_caller, check_operator, not_found
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
-from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected
+from worker.autoscaler.vast.envelope import is_envelope, parse_envelope
+from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
 from worker.finite_json import FiniteJSONResponse
 from worker.gateway.checks import check_request
 from worker.gateway.gateway import Gateway
@@ -36,6 +37,7 @@ from worker.jobs.job import Job, JobState, body_hash
 from worker.jobs.job_list import JobFilter
 from worker.jobs.ownership import find_job, id_to_use, own_id
 from worker.jobs.prompt_rules import PromptRules
+from worker.json_values import JsonObject
 from worker.observe.http_metrics import HttpMetrics
 from worker.services import RequestGuard
 from worker.settings.jobs import CallerLimits
@@ -89,7 +91,7 @@ async def generate_sync(request: Request) -> Response:
         job = event.job
         if not job.state.is_terminal and await request.is_disconnected():
             return Response(status_code=499)
-    return _reply(job)
+    return _reply(job, http_status_for_vast(job.http_status) if has_envelope(request) else None)
 
 
 @router.post(
@@ -261,7 +263,7 @@ async def _submitted(request: Request) -> Job:
         raise RequestRejected([Problem(message, field="Content-Type")])
     with services.bodies.memory.lease(Sender(is_known=True)) as lease:
         content = await services.bodies.read(request, lease)
-        body = await services.bodies.parse(content)
+        body = _without_envelope(await services.bodies.parse(content), request)
         parsed = await asyncio.to_thread(_parsed, body, request)
     services.limits.check(parsed.input)
     prompt = await check_request(
@@ -271,15 +273,32 @@ async def _submitted(request: Request) -> Job:
         services.prompt_rules,
         fetches_models=services.fetches_models,
     )
-    model = await asyncio.to_thread(placed, parsed.input, prompt, await gateway.fleet.entries())
+    num_queued = 0 if parsed.input.deadline is None else await gateway.num_queued()
+    place = await asyncio.to_thread(placed, parsed.input, prompt, await gateway.fleet.entries(), num_queued)
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
     named = parsed.input.request_id or request.headers.get("idempotency-key", "")
     asked_id = clean_id(named) if named else fresh_id()
     job_id = await id_to_use(gateway.records, asked_id, caller.key_name) if named else asked_id
     try:
-        return await gateway.submit(parsed, digest, job_id, asked_id, caller, model)
+        return await gateway.submit(parsed, digest, job_id, asked_id, caller, place)
     except RequestIdTaken:  # just now, by another caller
-        return await gateway.submit(parsed, digest, own_id(asked_id, caller.key_name), asked_id, caller, model)
+        return await gateway.submit(parsed, digest, own_id(asked_id, caller.key_name), asked_id, caller, place)
+
+
+def has_envelope(request: Request) -> bool:
+    """Return True for a request in Vast's envelope, once its body has been read."""
+    return bool(getattr(request.state, "has_envelope", False))
+
+
+def _without_envelope(body: JsonObject, request: Request) -> JsonObject:
+    """Return the payload of a body in Vast's envelope, any other body as it is. Raises EnvelopeRejected.
+
+    The signature is not checked: it is for the worker that Vast named. A gateway goes by the request's key.
+    """
+    if not is_envelope(body):
+        return body
+    request.state.has_envelope = True
+    return parse_envelope(body, is_unsecured=True).payload
 
 
 def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:
@@ -289,7 +308,7 @@ def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:
     return ParsedRequest(
         input=given,
         raw=raw,
-        is_vast=False,
+        is_vast=has_envelope(request),
         wants_base64=given.return_outputs_as_base64 or is_true(request.headers.get("x-return-outputs-as-base64")),
         wants_engine_response=False,
         base_url="",

@@ -24,10 +24,11 @@ from typing import Any
 import httpx
 
 from worker.errors import DiskLow, InputRejected
-from worker.files.kinds import HEAD_BYTES, BrokenFile, check_file, check_kind
+from worker.files.kinds import HEAD_BYTES, BrokenFile, check_kind
 from worker.guard.plain_responses import EncodedResponse, plain_chunks, plain_client
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.download_headers import DownloadHeaders, headers_for
+from worker.inputs.file_checks import check_input
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.partial_file import too_large, write_partial
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
@@ -244,7 +245,7 @@ class InputFetcher:
 
     def _keep(self, reference: Reference, partial: Path, digest: str, size_bytes: int) -> FetchedInput:
         try:
-            kind = check_file(partial, reference.media, self._limits.max_pixels)
+            kind = check_input(partial, reference.media, self._limits)
         except BrokenFile as broken:
             raise InputBroken(f"{_shown(reference)} {broken}") from None
         name = f"{digest}.{kind.extension}"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from worker.errors import Problem, RequestRejected, RequestTooLarge
-from worker.files.kinds import BrokenFile, check_file
+from worker.files.kinds import BrokenFile
+from worker.inputs.file_checks import check_input
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
 from worker.inputs.refusals import FULL_DISK, disk_low
@@ -100,7 +101,7 @@ class UploadedFiles:
         for reference in named:
             file = files[reference.value]
             try:
-                kind = check_file(file.path, reference.media, self._limits.max_pixels)
+                kind = check_input(file.path, reference.media, self._limits)
                 addresses[reference] = f"{UPLOAD_PREFIX}{file.digest}.{kind.extension}"
             except BrokenFile as broken:
                 problems.append(

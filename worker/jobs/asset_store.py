@@ -102,6 +102,27 @@ class AssetStore:
             raise AssetNotFound(f"asset {asset_id[:80]}: no such id")
         return _asset_of(rows[0])
 
+    async def named(self, file_path: str, owner: str) -> Asset:
+        """Return a caller's asset by its name, the last used of several. Raises AssetNotFound, StateUnusable."""
+        found = await self.all_named([file_path], owner)
+        if not found:
+            raise AssetNotFound(f"asset {file_path[:80]}: no file of this name")
+        return found[file_path]
+
+    async def all_named(self, file_paths: Iterable[str], owner: str) -> dict[str, Asset]:
+        """Return a caller's assets by name, those that are there, the last used of each. Raises StateUnusable."""
+        names = [storable(name) for name in file_paths]
+        query = sa.select(ASSETS).where(ASSETS.c.owner == owner, ASSETS.c.file_path.in_(names))
+        rows = await self._store.read(query.order_by(ASSETS.c.used_ms))
+        return {row.file_path: _asset_of(row) for row in rows}
+
+    async def names(self, prefix: str, owner: str) -> list[str]:
+        """Return the names of a caller's assets that begin with `prefix`. Raises StateUnusable."""
+        query = sa.select(ASSETS.c.file_path).where(
+            ASSETS.c.owner == owner, ASSETS.c.file_path.startswith(prefix, autoescape=True)
+        )
+        return sorted({row.file_path for row in await self._store.read(query)})
+
     async def delete(self, asset_id: str, owner: str) -> None:
         """Delete an asset. Jobs that were sent with it are not affected. Raises AssetNotFound, StateUnusable."""
         asset = await self.get(asset_id, owner)

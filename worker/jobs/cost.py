@@ -3,9 +3,10 @@
 The unit is that of the start-up benchmark (`benchmark/qualify/unit.py`). A cost divided by the benchmark's costs per
 second is therefore a time in seconds. A pass is one evaluation of the network for one picture: guidance makes two
 passes per step, and a second-order sampler doubles them. Sizes are followed through the links of the graph, from the
-sampler's latent to the node that sets its size; models from the sampler to the node that loads the file. Unknown values
-(the size of an uploaded picture, the inside of a custom node) count as the family's default, and a model of an unknown
-family as one of the default family. A prompt without a sampler costs one unit. No prompt makes this raise.
+sampler's latent to the node that sets its size, frames or seconds; models from the sampler to the node that loads the
+file. Unknown values (the size of an uploaded picture, the inside of a custom node) count as the family's default, and a
+model of an unknown family as one of the default family. A prompt without a sampler costs one unit. No prompt makes this
+raise.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ NO_FAMILIES: Final[Mapping[ModelFile, Family]] = {}
 MAX_SIDE_PX: Final = 16384
 MAX_STEPS: Final = 10_000
 MAX_BATCH: Final = 4096
+MAX_SECONDS: Final = 10_000.0  # of a sound
 MAX_LINKS: Final = 200  # a longer chain counts as unknown
 
 GUIDERS: Final[Mapping[str, int]] = {"BasicGuider": 1, "DualCFGGuider": 3}
@@ -56,11 +58,12 @@ MODEL_SOURCES: Final = ("model", "guider", "model1", "base_model", "pipe", "basi
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The size of a latent or a batch of pictures, in pixels."""
+    """The size of a latent or a batch of pictures, in pixels. `seconds` are those of a sound of that size."""
 
     width_px: float = UNIT_SIDE_PX
     height_px: float = UNIT_SIDE_PX
     batch: int = 1
+    seconds: float | None = None
 
     @property
     def pixels(self) -> float:
@@ -68,6 +71,11 @@ class Area:
 
     def scaled(self, factor: float) -> Area:
         return Area(_side(self.width_px * factor), _side(self.height_px * factor), self.batch)
+
+    def of_seconds(self, seconds: float, batch: int) -> Area:
+        """Return the size of sounds of so many seconds, whose latents are as long as they are."""
+        share = 1.0 if not self.seconds else seconds / self.seconds
+        return Area(max(1.0, self.width_px * share), self.height_px, batch, seconds)
 
 
 UNIT_AREA: Final = Area()
@@ -108,7 +116,8 @@ class _Graph:
         inputs, family = self._inputs(node_id), self._family(node_id)
         unknown = UNIT_AREA
         if family is not None:
-            unknown = Area(family.default.width, family.default.height, family.default.latent_frames)
+            default = family.default
+            unknown = Area(default.width, default.height, default.latent_frames, default.seconds)
         share = self._area(node_id, unknown).pixels / UNIT_PIXELS * (1.0 if family is None else family.pixel_cost)
         return UNIT_COST * share * (self._steps(inputs) / UNIT_STEPS) * (self._passes(inputs) / UNIT_PASSES)
 
@@ -200,7 +209,10 @@ class _Graph:
             return Area(_side(area.width_px + left + right), _side(area.height_px + top + bottom), area.batch)
         if "width" in inputs and "height" in inputs:
             return self._size_of_inputs(inputs, area)
-        return Area(area.width_px, area.height_px, self._batch(inputs, area, kind))
+        if "seconds" in inputs and self._source(node_id) is None:
+            seconds = self._number(inputs["seconds"], area.seconds or 1.0, 0.1, MAX_SECONDS)
+            return area.of_seconds(seconds, int(self._number(inputs.get("batch_size", 1), 1, 1, MAX_BATCH)))
+        return Area(area.width_px, area.height_px, self._batch(inputs, area, kind), area.seconds)
 
     def _size_of_inputs(self, inputs: Mapping[str, object], area: Area) -> Area:
         """Return the size of a node with `width` and `height`; a side of 0 keeps the proportions, as in ComfyUI."""

@@ -209,7 +209,7 @@ def storable(text: str) -> str:
 
 def _credentials_of(kept: Credentials) -> dict[str, object]:
     """Return credentials as they are stored; younger fields only where there are any, for earlier versions."""
-    younger = {"put": kept.put, "download_headers": kept.download_headers}
+    younger = {"put": kept.put, "hf": kept.hf, "download_headers": kept.download_headers}
     given = {name: value for name, value in younger.items() if value is not None}
     return {"s3": kept.s3, "webhook_secret": kept.webhook_secret, **given}
 

@@ -1,6 +1,7 @@
-"""The pipeline's last stages: collection of outputs into the job's folder, processing, and upload to S3.
+"""The pipeline's last stages: collection of outputs into the job's folder, processing, and upload.
 
-Outputs are processed as the request asks, and uploaded if the request or the operator has set a target.
+Outputs are processed as the request asks, and uploaded if the request or the operator has set a target: to S3, by PUT,
+or to a repository of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -18,6 +20,7 @@ import structlog
 from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
+from worker.files.media_facts import with_media_facts
 from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
 from worker.json_values import JsonObject
@@ -26,13 +29,13 @@ from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.collect import InlineOutput, Output, collect_outputs
 from worker.outputs.delivered import OutputRecord, Processing, delivered_names, needs_processing, process_output
-from worker.outputs.media_facts import with_media_facts
+from worker.outputs.hub import HubTarget, HubUploader
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
 from worker.outputs.put import PutTarget, PutUploader
 from worker.outputs.s3 import S3Uploader
 from worker.s3.stores import S3Stores
-from worker.s3.targets import S3Target, choose_target, find_write_problem
+from worker.s3.targets import choose_target, find_write_problem
 from worker.settings.outputs import S3Config
 
 UPLOADS_AT_ONCE = 4
@@ -55,12 +58,22 @@ class _EngineFiles:
         await self.engine.view(filename, subfolder, kind, target, max_bytes)
 
 
+class _Send(Protocol):
+    """The upload of one file, which returns its link. Raises UploadFailed."""
+
+    async def __call__(self, path: Path, key: str, media_type: str, /, *, until: float) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
-class _Upload:
-    target: S3Target
-    key: str
-    presign_seconds: int
-    until: float
+class _Store:
+    """Destination that files are sent to one by one.
+
+    `place` is what its uploads wait in turn for. An empty template: the worker's.
+    """
+
+    place: str
+    key_template: str
+    send: _Send
 
 
 class DeliveredOutputs:
@@ -77,9 +90,12 @@ class DeliveredOutputs:
         io_metrics: IoMetrics | None = None,
         max_bytes: int | None = None,
         put_uploader: PutUploader | None = None,
+        hub_uploader: HubUploader | None = None,
     ) -> None:
         self._config = config
         self._put_uploader = put_uploader
+        self._hub_uploader = hub_uploader
+        self._committing = asyncio.Lock()
         self._max_bytes = max_bytes
         self._default_metadata = default_metadata
         self._claimed_outputs = claimed_outputs or ClaimedOutputs(keeps=True)
@@ -115,7 +131,8 @@ class DeliveredOutputs:
             log.error("S3 store unusable", reason=problem, **about)
 
     def sends_away(self, job: Job) -> bool:
-        return _asked_put(job) is not None or choose_target(_asked_s3(job), self._config) is not None
+        has_own_store = _asked_put(job) is not None or _asked_hub(job) is not None
+        return has_own_store or choose_target(_asked_s3(job), self._config) is not None
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
         """Return the job's processed outputs, with `url` or `upload_error` added.
@@ -125,53 +142,74 @@ class DeliveredOutputs:
         records = await self._finish(job, directory)
         put = _asked_put(job)
         if put is not None and self._put_uploader is not None:
-            return await self._put(job, records, directory, put, self._put_uploader)
+            send = partial(self._put_uploader.upload, put)
+            store = _Store(urlsplit(put.url).netloc, put.key_template, send)
+            return await self._send_each(job, records, directory, store)
+        hub = _asked_hub(job)
+        if hub is not None and self._hub_uploader is not None:
+            return await self._commit(job, records, directory, hub, self._hub_uploader)
         asked = _asked_s3(job)
         target = choose_target(asked, self._config)
         if target is None:
             return records
-        files = [file for record in records if "url" not in record for file in files_of(record)]
         if problem := find_write_problem(asked, self._config):  # the settings may have changed meanwhile
-            refused = {id(file): {"upload_error": problem.sentence} for file in files}
+            refused = {id(file): {"upload_error": problem.sentence} for file in _files_to_send(records)}
             return [_with_links(record, refused) for record in records]
-        keys = make_keys(str(asked.get("key_template") or self._config.key_template), job.id, files)
         own_seconds = asked.get("presign_seconds")
         seconds = own_seconds if isinstance(own_seconds, int) and own_seconds else self._config.presign_seconds
-        at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
-        async with self._delivering.acquire(target.endpoint_url, job.order):
-            until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
-            sent = await asyncio.gather(
-                *(
-                    self._send(file, directory, _Upload(target, key, seconds, until), at_once)
-                    for file, key in zip(files, keys, strict=True)
-                )
-            )
-        return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
+        send = partial(self._uploader.upload, target, presign_seconds=seconds)
+        return await self._send_each(
+            job, records, directory, _Store(target.endpoint_url, str(asked.get("key_template") or ""), send)
+        )
 
-    async def _put(
-        self, job: Job, records: list[OutputRecord], directory: Path, target: PutTarget, uploader: PutUploader
+    async def _send_each(
+        self, job: Job, records: Sequence[OutputRecord], directory: Path, store: _Store
     ) -> Sequence[OutputRecord]:
-        """Upload the files of a job by HTTP PUT and return its records with the links."""
-        files = [file for record in records if "url" not in record for file in files_of(record)]
-        keys = make_keys(target.key_template or self._config.key_template, job.id, files)
+        """Upload the files of a job, a few at once, and return its records with the links."""
+        files = _files_to_send(records)
+        keys = make_keys(store.key_template or self._config.key_template, job.id, files)
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
 
         async def send(file: Mapping[str, object], key: str) -> OutputRecord:
-            media_type = str(file.get("media_type") or "application/octet-stream")
+            path = directory / str(file["path"])
             try:
                 async with at_once:
-                    link = await uploader.upload(target, directory / str(file["path"]), key, media_type, until=until)
+                    link = await store.send(path, key, _media_type_of(file), until=until)
             except WorkerError as failed:
-                self._io_metrics.upload_failed()
-                log.warning("upload failed", key=key, reason=failed.message)
-                return {"upload_error": failed.message}
-            self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, directory / str(file["path"])))
+                return self._failed(key, failed)
+            self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, path))
             return {"url": link}
 
-        async with self._delivering.acquire(urlsplit(target.url).netloc, job.order):
+        async with self._delivering.acquire(store.place, job.order):
             until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
             sent = await asyncio.gather(*(send(file, key) for file, key in zip(files, keys, strict=True)))
         return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
+
+    async def _commit(
+        self, job: Job, records: Sequence[OutputRecord], directory: Path, target: HubTarget, uploader: HubUploader
+    ) -> Sequence[OutputRecord]:
+        """Upload the files of a job as one commit to a repository of the Hugging Face hub."""
+        files = _files_to_send(records)
+        keys = make_keys(target.key_template or self._config.key_template, job.id, files)
+        paths = [directory / str(file["path"]) for file in files]
+        sent: list[OutputRecord] = []
+        if files:
+            # One at a time: two commits at once to one branch, and the hub refuses one.
+            async with self._delivering.acquire(uploader.endpoint, job.order), self._committing:
+                until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
+                try:
+                    links = await uploader.upload(target, job.id, dict(zip(keys, paths, strict=True)), until=until)
+                    sent = [{"url": link} for link in links]
+                    for path in paths:
+                        self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, path))
+                except WorkerError as failed:
+                    sent = [self._failed(key, failed) for key in keys]
+        return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
+
+    def _failed(self, key: str, failed: WorkerError) -> OutputRecord:
+        self._io_metrics.upload_failed()
+        log.warning("upload failed", key=key, reason=failed.message)
+        return {"upload_error": failed.message}
 
     async def _finish(self, job: Job, directory: Path) -> list[OutputRecord]:
         """Return the records with converted pictures. The work is done off the event loop, a few pictures at a time."""
@@ -192,29 +230,6 @@ class DeliveredOutputs:
         names = delivered_names(job.outputs, job.request.output)
         return await asyncio.gather(*(one(record, name) for record, name in zip(job.outputs, names, strict=True)))
 
-    async def _send(
-        self, file: Mapping[str, object], directory: Path, upload: _Upload, at_once: asyncio.Semaphore
-    ) -> OutputRecord:
-        """Upload a file and return the fields to add to its record."""
-        path = directory / str(file["path"])
-        media_type = str(file.get("media_type") or "application/octet-stream")
-        try:
-            async with at_once:
-                link = await self._uploader.upload(
-                    upload.target,
-                    path,
-                    upload.key,
-                    media_type,
-                    presign_seconds=upload.presign_seconds,
-                    until=upload.until,
-                )
-                self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, path))
-                return {"url": link}
-        except WorkerError as failed:
-            self._io_metrics.upload_failed()
-            log.warning("upload failed", key=upload.key, reason=failed.message)
-            return {"upload_error": failed.message}
-
     def _level(self, job: Job) -> MetadataLevel:
         return job.request.output.metadata or self._default_metadata
 
@@ -225,6 +240,19 @@ def _asked_s3(job: Job) -> Mapping[str, object]:
 
 def _asked_put(job: Job) -> PutTarget | None:
     return PutTarget.of(None if job.credentials is None else job.credentials.put)
+
+
+def _asked_hub(job: Job) -> HubTarget | None:
+    return HubTarget.of(None if job.credentials is None else job.credentials.hf)
+
+
+def _files_to_send(records: Sequence[OutputRecord]) -> list[Mapping[str, Any]]:
+    """Return the files of a job without those that were uploaded before a restart."""
+    return [file for record in records if "url" not in record for file in files_of(record)]
+
+
+def _media_type_of(file: Mapping[str, object]) -> str:
+    return str(file.get("media_type") or "application/octet-stream")
 
 
 def texts_of(entry: JsonObject) -> dict[str, str]:

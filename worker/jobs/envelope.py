@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.jobs.job import Job
+from worker.jobs.job import SPLIT, Job
 from worker.json_values import JsonObject
 
 
@@ -24,8 +24,12 @@ def result_of(job: Job, outputs: list[dict[str, object]]) -> dict[str, object]:
         shown["warnings"] = [dict(warning) for warning in job.request.warnings]
     if job.request.parameters:
         shown["parameters"] = dict(job.request.parameters)
-    if job.tuning:
-        shown["tuning"] = dict(job.tuning)
+    tuning = dict(job.tuning)
+    split = tuning.pop(SPLIT, None)
+    if tuning:
+        shown["tuning"] = tuning
+    if split is not None:
+        shown["split"] = split
     if job.failure is not None:
         shown["error"] = job.failure.as_json()
     return shown

@@ -28,6 +28,9 @@ from worker.outputs.options import OutputOptions
 
 MAX_ATTEMPTS = 2
 
+SPLIT = "split"
+"""Entry of a job's tuning: the engines that its run had, and why not more."""
+
 JobPhase = Literal["preprocess", "wait", "generation", "postprocess"]
 WebhookEvent = Literal["queued", "started", "progress", "output"]
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -90,6 +93,7 @@ class Credentials:
     s3: Mapping[str, Any] | None = None
     webhook_secret: str | None = None
     put: Mapping[str, Any] | None = None
+    hf: Mapping[str, Any] | None = None
     download_headers: Mapping[str, Mapping[str, str]] | None = None
 
     def __repr__(self) -> str:
@@ -127,6 +131,9 @@ class JobRequest:
     wants_previews: bool = False  # pictures of unfinished latents in the job's streams
     receipt: str = ""  # the broker's delivery that the job came with; empty: it came by HTTP
     parameters: Mapping[str, Any] = field(default_factory=dict)  # what its caller chose, for the result
+    deadline_ms: int | None = None  # epoch milliseconds by which the job is to have ended
+    deadline_turn_ms: int | None = None  # its turn where the usual one would be too late for that
+    is_split: bool = False  # its prompt may run on several engines at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +219,14 @@ class Job:
     outputs: tuple[Mapping[str, Any], ...] = ()
     engine_response: Mapping[str, Any] = field(default_factory=dict)
     failure: JobFailure | None = None
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # as reported by an engine of ours, else empty
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as reported by an engine of ours, and SPLIT
     progress: Progress = field(default_factory=Progress)  # not stored
     preview: PreviewFrame | None = None  # the newest, not stored
     is_recovered: bool = False
     is_at_engine: bool = False  # its prompt has been sent, so no other job overtakes it
     cost: float = UNIT_COST  # recomputed after a restart
     began_at: float = 0.0  # monotonic clock: when the engine began, as far as is known
-    run_seconds: float | None = None  # run time on the engine, without its queue
+    run_seconds: float | None = None  # run time on the engine, without its queue; summed over engines
     needs_less_memory: bool = False  # it ran out of memory and runs again with less
     last_loss: Loss | None = None  # the last loss of an engine during its run
     runs_alone: bool = False  # it, or a prompt running beside it, made an engine hang

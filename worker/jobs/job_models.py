@@ -13,6 +13,7 @@ import structlog
 
 from worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, WorkerError
 from worker.jobs.job import Job
+from worker.jobs.job_downloads import JobDownloads, may_be_read_early
 from worker.jobs.model_needs import MissingModel, ModelNeeds, find_needs
 from worker.json_values import JsonObject, object_at
 from worker.models.disk_level import DiskLevel
@@ -64,8 +65,11 @@ class JobModels:
         )
         self._downloader: ModelDownloader | None = None
         self._opening = asyncio.Lock()
+        self._downloads: dict[str, JobDownloads] = {}  # by job
 
     async def close(self) -> None:
+        for job_id in list(self._downloads):
+            self._stop(job_id)
         if self._downloader is not None:
             await self._downloader.close()
         await asyncio.to_thread(self.disk.sweep)
@@ -151,12 +155,19 @@ class JobModels:
 
     # a job
 
-    async def fetch(self, job: Job, object_info: JsonObject, say: Callable[[str], None]) -> bool:
+    async def fetch(
+        self, job: Job, object_info: JsonObject, say: Callable[[str], None], *, reads_early: bool = False
+    ) -> bool:
         """Bring the files that a job's prompt lacks; `say` is called with the progress in words.
 
-        Its files are held until `release`. Returns True if files have come. The first failure ends the others, unless
-        further jobs wait for them. Raises ModelUnavailable, ModelSourceFailed, DiskLow.
+        Its files are held until `release`. Returns True if files have come. With `reads_early` the job's engine reads
+        files while they come: this returns before their end, and `downloads_of` has the rest. The first failure ends
+        the others, unless further jobs wait for them. Raises ModelUnavailable, ModelSourceFailed, DiskLow.
         """
+        if (begun := self._downloads.get(job.id)) is not None:
+            await begun.until_near(0)
+            del self._downloads[job.id]
+            return True
         if self._settings.fetch_missing == "off" and not self._settings.limits_disk:
             return False
         needs = await self._needs_of_run(job.prompt, object_info, page_of(job.request.extra))
@@ -165,19 +176,54 @@ class JobModels:
         if not missing:
             return False
         log.info("model files missing", request_id=job.id, models=[item.model.name for item in missing])
-        said = _Said(say)
+        downloads = JobDownloads(item.entry for item in missing if item.entry is not None)
+        downloads.begin(self._bring_all(missing, job, downloads, _Said(say)))
+        self._downloads[job.id] = downloads
+        is_early = reads_early and may_be_read_early(needs, object_info)
+        try:
+            is_there = await downloads.until_near(self._settings.early_seconds if is_early else 0)
+        except BaseException:
+            self._stop(job.id)
+            raise
+        if is_there:
+            del self._downloads[job.id]
+        return True
+
+    async def _bring_all(self, missing: Sequence[MissingModel], job: Job, downloads: JobDownloads, said: _Said) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for item in missing:
-                    group.create_task(self._bring(item, job, said))
+                    group.create_task(self._bring(item, job, downloads, said))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         self._on_change()
-        return True
+
+    def downloads_of(self, job_id: str) -> JobDownloads | None:
+        """Return the downloads of a job whose engine may read their files now; None for a job that has its files.
+
+        Raises as `fetch` does where they have failed.
+        """
+        downloads = self._downloads.get(job_id)
+        if downloads is None or not downloads.is_over:
+            return downloads
+        del self._downloads[job_id]
+        downloads.result()
+        return None
+
+    def is_fetching(self, job_id: str) -> bool:
+        """Return True if files of a job are on their way."""
+        downloads = self._downloads.get(job_id)
+        return downloads is not None and not downloads.is_over
 
     def release(self, job_id: str) -> None:
-        """Release the files of a job that has ended."""
+        """Release the files of a job that has ended, and its downloads if no other job waits for them."""
+        self._stop(job_id)
         self.disk.release(job_id)
+
+    def _stop(self, job_id: str) -> None:
+        downloads = self._downloads.pop(job_id, None)
+        if downloads is not None:
+            downloads.cancel()
 
     def _use(self, needs: ModelNeeds, job: Job) -> None:
         for model in needs.named:
@@ -187,7 +233,7 @@ class JobModels:
                     if self.disk.has(place := f"{kind}/{model.name}"):
                         self.disk.use(place, job.id)
 
-    async def _bring(self, item: MissingModel, job: Job, said: _Said) -> None:
+    async def _bring(self, item: MissingModel, job: Job, downloads: JobDownloads, said: _Said) -> None:
         entry = item.entry
         assert entry is not None
         said.begun(entry.name)
@@ -199,6 +245,7 @@ class JobModels:
 
         def progressed(progress: DownloadProgress) -> None:
             read_from[0] = progress.source
+            downloads.progressed(progress.place, progress)
             said.progressed(progress)
 
         try:

@@ -11,7 +11,7 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ import structlog
 from structlog.contextvars import bind_contextvars
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
+from names.downloads import ARRIVING_KEY
 from worker.backoff import Backoff
 from worker.demo_model import note_on
 from worker.engines.client import EngineClient, EngineLost, PromptRecalled
@@ -50,6 +51,7 @@ from worker.jobs.preemption import Preemption, PromptPreempted
 from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.queue_deadlines import QueueDeadlines, seconds_left
+from worker.jobs.split_runs import RunPart, SplitRuns, num_engines_of
 from worker.jobs.store import ChangeUnwritable, JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.json_values import JsonObject, object_at
@@ -73,6 +75,7 @@ FAILED_WORDS = {
     Stage.RUNNING: "Generation",
     Stage.DELIVERING: "Post-processing",
 }
+STARTED_BY = frozenset({"execution_start", "executing", "progress"})
 WAITING = "waiting"
 """State under which jobs that wait for an engine are counted."""
 
@@ -147,6 +150,7 @@ class Pipeline:
         self._models = models
         self._checkpoints = checkpoints
         self._preemption = Preemption(preempt_priority)
+        self._split_runs = SplitRuns(pool)
         self._outputs = outputs
         self._limits = limits
         self._make_webhooks = make_webhooks
@@ -451,7 +455,10 @@ class Pipeline:
 
     async def _fetched(self, job: Job, engine: EngineClient) -> JsonObject:
         object_info = await _object_info(engine)
-        if self._models is not None and await self._models.fetch(job, object_info, lambda words: self._say(job, words)):
+        reads_early = engine.has_check and engine.folders is not None
+        if self._models is not None and await self._models.fetch(
+            job, object_info, lambda words: self._say(job, words), reads_early=reads_early
+        ):
             self._say(job, "Preprocessing")
             object_info = await _object_info(engine)
         if not self._inputs.plan(job.prompt, object_info).pending_files:
@@ -484,23 +491,38 @@ class Pipeline:
                 raise EngineLost(error.message) from None
             job.began_at = began = time.monotonic()
             extra = {**job.request.extra, **self._inputs.scope(prompt, engine), **_drawing_of(job, engine)}
+            downloads = None if self._models is None else self._models.downloads_of(job.id)
+            if downloads is not None:
+                extra[ARRIVING_KEY] = list(downloads.places)
+            shows_previews = job.request.wants_previews
             async with self._checkpoint(job, engine) as checkpoint:
-                run = engine.run(
-                    prompt,
-                    job.prompt_id,
-                    lambda kind, data: self._on_message(job, kind, data),
-                    timeout_seconds=min(self._limits.job_timeout_seconds, job.request.timeout_seconds or math.inf),
-                    extra_data={**extra, **checkpoint},
-                    is_there=holder is not None,
-                    traceparent=self._spans.traceparent_of(job),
-                    on_preview=partial(self._on_preview, job) if job.request.wants_previews else None,
-                )
+
+                def run_part(part: RunPart) -> Awaitable[RunOutcome]:
+                    return part.engine.run(
+                        part.prompt,
+                        part.prompt_id,
+                        part.reports(partial(self._on_message, job)),
+                        timeout_seconds=self._seconds_left(job, since=began if part.is_again else None),
+                        extra_data={**extra, **(checkpoint if part.is_first else {})},
+                        is_there=holder is not None,
+                        traceparent=self._spans.traceparent_of(job),
+                        on_preview=partial(self._on_preview, job) if shows_previews and part.is_first else None,
+                        targets=part.targets,
+                    )
+
+                run = self._split_runs.run(job, prompt, engine, run_part, is_there=holder is not None)
                 self._preemption.make_way_at(engine, job)
+                run = run if downloads is None else downloads.beside(run)
                 outcome = await self._preemption.run(job, engine, run)
             self._started(job, began)  # unless a message has reported it
             job.is_at_engine = False
-            job.run_seconds = time.monotonic() - max(began, job.began_at)
+            job.run_seconds = (time.monotonic() - max(began, job.began_at)) * num_engines_of(outcome)
             return outcome, engine
+
+    def _seconds_left(self, job: Job, *, since: float | None) -> float:
+        """Return the time that a run may take; `since` is when the job's first part began, None for that one."""
+        allowed = min(self._limits.job_timeout_seconds, job.request.timeout_seconds or math.inf)
+        return allowed if since is None else max(0.0, allowed - (time.monotonic() - since))
 
     @contextlib.asynccontextmanager
     async def _way_made(self, job: Job) -> AsyncIterator[Callable[[], object]]:
@@ -616,9 +638,9 @@ class Pipeline:
         progress = job.progress
         progress.begin(job.prompt)
         self._spans.on_message(job, kind, data)
-        if kind == "execution_start" and job.stage is not Stage.RUNNING:
+        if kind in STARTED_BY and job.stage is not Stage.RUNNING and not self._is_fetching(job):
             self._started(job, time.monotonic())
-        elif kind == "execution_cached":
+        if kind == "execution_cached":
             progress.skip(data.get("nodes") or ())
             self.feed.notify(job.id)
         elif kind == "executing" and data.get("node") is not None:
@@ -628,6 +650,10 @@ class Pipeline:
             progress.step(str(data.get("node")), data.get("value", 0), data["max"])
             job.message = f"Progress: {progress.percent:.1f}% ({progress.value:g}/{progress.maximum:g})"
             self.feed.notify(job.id)
+
+    def _is_fetching(self, job: Job) -> bool:
+        """Return True while an engine waits for files of the job: it has not begun, and losing it costs no attempt."""
+        return self._models is not None and self._models.is_fetching(job.id)
 
     def _say(self, job: Job, message: str) -> None:
         """Set the message of a job between two states; it is not stored, as progress is not."""

@@ -1,11 +1,12 @@
-"""Limits on the pixels, batch, frames and steps of one prompt, checked before it uses resources. Pure."""
+"""Limits on the pixels, batch, frames, seconds and steps of one prompt, checked before it uses resources. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from worker.errors import Problem
-from worker.jobs.prompt_work import Picture, PromptWork
+from worker.jobs.output_size import Picture
+from worker.jobs.prompt_work import PromptWork
 from worker.settings.jobs import PromptLimits
 
 
@@ -13,6 +14,8 @@ def find_limit_problems(work: PromptWork, limits: PromptLimits) -> Iterator[Prob
     """Yield a problem for every node at which a prompt exceeds a limit, naming node, input, value and limit."""
     for node_id, picture in work.pictures.items():
         yield from _picture_problems(work, node_id, picture, limits)
+    if limits.max_seconds is not None:
+        yield from _video_problems(work, limits.max_seconds)
     if limits.max_steps is not None:
         yield from _step_problems(work, limits.max_steps)
 
@@ -40,9 +43,24 @@ def _picture_problems(work: PromptWork, node_id: str, picture: Picture, limits: 
     if limits.max_video_pixels is not None and video is not None and video > limits.max_video_pixels:
         yield _over("video_pixels", work, node_id, picture.frames_field, video, limits.max_video_pixels)
 
+    seconds = picture.seconds
+    if limits.max_seconds is not None and picture.seconds_field and seconds > limits.max_seconds:
+        yield _over("seconds", work, node_id, picture.seconds_field, seconds, limits.max_seconds)
 
-def _over(limit: str, work: PromptWork, node_id: str, field: str, found: float, allowed: int) -> Problem:
-    value = round(found)
+
+def _video_problems(work: PromptWork, max_seconds: float) -> Iterator[Problem]:
+    """Yield a problem for every input that makes a video too long, once for all files of the same frames."""
+    longest: dict[tuple[str, str], float] = {}
+    for video in work.video_lengths():
+        place = (video.node_id, video.field)
+        longest[place] = max(video.seconds, longest.get(place, 0.0))
+    for (node_id, field), seconds in longest.items():
+        if seconds > max_seconds:
+            yield _over("seconds", work, node_id, field, seconds, max_seconds)
+
+
+def _over(limit: str, work: PromptWork, node_id: str, field: str, found: float, allowed: float) -> Problem:
+    value = round(found, 3) if limit == "seconds" else round(found)
     return Problem(
         f"{field}: too many {limit}; got {value}, expected at most {allowed}",
         field=field,

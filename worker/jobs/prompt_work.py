@@ -1,9 +1,9 @@
-"""The work of a prompt: sizes of its pictures, batches, frames and sampling steps. Pure.
+"""The work of a prompt: sizes of its pictures, batches, frames, seconds and sampling steps. Pure.
 
 A number is read from the node, or from a primitive node that the input is linked to through any number of reroutes.
-Sizes are followed through the links of pictures and latents, so sizes after scaling, repeating or stitching are known
-too. Values that only a run can determine (the size of an uploaded picture, a number that a node computes) are unknown
-and exempt from limits. Every node is visited once, without recursion. No prompt makes this raise.
+Sizes are followed through the links of pictures, latents and sounds, so sizes after scaling, repeating or stitching are
+known too. Values that only a run can determine (the size of an uploaded picture, a number that a node computes) are
+unknown and exempt from limits. Every node is visited once, without recursion. No prompt makes this raise.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from benchmark.qualify.unit import UNIT_PIXELS
+from worker.jobs.output_size import MOST, Picture, stitched, with_sides
 from worker.json_values import JsonObject, object_at
 
-PICTURES: Final = frozenset({"IMAGE", "LATENT", "MASK", "VIDEO", "*"})
-"""Types of outputs that have a size in pixels."""
+PICTURES: Final = frozenset({"IMAGE", "LATENT", "MASK", "VIDEO", "AUDIO", "*"})
+"""Types of outputs that have a size in pixels or seconds."""
+
+SOUND_INPUTS: Final[Mapping[str, frozenset[str]]] = {
+    "seconds": frozenset({"LATENT", "AUDIO"}),
+    "duration": frozenset({"AUDIO"}),
+}
+"""Inputs that set the seconds of a sound, with the types of outputs of which they do."""
 
 PRIMITIVE_INPUTS: Final = ("value", "int", "float", "number", "Number", "string")
 SIZE_INPUTS: Final = (
@@ -29,44 +35,10 @@ FRAME_INPUTS: Final = ("length", "frames", "num_frames", "video_frames", "frame_
 MARGIN_INPUTS: Final = ("left", "top", "right", "bottom")
 REPEATERS: Final = frozenset({"RepeatLatentBatch", "RepeatImageBatch"})
 CUTTERS: Final = frozenset({"LatentFromBatch", "ImageFromBatch"})
+RATE_INPUTS: Final = ("fps", "frame_rate", "frames_per_second")
+SOUND_JOINERS: Final = frozenset({"AudioConcat"})
 JOINERS: Final = frozenset({"LatentBatch", "ImageBatch", "LatentBatchSeedBehavior"})
 UPSCALE_MODEL_FACTOR: Final = 4.0
-MOST: Final = 1e9  # upper bound of any number, far above every limit
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """The size of a node's output. None: unknown. `field` is the input that determines the size."""
-
-    width_px: float | None = None
-    height_px: float | None = None
-    batch: float = 1.0
-    frames: float = 1.0
-    size_field: str = ""
-    batch_field: str = ""
-    frames_field: str = ""
-
-    @property
-    def pixels(self) -> float | None:
-        """The pixels of one picture or frame."""
-        return None if self.width_px is None or self.height_px is None else self.width_px * self.height_px
-
-    @property
-    def sampled_pixels(self) -> float:
-        """The pixels of the whole latent; four frames of a video share one latent frame."""
-        pixels = UNIT_PIXELS if self.pixels is None else self.pixels
-        return pixels * self.batch * ((self.frames - 1) // 4 + 1)
-
-    @property
-    def video_pixels(self) -> float | None:
-        """The pixels of all frames of one video; None where they are unknown, and for a picture."""
-        return None if self.pixels is None or not self.frames_field else self.pixels * self.frames
-
-    def scaled(self, factor: float, field: str) -> Picture:
-        if self.width_px is None or self.height_px is None:
-            return self
-        width, height = min(self.width_px * factor, MOST), min(self.height_px * factor, MOST)
-        return replace(self, width_px=width, height_px=height, size_field=field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +49,15 @@ class Sampling:
     field: str
     steps: float
     picture: Picture
+
+
+@dataclass(frozen=True, slots=True)
+class VideoLength:
+    """The seconds of a video that one node makes of frames. `field` of `node_id` is the input to change."""
+
+    node_id: str
+    field: str
+    seconds: float
 
 
 class PromptWork:
@@ -114,6 +95,19 @@ class PromptWork:
     def pixel_steps(self) -> int:
         """Sum of pixels times steps over all nodes that sample."""
         return math.ceil(sum(item.picture.sampled_pixels * item.steps for item in self.samplings()))
+
+    def video_lengths(self) -> Iterator[VideoLength]:
+        """Yield the length of the video of every node that takes pictures and a frame rate."""
+        for node_id in self._prompt:
+            inputs = self._inputs(node_id)
+            field = next((name for name in RATE_INPUTS if name in inputs), None)
+            rate = self._number(inputs[field]) if field is not None else None
+            taken = [self.pictures[source] for source in self._sources(node_id)]
+            if field is None or not rate or rate < 0 or not taken:
+                continue
+            longest = max(taken, key=lambda picture: picture.all_frames)
+            place = longest.frames_from or (node_id, field)
+            yield VideoLength(*place, longest.all_frames / rate)
 
     # steps
 
@@ -192,14 +186,19 @@ class PromptWork:
             largest.height_px,
             max((item.batch for item in taken), default=1.0),
             max((item.frames for item in taken), default=1.0),
+            max((item.seconds for item in taken), default=0.0),
+            frames_from=max(taken, key=lambda item: item.all_frames).frames_from if taken else None,
         )
-        return self._with_batch(self._with_size(picture, inputs, kind, taken), inputs, kind, taken)
+        picture = self._with_batch(self._with_size(picture, inputs, kind, taken), inputs, kind, taken)
+        if picture.frames_field or picture.batch_field:
+            picture = replace(picture, frames_from=(node_id, picture.frames_field or picture.batch_field))
+        return self._with_seconds(picture, inputs, kind, taken)
 
     def _with_size(self, picture: Picture, inputs: Mapping[str, object], kind: str, taken: list[Picture]) -> Picture:
         for width_name, height_name in SIZE_INPUTS:
             if width_name in inputs and height_name in inputs:
                 width, height = self._number(inputs[width_name]), self._number(inputs[height_name])
-                return _with_sides(picture, width, height, width_name)
+                return with_sides(picture, width, height, width_name)
         if (factor := self._number(inputs.get("scale_by"))) is not None:
             return picture.scaled(max(0.0, factor), "scale_by")
         if (megapixels := self._number(inputs.get("megapixels"))) is not None:
@@ -212,7 +211,7 @@ class PromptWork:
         if kind == "ImageUpscaleWithModel":
             return picture.scaled(UPSCALE_MODEL_FACTOR, "upscale_model")
         if kind == "ImageStitch" and len(taken) > 1:
-            return _stitched(picture, taken, is_beside=inputs.get("direction") in ("left", "right"))
+            return stitched(picture, taken, is_beside=inputs.get("direction") in ("left", "right"))
         if all(name in inputs for name in MARGIN_INPUTS) and picture.width_px and picture.height_px:
             left, top, right, bottom = (max(0.0, self._number(inputs[name]) or 0.0) for name in MARGIN_INPUTS)
             wide = min(picture.width_px + left + right, MOST)
@@ -239,6 +238,20 @@ class PromptWork:
             return replace(picture, batch=min(sum(item.batch for item in taken), MOST), batch_field=name)
         return picture
 
+    def _with_seconds(self, picture: Picture, inputs: JsonObject, kind: str, taken: list[Picture]) -> Picture:
+        if kind in SOUND_JOINERS and len(taken) > 1:
+            total = min(sum(item.seconds for item in taken), MOST)
+            return replace(picture, seconds=total, seconds_field="audio2")
+        for name, types in SOUND_INPUTS.items():
+            seconds = self._number(inputs.get(name))
+            if seconds is None or not self._gives(kind, types):
+                continue
+            if picture.seconds:  # a part of it
+                return replace(picture, seconds=min(picture.seconds, max(0.0, seconds)))
+            if not taken:
+                return replace(picture, seconds=max(0.0, seconds), seconds_field=name)
+        return picture
+
     # the graph
 
     def _inputs(self, node_id: str) -> JsonObject:
@@ -260,6 +273,13 @@ class PromptWork:
             types = (types[slot],)
         return any(isinstance(item, str) and not PICTURES.isdisjoint(item.split(",")) for item in types)
 
+    def _gives(self, kind: str, types: frozenset[str]) -> bool:
+        """Return True for a class with an output of one of the types; unknown classes count."""
+        declared = self._object_info.get(kind)
+        if not isinstance(declared, Mapping):
+            return True
+        return any(isinstance(item, str) and item in types for item in declared.get("output") or ())
+
     def _number(self, value: object) -> float | None:
         """Return a literal number, or that of a primitive node upstream; None if there is none or it is unknown."""
         passed: dict[str, None] = {}
@@ -277,24 +297,6 @@ class PromptWork:
         number = _finite(value)
         self._numbers.update(dict.fromkeys(passed, number))
         return number
-
-
-def _with_sides(picture: Picture, width: float | None, height: float | None, field: str) -> Picture:
-    """Return a picture with the given sides; a side of 0 keeps the proportions, as in ComfyUI's scalers."""
-    if width is None or height is None:
-        return replace(picture, width_px=None, height_px=None)
-    if not width and not height:
-        return picture
-    if not (width and height):
-        ratio = picture.width_px / picture.height_px if picture.width_px and picture.height_px else 1.0
-        width, height = width or height * ratio, height or width / ratio
-    return replace(picture, width_px=abs(width), height_px=abs(height), size_field=field)
-
-
-def _stitched(picture: Picture, taken: list[Picture], *, is_beside: bool) -> Picture:
-    wide, high = [item.width_px or 0.0 for item in taken], [item.height_px or 0.0 for item in taken]
-    width, height = (sum(wide), max(high)) if is_beside else (max(wide), sum(high))
-    return replace(picture, width_px=min(width, MOST), height_px=min(height, MOST), size_field="image2")
 
 
 def _finite(value: object) -> float | None:

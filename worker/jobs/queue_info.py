@@ -5,11 +5,13 @@ The queue is in the order in which the engines run jobs: running ones, those sen
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from worker.identity.caller import Identity
+from worker.jobs.deadline_turns import Place, QueuedRun, place_of
 from worker.jobs.job import Job, JobState, Stage
 from worker.jobs.wait_estimate import RunClock, seconds_until_start
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
@@ -100,6 +102,14 @@ class QueueInfo:
         before = [job for job in waiting if job.is_at_engine or job.turn_ms <= turn_ms]
         return self._starts(before, running)[-1]
 
+    def place_of_a_new_job(self, priority: int, seconds: float, latest_start_seconds: float) -> Place:
+        """Return the place of a job that takes `seconds` and has to begin within `latest_start_seconds` from now."""
+        running, waiting = self._running_and_waiting()
+        new = QueuedRun(self._turn_ms(priority), seconds, priority=priority, latest_start_seconds=latest_start_seconds)
+        now_ms = int(time.time() * 1000)
+        queue = [self._queued_run(job, now_ms) for job in waiting]
+        return place_of(new, queue, self._left(running), self._num_engines())
+
     def listed(self, caller: Identity) -> list[dict[str, object]]:
         """List the caller's jobs that have not ended, in order of execution, without the contents of their requests.
 
@@ -147,9 +157,19 @@ class QueueInfo:
         return running, [job for job in to_make if job.stage is not Stage.RUNNING]
 
     def _starts(self, waiting: list[Job], running: list[Job]) -> list[float]:
-        now, seconds_of = self._clock(), self._run_clock.seconds_of
-        left = [seconds_of(job.cost) - (now - job.began_at) for job in running]
-        return seconds_until_start([seconds_of(job.cost) for job in waiting], left, self._num_engines())
+        seconds = [self._run_clock.seconds_of(job.cost) for job in waiting]
+        return seconds_until_start(seconds, self._left(running), self._num_engines())
+
+    def _left(self, running: list[Job]) -> list[float]:
+        """Return the seconds that are left of each running job."""
+        now = self._clock()
+        return [self._run_clock.seconds_of(job.cost) - (now - job.began_at) for job in running]
+
+    def _queued_run(self, job: Job, now_ms: int) -> QueuedRun:
+        seconds, deadline_ms = self._run_clock.seconds_of(job.cost), job.request.deadline_ms
+        latest = math.inf if deadline_ms is None else (deadline_ms - now_ms) / 1000 - seconds
+        waited = (now_ms - job.times.queued_at_ms) / 1000
+        return QueuedRun(job.turn_ms, seconds, waited, job.request.priority, latest, job.is_at_engine)
 
 
 def _queue_of(job: Job) -> str:

@@ -232,7 +232,8 @@ class JobStore:
         return turn_ms_of(max(at_ms, self._latest_ms), priority, self._priority_step_ms)
 
     def _give_turn(self, job: Job) -> None:
-        job.turn_ms = self.turn_ms(job.times.queued_at_ms, job.request.priority)
+        usual, earlier = self.turn_ms(job.times.queued_at_ms, job.request.priority), job.request.deadline_turn_ms
+        job.turn_ms = usual if earlier is None else min(usual, earlier)
         self._latest_ms = max(self._latest_ms, job.times.queued_at_ms)
 
     def insert(self, job: Job) -> asyncio.Task[None]:

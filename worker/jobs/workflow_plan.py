@@ -30,21 +30,31 @@ class MissingNode:
 
 @dataclass(frozen=True, slots=True)
 class RunEstimate:
-    """Cost of a run in units of load, its seconds on one engine, and the wait before it. None: not known yet."""
+    """Cost of a run in units of load, its seconds on one engine, and the wait before it. None: not known yet.
+
+    `price` is what those seconds cost, in the currency of `WORKER_PRICE_PER_HOUR`.
+    """
 
     cost: float | None = None
     seconds: float | None = None
     wait_seconds: float = 0.0
+    price: float | None = None
 
     def as_json(self) -> dict[str, object]:
-        return {"load_units": self.cost, "run_seconds": self.seconds, "wait_seconds": self.wait_seconds}
+        return {
+            "load_units": self.cost,
+            "run_seconds": self.seconds,
+            "wait_seconds": self.wait_seconds,
+            "price": self.price,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPlan:
     """The plan of a workflow. `problems` are those that neither a pack nor a model solves, `limits` those of operators.
 
-    `fetched` are the places of files that a job would fetch by itself.
+    `fetched` are the places of files that a job would fetch by itself. `memory` is the engine's plan for its device or
+    a named card, None from an engine that has none.
     """
 
     needs: ModelNeeds
@@ -54,6 +64,7 @@ class WorkflowPlan:
     estimate: RunEstimate = field(default_factory=RunEstimate)
     fetched: frozenset[str] = frozenset()
     free_bytes: int = 0
+    memory: JsonObject | None = None
 
     @property
     def can_run(self) -> bool:
@@ -80,6 +91,7 @@ class WorkflowPlan:
             "problems": [problem.as_json() for problem in self.problems],
             "limits": [problem.as_json() for problem in self.limits],
             "estimate": self.estimate.as_json(),
+            "memory": self.memory,
         }
 
     def _model(self, item: MissingModel) -> dict[str, object]:

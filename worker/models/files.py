@@ -11,9 +11,6 @@ from pathlib import Path
 BUILT_IN_FOLDER = Path(__file__).resolve().parents[2] / "engine" / "weights"
 """Models that come with the engine."""
 
-DOWNLOADS = ".downloads"
-"""Folder below `models/` with the parts of downloads."""
-
 MODEL_EXTENSIONS = frozenset({".safetensors", ".sft", ".ckpt", ".pt", ".pth", ".bin", ".gguf"})
 MAX_HEADER_BYTES = 100_000_000
 CHUNK_BYTES = 4 * 1024 * 1024

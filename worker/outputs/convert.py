@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker.files.kinds import HEAD_BYTES, kind_of
+from worker.files.media_facts import UnreadableMedia, write_first_frame
 from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from worker.outputs.embedded import exif_of
-from worker.outputs.media_facts import UnreadableMedia, write_first_frame
 from worker.outputs.options import ImageFormat
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker.files.media_facts import is_video
 from worker.json_values import JsonObject
 from worker.outputs.audio_tags import TAGGED_TYPES, remove_tags
 from worker.outputs.convert import (
@@ -22,7 +23,6 @@ from worker.outputs.convert import (
     reason,
 )
 from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
-from worker.outputs.media_facts import is_video
 from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
 from worker.outputs.strip_metadata import UNTOUCHED_TYPES, strip_metadata
 from worker.outputs.svg_metadata import SVG_TYPE, remove_metadata

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from worker.files.media_facts import is_media
+
 INTERNAL_FIELDS = frozenset({"path", "media_type", "size_bytes"})
 
 Link = Callable[[str], str]
 
 
 def public_record(record: Mapping[str, Any], link: Link | None) -> dict[str, object]:
-    """Return a record without internal fields; a file that was not uploaded gets a link.
+    """Return a record without internal fields, of which videos and sounds keep their size in bytes.
 
-    The link is made from the file's path below the job's folder. The thumbnail in the record is treated in the same
-    way.
+    A file that was not uploaded gets a link, made from the file's path below the job's folder. The thumbnail in the
+    record is treated in the same way.
     """
     shown = {key: value for key, value in record.items() if key not in INTERNAL_FIELDS}
+    if is_media(record.get("media_type")) and "size_bytes" in record:
+        shown["size_bytes"] = record["size_bytes"]
     if record.get("path") and "url" not in shown and link is not None:
         shown["url"] = link(str(record["path"]))
     if isinstance(record.get("thumbnail"), Mapping):

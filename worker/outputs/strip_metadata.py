@@ -1,10 +1,10 @@
 """Removal of generation metadata from copies of files other than PNG, JPEG, WebP, SVG and plain sounds.
 
-ComfyUI and its packs write the prompt into a GIF's comment, the header of a latent or checkpoint, or the tags of a
-video. Each is located by the container's structure and overwritten with that container's own padding. No offset moves
-and nothing is encoded again; only a GIF's comment is cut out. TIFF and AVIF are unchanged.
+ComfyUI and its packs write the prompt into a GIF's comment, the header of a latent or checkpoint, the tags of a video,
+or the description of a mesh. Each is located by the container's structure and overwritten with that container's own
+padding. No offset moves and nothing is encoded again; only a GIF's comment is cut out. TIFF and AVIF are unchanged.
 
-Formats: GIF89a; safetensors; ISO/IEC 14496-12 (MP4, MOV, M4A); RFC 8794 and RFC 9559 (WebM, Matroska).
+Formats: GIF89a; safetensors; binary glTF 2.0; ISO/IEC 14496-12 (MP4, MOV, M4A); RFC 8794 and RFC 9559 (WebM, Matroska).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ METADATA_BOXES = frozenset({b"udta", b"meta", b"uuid"})
 BOXES_WITH_BOXES = frozenset({b"moov", b"trak"})
 EBML_SEGMENT, EBML_INFO, EBML_TAGS = 0x18538067, 0x1549A966, 0x1254C367
 EBML_CRC, EBML_TITLE = 0xBF, 0x7BA9  # within Info
+GLTF_JSON = b"JSON"  # the kind of the first chunk
 EBML_VOID = b"\xec"
 
 
@@ -133,6 +134,25 @@ def _in_safetensors(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
     yield Edit(8, 8 + length, written.ljust(length))
 
 
+def _in_gltf(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
+    file.seek(12)
+    length, kind = struct.unpack("<I4s", file.read(8))
+    if kind != GLTF_JSON or length > min(size_bytes, MAX_HEADER_BYTES):
+        raise BrokenContainer(f"has a first chunk of {length} bytes; expected JSON of at most {MAX_HEADER_BYTES}")
+    try:
+        described = json.loads(file.read(length))
+    except ValueError:
+        raise BrokenContainer("has a description that is not JSON") from None
+    asset = described.get("asset") if isinstance(described, Mapping) else None
+    if not isinstance(asset, Mapping) or not asset.get("extras"):
+        return
+    plain = {**described, "asset": {key: value for key, value in asset.items() if key != "extras"}}
+    written = json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(written) > length:
+        raise BrokenContainer("has a description that grows when it is written again")
+    yield Edit(20, 20 + length, written.ljust(length))
+
+
 def _in_boxes(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
     yield from _boxes_between(file, 0, size_bytes)
 
@@ -233,6 +253,7 @@ def _copy_until(file: BinaryIO, out: BinaryIO, end: int | None) -> None:
 _FINDERS: Mapping[str, Callable[[BinaryIO, int], Iterator[Edit]]] = {
     "gif": _in_gif,
     "latent": _in_safetensors,
+    "glb": _in_gltf,
     "webm": _in_matroska,
     "mkv": _in_matroska,
 }

@@ -57,6 +57,13 @@ class BrokerConfig(Section):
     result_queue: Annotated[Address, env("BROKER_RESULT_QUEUE")] = ""
     """URL of the SQS queue for results, where jobs come from SQS. Empty: results go to webhooks alone."""
 
+    event_queue: Annotated[Address, env("BROKER_EVENT_QUEUE")] = ""
+    """URL of the SQS queue for progress, where jobs come from SQS. Empty: none is sent."""
+
+    cancel_queue: Annotated[Address, env("BROKER_CANCEL_QUEUE")] = ""
+    """URL of the SQS queue whose messages cancel jobs, where jobs come from SQS ([queues](queues.md#sqs)). Empty: jobs
+    from SQS are not cancelled there."""
+
     @property
     def is_set(self) -> bool:
         return bool(self.url.get_secret_value())

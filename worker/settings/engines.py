@@ -64,11 +64,16 @@ class EngineSettings(Section):
     count: Annotated[Annotated[int, Field(gt=0, le=64)] | Literal["auto"], LOWER, env("ENGINES")] = "auto"
     """Number of engines of our own; `auto`: one for each GPU ([engines](engines.md))."""
 
+    splits_requests: Annotated[bool, env("SPLIT_REQUESTS")] = False
+    """Run requests with several pictures on several engines of the worker at once, unless a request has its own `split`
+    ([engines](engines.md#one-request-on-several-engines))."""
+
     max_concurrent_runs: Annotated[
         Annotated[int, Field(gt=0, le=MAX_CONCURRENT_RUNS)] | Literal["auto"], LOWER, env("MAX_CONCURRENT_RUNS")
     ] = 1
     """Requests that an engine of our own runs at the same time, up to 16. Their sampling steps run in one batch where
-    that is faster. `auto`: 8 ([performance](performance.md#several-requests-in-one-batch))."""
+    that is faster. `auto`: as many as the start-up benchmark finds to be fastest, up to 8
+    ([performance](performance.md#several-requests-in-one-batch))."""
 
 
 class SandboxConfig(Section):
@@ -151,7 +156,7 @@ class EngineLaunch(EngineSettings):
 
     @property
     def runs_at_once(self) -> int:
-        """Number of prompts that an engine of our own runs at the same time; 1 for engines that are not ours."""
+        """Largest number of prompts that an engine of our own runs at the same time; 1 for foreign engines."""
         if self.urls:
             return 1
         return AUTO_CONCURRENT_RUNS if self.max_concurrent_runs == "auto" else self.max_concurrent_runs

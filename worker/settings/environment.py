@@ -89,6 +89,11 @@ def runpod_environment() -> dict[str, str]:
     return {**child_environment((), has_proxy_passwords=True), **of_runpod, "RUNPOD_LOG_LEVEL": quiet}
 
 
+def add_to_environment(variables: Mapping[str, str]) -> None:
+    """Add variables to this process's environment, before the settings are read."""
+    os.environ.update(variables)
+
+
 def inherited_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for another worker: ours with all its settings, some of them replaced by these."""
     return {**os.environ, **changes}

@@ -113,7 +113,7 @@ class PromptLimits(Section):
     """Its texts and structure; files in base64 do not count."""
 
     max_pixels: Annotated[PositiveInt | None, env("PROMPT_MAX_PIXELS")] = None
-    """Width times height of any picture or latent that a workflow makes. Empty: no limit, as for the next five."""
+    """Width times height of any picture or latent that a workflow makes. Empty: no limit, as for the next six."""
 
     max_batch: Annotated[PositiveInt | None, env("PROMPT_MAX_BATCH")] = None
     """Pictures in one batch."""
@@ -123,6 +123,9 @@ class PromptLimits(Section):
 
     max_video_pixels: Annotated[PositiveInt | None, env("PROMPT_MAX_VIDEO_PIXELS")] = None
     """Width times height times frames of a video."""
+
+    max_seconds: Annotated[PositiveSeconds | None, env("PROMPT_MAX_SECONDS")] = None
+    """Seconds of a sound, and of a video: its frames by the frame rate of the node that saves them."""
 
     max_steps: Annotated[PositiveInt | None, env("PROMPT_MAX_STEPS")] = None
     """Steps of all samplers of a workflow together."""
@@ -134,7 +137,7 @@ class PromptLimits(Section):
     def bounds_work(self) -> bool:
         """True with any limit on the work that a prompt requires of the engine."""
         limits = (self.max_pixels, self.max_batch, self.max_frames, self.max_video_pixels, self.max_steps)
-        return any(limit is not None for limit in limits)
+        return self.max_seconds is not None or any(limit is not None for limit in limits)
 
 
 class NodePolicyConfig(Section):

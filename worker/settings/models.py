@@ -9,7 +9,17 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import GIB, LOWER, CommaList, NaturalInt, PositiveInt, PositiveSeconds, Section, env
+from worker.settings.section import (
+    GIB,
+    LOWER,
+    CommaList,
+    NaturalInt,
+    PositiveInt,
+    PositiveSeconds,
+    Seconds,
+    Section,
+    env,
+)
 
 _LEVEL = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,62}(/[\w./=-]*)?")
 FetchMissing = Literal["off", "manifest", "any"]
@@ -47,6 +57,10 @@ class ModelSettings(Section):
     fetch_missing: Annotated[FetchMissing, LOWER, env("FETCH_MISSING")] = "off"
     """Model files that a job fetches before it runs: `off` none, `manifest` those of the manifest and the well-known
     ones, `any` also those for which the workflow gives a download address."""
+
+    early_seconds: Annotated[Seconds, env("MODEL_LOAD_EARLY")] = 20.0
+    """Seconds before the end of its downloads, at their pace, at which a job goes to its engine, which reads the files
+    while they come ([model files](model_files.md#load-while-it-arrives)). 0: a job waits until its files are there."""
 
     num_connections: Annotated[Annotated[int, Field(gt=0, le=32)], env("MODEL_CONNECTIONS")] = 4
     """Connections for the download of one model file."""

@@ -63,6 +63,13 @@ class InputLimits(Section):
     max_pixels: Annotated[PositiveInt, env("INPUT_MAX_PIXELS")] = 1 << 27
     """Pixels that all frames of an input picture may have together; free memory may allow fewer."""
 
+    max_seconds: Annotated[PositiveSeconds, env("INPUT_MAX_SECONDS")] = 3600.0
+    """Seconds of an input video or sound."""
+
+    max_video_pixels: Annotated[PositiveInt | None, env("INPUT_MAX_VIDEO_PIXELS")] = None
+    """Width times height times frames of an input video. Empty: no limit; the engine refuses what its memory does not
+    hold."""
+
     are_shared: Annotated[bool, env("SHARED_FILES")] = False
     """true: a workflow may name files of all jobs (`x.png [output]`, `[temp]`, `darkroom/…`), as in ComfyUI."""
 
@@ -192,6 +199,9 @@ class OutputConfig(Section):
 
     include_engine_response: Annotated[bool, env("INCLUDE_COMFYUI_RESPONSE")] = False
     """Put the engine's history entry into results (also by the header `X-Include-ComfyUI-Response`)."""
+
+    hub_repos: Annotated[CommaList[str], env("HF_OUTPUT_REPOS")] = ()
+    """Comma list of `owner/name`: repositories of the Hugging Face hub that requests may write to with `HF_TOKEN`."""
 
     metadata: Annotated[Metadata, LOWER, env("METADATA")] = "none"
     """Metadata in pictures: `none`, `prompt` or `full` (prompt and workflow)."""

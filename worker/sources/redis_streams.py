@@ -265,7 +265,7 @@ class RedisBroker:
         found = []
         for entry, fields in claimed[1]:
             pending: Any = await self._redis.xpending_range(key, GROUP, entry, entry, 1)
-            found += self._deliveries(stream, [(entry, fields)], pending[0]["times_delivered"] if pending else 1)
+            found += await self._deliveries(stream, [(entry, fields)], pending[0]["times_delivered"] if pending else 1)
         return found
 
     async def _new(self, stream: JobStream, most: int) -> list[Delivery]:
@@ -277,16 +277,19 @@ class RedisBroker:
                 raise
             self._groups.discard(stream)
             return []
-        return [one for _, entries in _listed(found) for one in self._deliveries(stream, entries, 1)]
+        return [one for _, entries in _listed(found) for one in await self._deliveries(stream, entries, 1)]
 
-    def _deliveries(self, stream: JobStream, entries: Any, num_deliveries: int) -> list[Delivery]:
+    async def _deliveries(self, stream: JobStream, entries: Any, num_deliveries: int) -> list[Delivery]:
+        """Return the deliveries of a stream's entries, whose ids have the server's time of their arrival."""
         found = []
+        seconds, microseconds = await self._redis.time()
+        server_ahead_ms = seconds * 1000 + microseconds // 1000 - round(time.time() * 1000)
         for entry, fields in entries:
             if fields is not None:
                 job_id = _text(fields, b"id") or entry.decode()
                 receipt = _Receipt(stream.suffix, entry.decode(), self._consumer, job_id)
                 body, owner = fields.get(b"body", b""), _text(fields, b"owner")
-                queued_ms = int(entry.partition(b"-")[0])
+                queued_ms = int(entry.partition(b"-")[0]) - server_ahead_ms
                 asked_id = _text(fields, b"asked")
                 found.append(Delivery(job_id, body, receipt.text, num_deliveries, owner, queued_ms, asked_id))
         return found

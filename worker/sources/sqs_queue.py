@@ -1,8 +1,9 @@
 """Jobs from an SQS queue: the visibility timeout is the lease, other queues take results and dead letters.
 
-A message's body is the job's, its attributes `id` and `owner` are strings; without `id` it has the message's. SQS has
-no place for cancellations and events, and counts every delivery. On a standard queue two workers may get one message;
-its result then comes twice, under one id.
+A message's body is the job's, its attributes `id` and `owner` are strings; without `id` it has the message's. Progress
+goes to a queue of its own. Cancellations come from another one, which every worker reads without taking anything from
+the others: it notes the ids and makes the messages visible again. SQS counts every delivery. On a standard queue two
+workers may get one message; its result then comes twice, under one id.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,6 +29,8 @@ from worker.sources.message_size import fitted_result
 
 MAX_BATCH = 10
 WAIT_SECONDS = 1
+CANCEL_BATCHES = 5  # of cancellations, at each look
+CANCEL_HOLD_SECONDS = 2  # for which a worker that is killed meanwhile hides them from the others
 MAX_MESSAGE_BYTES = 256 * 1024 - 4096
 REGION = re.compile(r"^(?:[a-z-]+\.)?sqs(?:-fips)?\.([a-z0-9-]+)\.")
 GONE = frozenset(
@@ -52,6 +57,7 @@ class SqsBroker:
         self._config = config
         self._client: Any = None
         self._dead_queue = ""
+        self._cancellations: dict[str, tuple[float, str]] = {}  # by job: when it was seen last, and its receipt
 
     async def connect(self, consumer: str) -> None:
         self._dead_queue = await self._call(self._connect)
@@ -91,6 +97,7 @@ class SqsBroker:
             await self._send(self._config.result_queue, job_id, body, {"id": job_id})
         with contextlib.suppress(_Gone):
             await self._call(lambda: self._sqs().delete_message(QueueUrl=self._queue, ReceiptHandle=_handle(receipt)))
+        await self._forget_cancellation(job_id)
 
     async def bury(self, delivery: Delivery, reason: str, result: bytes) -> None:
         if self._dead_queue:
@@ -104,11 +111,52 @@ class SqsBroker:
         return True
 
     async def cancelled(self, job_ids: Collection[str]) -> set[str]:
-        """Return none: SQS has no place for cancellations."""
-        return set()
+        """Return the jobs whose cancellation is in the queue for them, or was seen there."""
+        if not self._config.cancel_queue:
+            return set()
+        now = time.monotonic()
+        for message in await self._call(self._look_at_cancellations):
+            named = message.get("MessageAttributes", {}).get("id", {}).get("StringValue") or message["Body"].strip()
+            self._cancellations[named] = now, message["ReceiptHandle"]
+        oldest = now - self._config.result_seconds
+        self._cancellations = {name: seen for name, seen in self._cancellations.items() if seen[0] >= oldest}
+        return self._cancellations.keys() & set(job_ids)
+
+    def _look_at_cancellations(self) -> list[dict[str, Any]]:
+        """Return the messages of the queue for cancellations, and make them visible again."""
+        queue, found = self._config.cancel_queue, list[dict[str, Any]]()
+        for _ in range(CANCEL_BATCHES):
+            reply = self._sqs().receive_message(
+                QueueUrl=queue,
+                MaxNumberOfMessages=MAX_BATCH,
+                VisibilityTimeout=CANCEL_HOLD_SECONDS,
+                MessageAttributeNames=["id"],
+            )
+            messages = reply.get("Messages", [])
+            found += messages
+            if len(messages) < MAX_BATCH:
+                break
+        for first in range(0, len(found), MAX_BATCH):
+            entries = [
+                {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+                for number, message in enumerate(found[first : first + MAX_BATCH])
+            ]
+            self._sqs().change_message_visibility_batch(QueueUrl=queue, Entries=entries)
+        return found
+
+    async def _forget_cancellation(self, job_id: str) -> None:
+        """Delete the cancellation of a job that has ended; one that another worker has seen since stays."""
+        seen = self._cancellations.pop(job_id, None)
+        if seen is not None:
+            with contextlib.suppress(_Gone):
+                await self._call(
+                    lambda: self._sqs().delete_message(QueueUrl=self._config.cancel_queue, ReceiptHandle=seen[1])
+                )
 
     async def publish(self, job_id: str, event: bytes) -> None:
-        """Drop the event: SQS has no place for it."""
+        """Send progress to its queue, if there is one."""
+        if self._config.event_queue:
+            await self._send(self._config.event_queue, job_id, event.decode(), {"id": job_id})
 
     async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
         """Do nothing: SQS has no place for it."""
@@ -137,7 +185,8 @@ class SqsBroker:
         )
 
     async def _send(self, queue: str, job_id: str, body: str, attributes: Mapping[str, str]) -> None:
-        order = {"MessageGroupId": job_id, "MessageDeduplicationId": job_id} if queue.endswith(".fifo") else {}
+        once = sha256(body.encode()).hexdigest() if queue == self._config.event_queue else job_id
+        order = {"MessageGroupId": job_id, "MessageDeduplicationId": once} if queue.endswith(".fifo") else {}
         values = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items() if value}
         await self._call(
             lambda: self._sqs().send_message(QueueUrl=queue, MessageBody=body, MessageAttributes=values, **order)

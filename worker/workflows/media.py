@@ -1,7 +1,8 @@
-"""Workflows that ComfyUI writes into the files that it saves: PNG, WebP, JPEG, FLAC, MP4. Pure.
+"""Workflows that ComfyUI writes into the files that it saves: PNG, WebP, JPEG, FLAC, MP4, GLB. Pure.
 
-Formats: PNG third edition section 11.3.3, RIFF, Exif in JPEG's APP1, FLAC's Vorbis comments (RFC 9639), and the
-`keys` and `ilst` atoms of QuickTime metadata. The texts are named `prompt` (API format) and `workflow` (the page's).
+Formats: PNG third edition section 11.3.3, RIFF, Exif in JPEG's APP1, FLAC's Vorbis comments (RFC 9639), the `keys` and
+`ilst` atoms of QuickTime metadata, and `asset.extras` of binary glTF 2.0. The texts are named `prompt` (API format) and
+`workflow` (the page's).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def find_workflow(content: bytes) -> JsonObject:
     for name in NAMES:
         if name in found:
             return found[name]
-    return _none("carries no workflow; expected JSON, or PNG, WebP, JPEG, FLAC or MP4 with ComfyUI's metadata")
+    return _none("carries no workflow; expected JSON, or PNG, WebP, JPEG, FLAC, MP4 or GLB with ComfyUI's metadata")
 
 
 def find_metadata(content: bytes) -> dict[str, JsonObject]:
@@ -54,7 +55,7 @@ def find_metadata(content: bytes) -> dict[str, JsonObject]:
             if value:
                 found[key] = value
     except (struct.error, IndexError, zlib.error):
-        raise NoWorkflow("is a broken file; expected JSON, PNG, WebP, JPEG, FLAC or MP4") from None
+        raise NoWorkflow("is a broken file; expected JSON, PNG, WebP, JPEG, FLAC, MP4 or GLB") from None
     return found
 
 
@@ -103,6 +104,8 @@ def _texts_in(content: bytes) -> Iterator[tuple[str, bytes]]:
                 yield from _texts_in_exif(segment[6:])
     elif content[:4] == b"fLaC":
         yield from _texts_in_flac(content)
+    elif content[:4] == b"glTF":
+        yield from _texts_in_gltf(content)
     elif content[4:8] == b"ftyp":
         yield from _texts_in_mp4(content)
 
@@ -184,6 +187,15 @@ def _vorbis_comments(block: bytes) -> Iterator[tuple[str, bytes]]:
         name, _, text = block[position + 4 : position + 4 + size_bytes].partition(b"=")
         yield name.decode("latin-1"), text
         position += 4 + size_bytes
+
+
+def _texts_in_gltf(content: bytes) -> Iterator[tuple[str, bytes]]:
+    (size_bytes,) = struct.unpack_from("<I", content, 12)
+    asset = (_parsed(content[20 : 20 + size_bytes]) or {}).get("asset")
+    extras = asset.get("extras") if isinstance(asset, dict) else None
+    for name, text in (extras if isinstance(extras, dict) else {}).items():
+        if isinstance(text, str):
+            yield name, text.encode()
 
 
 def _texts_in_mp4(content: bytes) -> Iterator[tuple[str, bytes]]:

@@ -26,6 +26,7 @@ from engine.custom_nodes.sync.tree import PackMark, read_mark, tree_sha256
 
 STAGING = ".sync"  # in custom_nodes/, so that renaming stays within one disk; hidden folders are no packs
 LAYERS = ".pack_packages"
+INSTALL_SCRIPT = "install.py"  # it could move the engine's packages, and change the tree that the lock has
 GUARD = ".packs.guard"
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__")
 
@@ -199,6 +200,8 @@ def _describe(plans: Sequence[PackPlan], packages: Sequence[LockedPackage], show
     for plan in plans:
         state = "is there  " if plan.fetched is None else "fetched   "
         show(f"{state} {plan.entry.name} {plan.entry.source}@{plan.locked.commit} sha256 {plan.locked.sha256}")
+        if (plan.folder / INSTALL_SCRIPT).is_file():
+            show(f"not run    {plan.entry.name}/{INSTALL_SCRIPT}: do by hand what it does besides installing packages")
     for package in packages:
         show(f"package    {package.name} {package.version}")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, CrossAttentionInput, RegularInput
-from engine.diffusion.denoiser import Denoiser
+from engine.diffusion.denoiser import POOLED, Denoiser
 from engine.diffusion.latent_format import LatentFormat
 
 PRIOR_CHANNELS, PRIOR_RATIO = 16, (4, 42)  # cells of stage C for one of stage B
@@ -46,18 +46,27 @@ class DecoderLatentFormat(LatentFormat):
 
 def _pooled(options: dict[str, Any]) -> torch.Tensor:
     """Return the text's pooled output [1, D]. Raises ValueError without one."""
-    pooled: torch.Tensor | None = options.get("pooled_output")
+    pooled: torch.Tensor | None = options.get(POOLED)
     if pooled is None:
         raise ValueError("conditioning: no pooled output; got None, expected that of Stable Cascade's text encoder")
     return pooled
 
 
-class StageCDenoiser(Denoiser):
+class PooledTextDenoiser(Denoiser):
+    """A network that reads the prompt's pooled output."""
+
+    def text_widths(self) -> dict[str, int]:
+        config: Any = self.diffusion_model.config
+        return {**super().text_widths(), POOLED: config.pooled_dim}
+
+
+class StageCDenoiser(PooledTextDenoiser):
     """Stage C: it reads the prompt's tokens and pooled output, and embeddings of pictures."""
 
     comfy_name = "StableCascade_C"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        self.check_text(kwargs)
         pictures = [
             item["clip_vision_output"].image_embeds.unsqueeze(0) * item["strength"]  # [1, P, D]
             for item in kwargs.get("unclip_conditioning") or ()
@@ -71,17 +80,17 @@ class StageCDenoiser(Denoiser):
             "crp": RegularInput(torch.zeros(1)),
         }
         if kwargs.get("cross_attn") is not None:
-            self.check_text(kwargs["cross_attn"])
             inputs["clip_text"] = CrossAttentionInput(kwargs["cross_attn"])
         return inputs
 
 
-class StageBDenoiser(Denoiser):
+class StageBDenoiser(PooledTextDenoiser):
     """Stage B: it reads the prompt's pooled output and the latent of stage C, zeros without one."""
 
     comfy_name = "StableCascade_B"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        self.check_text(kwargs)
         noise: torch.Tensor = kwargs["noise"]
         prior = kwargs.get("stable_cascade_prior")
         if prior is None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput, spread_to_batch_size
-from engine.diffusion.denoiser import fit
+from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from engine.families.parts.given_cells import given_cells
 from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
 
 
@@ -49,12 +49,4 @@ class CosmosPredict2VideoDenoiser(CosmosPredict2Denoiser):
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor:
         """Return the further channel [B, 1, F, h, w] of the network; without a mask nothing is given."""
-        noise: torch.Tensor = kwargs["noise"]
-        mask: torch.Tensor | None = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
-        if mask is None:
-            return torch.zeros_like(noise)[:, :1]
-        drawn = mask[:, :1].reshape(-1, 1, *mask.shape[-3:]).to(kwargs["device"])
-        if drawn.shape[-2:] != noise.shape[-2:]:
-            flat = fit(drawn.transpose(1, 2).flatten(0, 1), noise)
-            drawn = flat.view(drawn.shape[0], -1, *flat.shape[1:]).transpose(1, 2)
-        return 1.0 - spread_to_batch_size(drawn.round(), noise.shape[0])
+        return given_cells(**kwargs)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.low_rank_dit import LowRankDit, LowRankDitConfig
 from engine.architectures.low_rank_dit_shapes import MARK, PATCHES, low_rank_dit_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import cosmos_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -23,25 +22,20 @@ from engine.families.base import (
 )
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
 from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
-from engine.families.parts.t5 import first_t5
+from engine.families.parts.cosmos_text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
+from engine.families.parts.given_cells import GIVEN
 from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
 
 PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
-CONTEXT_DIM = 1024
 FLOW = Parameterisation(cosmos_flow_of, {"sigma_data": 1.0, "sigma_max": 80.0, "sigma_min": 0.002})
-ENCODING = T5Encoding(
-    embedding_width=CONTEXT_DIM, min_length=512, masks_padding=True, zeroes_padding=True, returns_mask=True
-)
 # Its text encoder is known by its tensors alone: ComfyUI takes it under any type.
 TEXT_TYPES = (
     "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2",
     "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image",
 )  # fmt: skip
 VARIANTS = {16: "", 17: "video"}  # by the channels that the network sees
-KEPT = "mask_inverted"  # ComfyUI's name of the further channel
 DEFAULT = Defaults(width=1024, height=1024, steps=35, cfg=4.0, scheduler="karras", cost=40.0)
 EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
 
@@ -78,11 +72,11 @@ FAMILY = ModelFamily(
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=CosmosPredict2Denoiser,
-    text=(first_t5(ENCODING),),
+    text=(TEXT,),
     vae=CAUSAL_VIDEO_VAE,
     latent_format=CausalVideoLatentFormat,
     denoiser_lora_keys=own_layer_keys,
-    variants={"": (), "video": (KEPT,)},
+    variants={"": (), "video": (GIVEN,)},
     variant_types={"video": CosmosPredict2VideoDenoiser},
     variant_defaults={"video": replace(DEFAULT, width=848, height=480, cost=200.0)},
     comfyui=ComfyUiNames(
@@ -97,16 +91,12 @@ FAMILY = ModelFamily(
     scales={
         "full": Scale(
             LowRankDitConfig(width=2048, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=8192, rank=256),
-            {
-                "t5xxl": T5Config(
-                    num_layers=24, width=CONTEXT_DIM, heads=128, inner_width=65536, is_gated=False, head_width=128
-                )
-            },
+            {"t5xxl": TEXT_FULL},
             FULL,
         ),
         "small": Scale(
             LowRankDitConfig(width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32),
-            {"t5xxl": T5Config(num_layers=2, width=64, heads=2, inner_width=128, is_gated=False)},
+            {"t5xxl": TEXT_SMALL},
             SMALL,
         ),
     },

@@ -7,16 +7,21 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, NoiseShapedInput, RegularInput
+from engine.families.hidream.text_encoders import STATES
 from engine.families.parts.joint_text_denoiser import JointTextDenoiser
 
 
 class LayersDenoiser(JointTextDenoiser):
     """A network whose blocks read the layers of a language model, [B, L, T, D] in a conditioning."""
 
+    def text_widths(self) -> dict[str, int]:
+        config: Any = self.diffusion_model.config
+        return {**super().text_widths(), STATES: config.language_dim}
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         """Return the network's inputs. Raises ValueError for a conditioning without a language model's layers."""
         inputs = super().extra_conds(**kwargs)
-        states: torch.Tensor | None = kwargs.get("conditioning_llama3")
+        states: torch.Tensor | None = kwargs.get(STATES)
         if states is None:
             raise ValueError(
                 "conditioning: its text encoders gave no layers of a language model; got None, expected those of a "

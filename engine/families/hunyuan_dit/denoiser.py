@@ -19,6 +19,10 @@ class HunyuanDitDenoiser(TextTokensDenoiser):
 
     comfy_name = "HunyuanDiT"
 
+    def text_widths(self) -> dict[str, int]:
+        config: Any = self.diffusion_model.config
+        return {**super().text_widths(), SECOND: config.second_dim}
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         """Return the network's inputs. Raises ValueError for a conditioning of another family's encoders."""
         inputs = super().extra_conds(**kwargs)

@@ -104,6 +104,7 @@ class PromptEncoder(LanguageEncoder):
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         tokens = [token for token, _ in chunks[0]]
+        self._check_pictures(tokens)
         plain = [
             [(token["data"] if isinstance(token, dict) else token, weight) for token, weight in chunk]
             for chunk in chunks
@@ -113,6 +114,16 @@ class PromptEncoder(LanguageEncoder):
         mask = options[MASK][:, rows]
         kept = [cond[:, start:end:step] for start, end, step in pictures]
         return Encoded(torch.cat([*kept, cond[:, rows]], dim=1), pooled, {} if mask.all() else {MASK: mask})
+
+    def _check_pictures(self, tokens: Sequence[object]) -> None:
+        """Raise ValueError for a picture of another width than the language model's tokens."""
+        width: int = self.transformer.get_input_embeddings().embedding_dim
+        for token in tokens:
+            if isinstance(token, dict) and token["data"].shape[-1] != width:
+                raise ValueError(
+                    "clip_vision_output: its picture encoder does not fit the text encoder; got tokens of width "
+                    f"{token['data'].shape[-1]}, expected {width} (llava_llama3_vision beside llava_llama3)"
+                )
 
 
 def prompt_and_pooled(encoded: Mapping[str, Encoded]) -> Encoded:

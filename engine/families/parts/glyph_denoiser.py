@@ -16,6 +16,10 @@ DEFAULT_GUIDANCE = 6.0
 class GlyphDenoiser(TextTokensDenoiser):
     """A network that reads Qwen2.5-VL's states, and ByT5's where the prompt has words to draw."""
 
+    def text_widths(self) -> dict[str, int]:
+        config: Any = self.diffusion_model.config
+        return {**super().text_widths(), GLYPHS: config.glyph_width}
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         inputs = super().extra_conds(**kwargs)
         mask: torch.Tensor | None = kwargs.get("attention_mask")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.diffusion.denoiser import Denoiser
+from engine.diffusion.denoiser import POOLED, Denoiser
 
 
 class TextTokensDenoiser(Denoiser):
@@ -27,9 +27,13 @@ class TextTokensDenoiser(Denoiser):
 class JointTextDenoiser(TextTokensDenoiser):
     """A network that reads the text's pooled output too."""
 
+    def text_widths(self) -> dict[str, int]:
+        config: Any = self.diffusion_model.config
+        return {**super().text_widths(), POOLED: config.label_dim}
+
     def encode_adm(self, **kwargs: Any) -> torch.Tensor:
         """Return the text's pooled output [B, D]. Raises ValueError for a conditioning without one."""
-        pooled: torch.Tensor | None = kwargs.get("pooled_output")
+        pooled: torch.Tensor | None = kwargs.get(POOLED)
         if pooled is None:
             raise ValueError(
                 "conditioning: its text encoder gave no pooled output; got None, expected that of a model of this "

@@ -51,6 +51,16 @@ class VideoDenoiser(TextTokensDenoiser):
         parts = torch.split(image, self.latent_format.latent_channels, dim=1)
         return torch.cat([self.process_latent_in(part) for part in parts], dim=1)
 
+    def _seen(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return a picture encoder's tokens [B, T, D]. Raises ValueError for those of another encoder's width."""
+        config: Any = self.diffusion_model.config
+        if config.picture_dim and tokens.shape[-1] != config.picture_dim:
+            raise ValueError(
+                f"clip_vision_output: its picture encoder does not fit the model; got tokens of width "
+                f"{tokens.shape[-1]}, expected {config.picture_dim}, as CLIP ViT-H gives them"
+            )
+        return tokens
+
     def _mask(self, mask: torch.Tensor | None, noise: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Return the mask [B, 4, f, h, w] of what is given (1) and not drawn; nothing without a mask."""
         if mask is None:
@@ -65,7 +75,7 @@ class VideoDenoiser(TextTokensDenoiser):
         inputs = super().extra_conds(**kwargs)
         seen = kwargs.get("clip_vision_output")
         if seen is not None:
-            inputs["clip_fea"] = RegularInput(seen.penultimate_hidden_states)
+            inputs["clip_fea"] = RegularInput(self._seen(seen.penultimate_hidden_states))
         if kwargs.get("time_dim_concat") is not None:
             inputs["time_dim_concat"] = RegularInput(self.process_latent_in(kwargs["time_dim_concat"]))
         references = kwargs.get("reference_latents")

@@ -5,7 +5,6 @@ Compared with the files of ComfyUI 0.37.4, since neither 0.3.64 nor 0.30.0 has i
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.deep_vision_tower import DeepVisionConfig
 from engine.architectures.language_model import QWEN3_VL, LanguageModelConfig
 from engine.architectures.picture_language_model import PictureLanguageModelConfig
@@ -17,6 +16,7 @@ from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameteri
 from engine.families.parts.transformer import always, detect_by, transformer
 from engine.families.qwen_image21.autoencoder import AUTOENCODER, FULL, SMALL, OpacityLatentFormat
 from engine.families.qwen_image21.denoiser import QwenImage21Denoiser
+from engine.families.qwen_image21.lora_names import lora_keys
 from engine.families.qwen_image21.text_encoder import QWEN, SLOT, WIDTH
 from engine.settings import DtypePolicy
 
@@ -39,7 +39,7 @@ FAMILY = ModelFamily(
     text=(QWEN,),
     vae=AUTOENCODER,
     latent_format=OpacityLatentFormat,
-    denoiser_lora_keys=own_layer_keys,
+    denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("QwenImage21", ("qwen_image",)),
     default=Defaults(width=1024, height=1024, steps=25, cfg=1.0, scheduler="simple", cost=25.0),

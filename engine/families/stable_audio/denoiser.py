@@ -21,7 +21,7 @@ class StableAudioDenoiser(Denoiser):
         total = float(kwargs.get(TOTAL, int(kwargs["noise"].shape[-1] / CELLS_PER_SECOND)))
         inputs: dict[str, BatchedInput] = {"seconds": ConstantInput((start, total))}
         tokens = kwargs.get("cross_attn")
+        self.check_text(kwargs)
         if tokens is not None:
-            self.check_text(tokens)
             inputs["c_crossattn"] = RegularInput(tokens.to(kwargs["device"]))
         return inputs

@@ -12,8 +12,9 @@ import torch
 from engine.diffusion.conditions import BatchedInput, ConstantInput, NoiseShapedInput, RegularInput
 from engine.families.parts.video_denoisers import MASK_CHANNELS, VideoDenoiser
 
-LATENT_CHANNELS = 16
+LATENT_CHANNELS, CELL_PX = 16, 8
 CONTROL_LATENTS, CONTROL_MASKS = 2, 64  # latents and channels of masks of VACE
+LEAST_SIDE_PX = 64  # of videos with earlier frames, of which 8 cells a side become one token
 # What the VAE makes of black: its first, its second and every further latent frame, by channel.
 BLACK_FIRST = (
     0.8660, -0.4326, -0.0017, -0.4884, -0.5283, 0.9207, -0.9896, 0.4433, -0.5543, -0.0113, 0.5753, -0.6000, -0.8346,
@@ -74,15 +75,25 @@ class SoundVideoDenoiser(VideoDenoiser):
     comfy_name = "WAN22_S2V"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        """Return the inputs. Raises ValueError for another audio encoder's sound, or a picture too small."""
         inputs = super().extra_conds(**kwargs)
-        if kwargs.get("audio_embed") is not None:
-            inputs["audio_embed"] = RegularInput(kwargs["audio_embed"])
+        heard: torch.Tensor | None = kwargs.get("audio_embed")  # [1, layers, width, steps]
+        if heard is not None:
+            config: Any = self.diffusion_model.config
+            _check_encoder((heard.shape[1], heard.shape[2]), (config.sound_layers, config.sound_dim))
+            inputs["audio_embed"] = RegularInput(heard)
         references = kwargs.get("reference_latents")
         latents = {
             "reference_latent": None if references is None else references[-1],
             "reference_motion": kwargs.get("reference_motion"),
             "control_video": kwargs.get("control_video"),
         }
+        side_px = min(kwargs["noise"].shape[-2:]) * CELL_PX
+        if latents["reference_motion"] is not None and side_px < LEAST_SIDE_PX:
+            raise ValueError(
+                f"width and height: too small for a video with earlier frames; got {side_px} pixels, expected at least "
+                f"{LEAST_SIDE_PX}"
+            )
         for name, latent in latents.items():
             if latent is not None:
                 inputs[name] = RegularInput(self.process_latent_in(latent))
@@ -95,9 +106,13 @@ class SpeechVideoDenoiser(VideoDenoiser):
     comfy_name = "WAN21_HuMo"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        """Return the inputs. Raises ValueError for another audio encoder's sound."""
         inputs = super().extra_conds(**kwargs)
-        if kwargs.get("audio_embed") is not None:
-            inputs["audio_embed"] = RegularInput(kwargs["audio_embed"])
+        heard: torch.Tensor | None = kwargs.get("audio_embed")  # [B, f, 8 steps, 5 groups of layers, width]
+        if heard is not None:
+            config: Any = self.diffusion_model.config
+            _check_encoder((heard.shape[-2], heard.shape[-1]), (heard.shape[-2], config.speech_dim))
+            inputs["audio_embed"] = RegularInput(heard)
         references = kwargs.get("reference_latents")
         reference = None if references is None else self.process_latent_in(references[-1])
         reads_mask = "c_concat" in inputs
@@ -120,6 +135,15 @@ class AnimatedVideoDenoiser(VideoDenoiser):
         if kwargs.get("pose_video_latent") is not None:
             inputs["pose_latents"] = RegularInput(self.process_latent_in(kwargs["pose_video_latent"]))
         return inputs
+
+
+def _check_encoder(found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Raise ValueError for features of other numbers of layers and channels than the network was trained with."""
+    if found != expected:
+        raise ValueError(
+            f"audio_encoder_output: of another audio encoder than the model's; got {found[0]} layers {found[1]} wide, "
+            f"expected {expected[0]} layers {expected[1]} wide"
+        )
 
 
 def _black(noise: torch.Tensor) -> torch.Tensor:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
 
 from engine.cancel import CancelToken
+from engine.diffusion.options import Network
 from engine.errors import OutOfMemory
 from engine.runtime.turns import Turns
+from engine.tuning.batching.chunks import in_chunks
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import joined_arguments, padded
-from engine.tuning.batching.measure import measure_widths
+from engine.tuning.batching.measure import measure_widths, varying_layers
 from engine.tuning.batching.widths import WidthFigure, Widths, chosen
 
 MAX_KINDS = 64  # whose widths are remembered
@@ -51,7 +54,8 @@ class BatchFigures:
 class StepBatcher:
     """Batches of evaluations of different runs. All but `figures` is called by the run that has the turn.
 
-    `choose` decides from the measured widths and the rows of an evaluation without company.
+    `choose` decides from the measured widths and the rows of an evaluation without company. `now` is the clock, in
+    seconds, by which widths are measured.
     """
 
     def __init__(
@@ -60,8 +64,10 @@ class StepBatcher:
         max_runs: int,
         wait_for_device: Callable[[], None],
         choose: Callable[[Sequence[WidthFigure], int], Widths] = chosen,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.choose = choose
+        self._now = now
         self.turns = turns
         self.figures = BatchFigures()
         self._max_rows = min(MOST_ROWS, max_runs * ROWS_A_RUN)
@@ -126,20 +132,31 @@ class StepBatcher:
         """
         found = self._widths.get(evaluation.measured_as)
         if found is None:
-            figures = self._computed(
-                lambda: measure_widths(evaluation, self._max_rows, self._wait_for_device, cancel.check)
-            )
-            found = self._widths[evaluation.measured_as] = self.choose(figures, evaluation.num_rows)
-            log.info(
-                "widths of batches measured: shape=%s widths=%s reason=%s figures=%s",
-                list(evaluation.x.shape[1:]),
-                list(found.widths),
-                found.reason,
-                [(item.width, round(item.seconds, 4), item.bits) for item in figures],
-            )
+            found = self._computed(lambda: self._measured(evaluation, cancel))
+            self._widths[evaluation.measured_as] = found
             while len(self._widths) > MAX_KINDS:
                 self._widths.popitem(last=False)
         self._widths.move_to_end(evaluation.measured_as)
+        return found
+
+    def _measured(self, evaluation: Evaluation, cancel: CancelToken) -> Widths:
+        """Return the widths for a kind, with layers in chunks where that gives more of them a row's same bits."""
+        chunk_rows = min(evaluation.num_rows, ROWS_A_RUN)
+        layers = varying_layers(evaluation, chunk_rows, self._max_rows, cancel.check, self._now)
+        for names in dict.fromkeys((layers, ())):
+            with _prepared(evaluation.model, names, chunk_rows):
+                figures = measure_widths(evaluation, self._max_rows, self._wait_for_device, cancel.check, self._now)
+            found = self.choose(figures, evaluation.num_rows)
+            log.info(
+                "widths of batches measured: shape=%s widths=%s layers_in_chunks=%d reason=%s figures=%s",
+                list(evaluation.x.shape[1:]),
+                list(found.widths),
+                len(names),
+                found.reason,
+                [(item.width, round(item.seconds, 4), item.bits) for item in figures],
+            )
+            if found.widths and names:
+                return replace(found, layers=names, chunk_rows=chunk_rows)
         return found
 
     def _computed(self, work: Callable[[], T]) -> T:
@@ -197,11 +214,12 @@ class StepBatcher:
         missing = width - num_rows
         first.model.current_patcher = first.patcher
         first.patcher.begin_batch([width, *first.x.shape[1:]], is_split=False)
-        out = first.model.apply_model(
-            padded([item.x for item in batch], missing),
-            padded([item.sigmas for item in batch], missing),
-            **joined_arguments([item.arguments for item in batch], missing),
-        )
+        with _prepared(first.model, widths.layers, widths.chunk_rows):
+            out = first.model.apply_model(
+                padded([item.x for item in batch], missing),
+                padded([item.sigmas for item in batch], missing),
+                **joined_arguments([item.arguments for item in batch], missing),
+            )
         parts = out[:num_rows].split([item.num_rows for item in batch])
         for item, part in zip(batch, parts, strict=True):
             item.result = part.clone()
@@ -222,3 +240,8 @@ class StepBatcher:
         log.warning("a batch of %d evaluations failed (%s): each is made by itself", len(batch), error)
         for evaluation in batch:
             evaluation.error = self._try_to_make([evaluation])
+
+
+def _prepared(model: Network, layers: Sequence[str], num_rows: int) -> AbstractContextManager[None]:
+    """Return the context in which these layers of a model's network are computed so many rows at a time."""
+    return in_chunks(model.diffusion_model, layers, num_rows) if layers else nullcontext()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.architectures.attention import KERNEL_OPTION
 from engine.diffusion.options import Network, OptionDict, Options
 from engine.tuning.strategy import NETWORK_OPTIONS
 
@@ -16,7 +17,7 @@ WRAPPERS_OF_NETWORKS = ("apply_model", "diffusion_model", "calc_cond_batch")
 
 # Options that say what the rows of a batch are, or that the network never sees.
 OPTIONS_OF_ROWS = ("uuids", "cond_or_uncond", "sigmas", "sample_sigmas")
-OPTIONS_OUTSIDE = ("wrappers", "callbacks", "easycache", *NETWORK_OPTIONS)
+OPTIONS_OUTSIDE = ("wrappers", "callbacks", "easycache", KERNEL_OPTION, *NETWORK_OPTIONS)
 
 CONSTANTS = (bool, int, float, str, type(None))
 

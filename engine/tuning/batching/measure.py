@@ -14,12 +14,14 @@ import torch
 from engine.diffusion.likeness import relative_error
 from engine.diffusion.options import OptionDict
 from engine.errors import Interrupted
+from engine.tuning.batching.chunks import VaryingLayers
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
 from engine.tuning.batching.widths import WidthFigure, affordable, candidates
 
 MEMORY_MARGIN = 1.5  # how many times the estimate has to be free, as in guidance
 BUDGET_SECONDS = 20.0  # for all widths by estimate; no further one is begun after that time
+COMPARING_SECONDS = 5.0  # for the bits of single layers
 ROUNDS = 2  # in which the widths are timed in turns, so that other load on the machine is not taken for a width's
 SIGMA_SHARE = 0.97  # of the noise level of the row before, so that no two rows are alike
 
@@ -42,6 +44,36 @@ def measure_widths(
     return _Measurement(sample, wait_for_device, check_cancelled, now).figures(max_rows)
 
 
+def varying_layers(
+    sample: Evaluation, chunk_rows: int, max_rows: int, check_cancelled: Callable[[], None],
+    now: Callable[[], float] = time.perf_counter,
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the names of layers that give rows other bits in a batch than in chunks of so many rows.
+
+    Looks at ever wider batches for at most about `COMPARING_SECONDS`. Raises what `check_cancelled` raises.
+    """
+    network = getattr(sample.model, "diffusion_model", None)
+    if not isinstance(network, torch.nn.Module):
+        return ()
+    found, began = VaryingLayers(network, chunk_rows), now()
+    row_seconds = 0.0
+    for width in candidates(max_rows):
+        is_due = width >= chunk_rows and now() - began + 2 * width * row_seconds < COMPARING_SECONDS
+        if not is_due or width % chunk_rows or not _fits(sample, width):
+            continue
+        x, sigmas, arguments = _varied(sample, width)
+        check_cancelled()
+        started = now()
+        try:
+            with found.compared():
+                sample.model.apply_model(x, sigmas, **arguments)
+        except Exception as error:  # noqa: BLE001 - the widths are measured without chunks, which shows it again
+            log.warning("layers of a batch not compared: width=%d reason=%s", width, error)
+            break
+        row_seconds = (now() - started) / (2 * width)
+    return found.names
+
+
 class _Measurement:
     def __init__(
         self, sample: Evaluation, wait_for_device: Callable[[], None], check_cancelled: Callable[[], None],
@@ -54,7 +86,7 @@ class _Measurement:
         self._plain = sample.x  # until the sample is evaluated by itself
 
     def figures(self, max_rows: int) -> list[WidthFigure]:
-        widths = self._affordable([width for width in candidates(max_rows) if self._fits(width)])
+        widths = self._affordable([width for width in candidates(max_rows) if _fits(self._sample, width)])
         if not widths:
             return []
         rows = _varied(self._sample, widths[-1])
@@ -78,10 +110,6 @@ class _Measurement:
                 break
             figures = [replace(item, seconds=min(item.seconds, self._seconds(*rows, item.width))) for item in figures]
         return figures
-
-    def _fits(self, width: int) -> bool:
-        needed = self._sample.model.memory_required([width, *self._sample.x.shape[1:]])
-        return bool(needed * MEMORY_MARGIN < self._sample.patcher.free_bytes())
 
     def _affordable(self, widths: Sequence[int]) -> list[int]:
         """Return the widths that the budget has time for, by the time of an evaluation of the sample itself.
@@ -149,6 +177,11 @@ class _Measurement:
         given = joined_arguments([_rows_of(arguments, rows, x.shape[0])], missing)
         out, seconds = self._timed(padded([x[list(rows)]], missing), padded([sigmas[list(rows)]], missing), given)
         return out[: len(rows)], seconds
+
+
+def _fits(sample: Evaluation, width: int) -> bool:
+    needed = sample.model.memory_required([width, *sample.x.shape[1:]])
+    return bool(needed * MEMORY_MARGIN < sample.patcher.free_bytes())
 
 
 def _shifted(num_rows: int, width: int) -> list[int]:

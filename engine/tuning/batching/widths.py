@@ -34,12 +34,14 @@ class WidthFigure:
 class Widths:
     """Widths in use for one kind of evaluation, ascending; none where such evaluations are made by themselves.
 
-    `error` is the largest of their figures.
+    `error` is the largest of their figures. They hold with the layers of these names computed `chunk_rows` at a time.
     """
 
     widths: tuple[int, ...] = ()
     reason: str = ""
     error: float = 0.0
+    layers: tuple[str, ...] = ()
+    chunk_rows: int = 0
 
     @property
     def most(self) -> int:

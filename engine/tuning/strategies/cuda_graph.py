@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.architectures.attention import KERNEL_OPTION
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     NETWORK_OPTIONS,
@@ -35,7 +36,8 @@ NUM_WARM_UPS = 2  # libraries choose kernels and allocate workspaces in the firs
 # Options that differ from call to call and change nothing within a network.
 HARMLESS_OPTIONS = frozenset({
     "uuids", "cond_or_uncond", "sigmas", "sample_sigmas", "wrappers", "callbacks", "easycache", "original_shape",
-    "transformer_index", "block", "block_index", "activations_shape", "total_blocks", "block_type", *NETWORK_OPTIONS,
+    "transformer_index", "block", "block_index", "activations_shape", "total_blocks", "block_type", KERNEL_OPTION,
+    *NETWORK_OPTIONS,
 })  # fmt: skip
 
 log = logging.getLogger(__name__)

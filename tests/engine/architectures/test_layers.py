@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.layers import Conv2d, Linear, linear
+from engine.architectures.layers import Conv2d, GroupNorm, Linear, linear
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
@@ -84,3 +84,18 @@ def test_where_a_gradient_is_wanted_there_is_one() -> None:
     layers(x).sum().backward()
     assert x.grad is not None and x.grad.abs().sum() > 0
     assert all(weight.grad is not None for weight in layers.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 64, 16, 16), (1, 64, 40, 40), (2, 640, 4, 4), (2, 64, 8)], ids=str)
+def test_a_group_norm_normalises_any_picture_in_any_layout(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    norm = GroupNorm(32, shape[1], eps=1e-6).requires_grad_(False)
+    x, factors = torch.randn(shape), torch.randn(2, shape[1])
+    norm.weight.copy_(factors[0])
+    norm.bias.copy_(factors[1])
+    expected = functional.group_norm(x, 32, factors[0], factors[1], 1e-6)
+    norm, narrow = norm.to(dtype), x.to(dtype)
+    layouts = [narrow, narrow.to(memory_format=torch.channels_last)] if x.ndim == 4 else [narrow]
+    for given in layouts:
+        assert_near(norm(given), expected.to(dtype))

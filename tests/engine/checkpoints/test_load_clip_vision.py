@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ def _as_open_clip(weights: Weights) -> Weights:
 def test_the_shape_is_read_from_the_file(tmp_path: Path) -> None:
     save_file(random_weights(), tmp_path / "a.safetensors")
     assert load_clip_vision(tmp_path / "a.safetensors", torch.float16).config == CONFIG
+
+
+@pytest.mark.parametrize("has_projection", [True, False])
+def test_the_picture_encoder_of_llava_gives_tokens_of_its_language_model(tmp_path: Path, has_projection: bool) -> None:
+    config = replace(CONFIG, language_width=24, projection_width=8 if has_projection else 0)
+    save_file(random_weights(config), tmp_path / "a.safetensors")
+    network = load_clip_vision(tmp_path / "a.safetensors", torch.float32)
+    assert network.config == config
+    last, _, embedded, projected = network(torch.randn(2, 3, 16, 16), intermediate_output=-2)
+    assert projected is not None and projected.shape == (2, last.shape[1] - 1, 24)
+    assert embedded.shape[1] == (8 if has_projection else 32)
 
 
 def test_both_layouts_are_the_same_network(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from engine.checkpoints.saved_layout import denoiser_tensors
 from engine.families import registry
 from engine.families.base import TensorIndex
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2VideoDenoiser
-from engine.families.cosmos_predict2.nodes import given_latent
+from engine.nodes.library.latent.given_frames import given_latent
 
 FAMILY = registry.family_named("cosmos_predict2")
 

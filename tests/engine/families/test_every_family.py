@@ -67,7 +67,16 @@ BY_PICTURE = {
         "StableZero123_Conditioning", clip_vision=["1", 1], init_image=["2", 0], vae=["1", 2], width=64, height=64,
         batch_size=1, elevation=10.0, azimuth=30.0,
     ),
+    "hunyuan3d": node("Hunyuan3Dv2Conditioning", clip_vision_output=["4", 0]),
 }  # fmt: skip
+# Nodes of families whose latents become shapes, not pictures: the empty latent, and what saves the shape.
+OF_SHAPES = {
+    "4": node("CLIPVisionEncode", clip_vision=["1", 1], image=["2", 0], crop="center"),
+    "5": node("EmptyLatentHunyuan3Dv2", resolution=32, batch_size=1),
+    "10": node("VAEDecodeHunyuan3D", samples=["9", 0], vae=["1", 2], num_chunks=1000, octree_resolution=16),
+    "11": node("VoxelToMeshBasic", voxel=["10", 0], threshold=-1.0),
+    "21": node("SaveGLB", mesh=["11", 0], filename_prefix="shape"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -268,10 +277,13 @@ def picture_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
     file = f"{family.name}.safetensors"
     if family.text:
         return picture(node("CheckpointLoaderSimple", ckpt_name=file), family)
+    is_of_shapes = "SaveGLB" in family.nodes
+    latent = ["5", 0] if is_of_shapes else ["3", 2]
     return {
         "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),
         "3": BY_PICTURE[family.name],
-        **sampled(node("ImageOnlyCheckpointLoader", ckpt_name=file), ["3", 0], ["3", 1], ["3", 2]),
+        **sampled(node("ImageOnlyCheckpointLoader", ckpt_name=file), ["3", 0], ["3", 1], latent),
+        **(OF_SHAPES if is_of_shapes else {}),
     }
 
 
@@ -294,6 +306,11 @@ def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
         waveform, rate_hz = read_audio(engine.files.output / item["subfolder"] / item["filename"])
         assert rate_hz == 44100 and waveform.shape[0] == 2 and 0.8 < waveform.shape[1] / rate_hz < 1.2
         assert waveform.std() > 0 and torch.isfinite(latent_of(engine, outputs)).all()
+        return
+    if "3d" in outputs["21"]:
+        (item,) = outputs["21"]["3d"]
+        shape = (engine.files.output / item["subfolder"] / item["filename"]).read_bytes()
+        assert shape.startswith(b"glTF") and torch.isfinite(latent_of(engine, outputs)).all()
         return
     (item,) = outputs["21"]["images"]
     with Image.open(engine.files.output / item["subfolder"] / item["filename"]) as opened:

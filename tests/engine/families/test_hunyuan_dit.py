@@ -48,9 +48,9 @@ def test_a_checkpoint_needs_berts_words_in_it_or_beside_it(tmp_path: Path) -> No
 
 
 def test_conditioning_of_another_family_is_refused() -> None:
-    denoiser = FAMILY.denoiser_type(torch.nn.Identity())
+    denoiser = FAMILY.denoiser_type(SkipDit(CONFIG))
     with pytest.raises(ValueError, match="without attention_mask, expected that of HunyuanDiT's encoders"):
-        denoiser.extra_conds(noise=torch.zeros(1, 4, 8, 8), device="cpu", cross_attn=torch.zeros(1, 77, 1024))
+        denoiser.extra_conds(noise=torch.zeros(1, 4, 8, 8), device="cpu", cross_attn=torch.zeros(1, 77, 16))
 
 
 @torch.no_grad()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from engine.families import registry
-from engine.families.hunyuan_video.text_encoders import prompt_rows
+from engine.families.hunyuan_video.text_encoders import LLAMA, PromptEncoder, prompt_rows
 
 FAMILY = registry.family_named("hunyuan_video")
 HEADER, USER, HEADER_END, TWO_LINES, TURN_END = 128006, 882, 128007, 271, 128009
@@ -28,6 +29,14 @@ def test_pictures_of_the_template_move_the_prompt_and_are_thinned_out() -> None:
     tokens = [7, picture(6, 2), TURN_END, HEADER, USER, HEADER_END, TWO_LINES, 64, TURN_END, HEADER]
     rows, pictures = prompt_rows(tokens, 15)
     assert list(range(15))[rows] == [12, 13] and pictures == [(1, 7, 2)]
+
+
+def test_a_picture_of_another_encoder_than_llavas_is_refused() -> None:
+    encoder: Any = PromptEncoder(SimpleNamespace(
+        config=None, num_layers=1, get_input_embeddings=lambda: SimpleNamespace(embedding_dim=16)
+    ), LLAMA.encoding)  # fmt: skip
+    with pytest.raises(ValueError, match=r"clip_vision_output: .* got tokens of width 8, expected 16 \(llava_llama3"):
+        encoder.encode_token_weights([[(7, 1.0), (picture(6, 2), 1.0)]], layer_idx=None, project_pooled=False)
 
 
 def test_a_prompt_without_turns_is_read_from_the_first_row_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,43 @@ def test_text_of_another_encoder_is_refused(family: ModelFamily) -> None:
         network.extra_conds(noise=noise, device=torch.device("cpu"), latent_image=noise, **given)
     assert f"got text of width {width}, expected {width - 8}" in str(refused.value)
     assert family.label in str(refused.value)
+
+
+@every_prompted_family
+def test_each_part_of_a_text_is_refused_if_another_encoder_made_it(family: ModelFamily) -> None:
+    """Pooled output, a second language model's states, words to draw: named by their key in the conditioning."""
+    network = network_of(family)
+    noise = torch.zeros(1, network.latent_format.latent_channels, 8, 8)
+    widths = {key: width for key, width in network.text_widths().items() if width}
+    fitting = {key: torch.zeros(1, 4, width) for key, width in widths.items()}
+    network.check_text(fitting)
+    for key in set(widths) - {"cross_attn"}:
+        given = {**fitting, key: torch.zeros(1, 4, widths[key] + 8)}
+        with pytest.raises(ValueError, match=f"got {key} of width {widths[key] + 8}, expected {widths[key]}, as"):
+            network.extra_conds(noise=noise, device=torch.device("cpu"), latent_image=noise, **given)
+
+
+def test_the_parts_of_a_text_that_networks_read_beside_its_tokens() -> None:
+    read = {family.name: set(network_of(family).text_widths()) - {"cross_attn"} for family in FAMILIES}
+    assert {name: keys for name, keys in read.items() if keys} == {
+        "cascade": {"pooled_output"},
+        "flux": {"pooled_output"},
+        "hidream": {"pooled_output", "conditioning_llama3"},
+        "hunyuan_dit": {"conditioning_mt5xl"},
+        "hunyuan_image": {"conditioning_byt5small"},
+        "hunyuan_image_refiner": {"conditioning_byt5small"},
+        "hunyuan_video": {"pooled_output"},
+        "sd3": {"pooled_output"},
+    }
+
+
+def test_a_picture_of_another_encoder_is_refused_by_networks_that_read_one() -> None:
+    network: Any = network_of(registry.family_named("wan"))
+    network.diffusion_model.config = replace(network.diffusion_model.config, picture_dim=80)
+    noise = torch.zeros(1, 16, 1, 8, 8)
+    seen = SimpleNamespace(penultimate_hidden_states=torch.zeros(1, 4, 88))
+    with pytest.raises(ValueError, match="clip_vision_output: .* got tokens of width 88, expected 80, as CLIP ViT-H"):
+        network.extra_conds(noise=noise, device=torch.device("cpu"), latent_image=noise, clip_vision_output=seen)
 
 
 @every_family

@@ -11,7 +11,7 @@ import pytest
 from engine.engine import Engine
 from engine.memory import machine_memory
 from engine.settings import EngineSettings, MemorySettings
-from tests.parity.compare import CASES, INPUTS
+from tests.parity.compare import CASES, INPUTS, find_cases
 from tests.parity.in_process import assert_like_the_reference
 
 pytestmark = pytest.mark.timeout(600)
@@ -27,7 +27,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", sorted((CASES / "quantised").glob("*.json")), ids=lambda case: case.stem)
+@pytest.mark.parametrize("case", [*find_cases(family="quantised")], ids=lambda case: case.stem)
 def test_draws_what_comfyui_draws(engine: Engine, case: Path) -> None:
     assert_like_the_reference(engine, case)
 

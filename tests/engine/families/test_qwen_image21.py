@@ -8,12 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from engine.adapters.lora import lora_patches
+from engine.adapters.lora_names import DENOISER_PREFIX, target_name
 from engine.architectures.picture_language_model import PictureLanguageModel
 from engine.architectures.spliced_stream import SplicedStreamModel
 from engine.families import registry
 from engine.families.base import TensorIndex
 from engine.families.qwen_image21.nodes import qwen_image21_cache, text_encode_qwen_image21
 from engine.families.qwen_image21.text_encoder import QWEN, SLOT, TEMPLATE, WIDTH, SplicedQwenTokenizer
+from engine.memory.weight_patches import calculate_weight
 from engine.text.language_tokens import qwen3
 from engine.text.qwen_tokens import PICTURE_TOKEN, START_TOKEN
 from tests.engine.families import qwen_image21_networks as small
@@ -42,6 +45,31 @@ def test_draws_what_the_diffusers_library_draws(make: Any, recorded: dict[str, t
     shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
     assert registry.recognise(TensorIndex(shapes)).family is FAMILY
     assert FAMILY.denoiser.configure(shapes) == network.config
+
+
+@pytest.mark.parametrize("prefix", ["transformer.", "lora_unet_"])
+def test_a_lora_of_single_layers_changes_joined_ones_alike(prefix: str) -> None:
+    """The latent is that of the network with single layers under the same LoRA, the published order of rows."""
+    generator = torch.Generator().manual_seed(5)
+    config = small.SMALL.denoiser
+    lora: dict[str, torch.Tensor] = {}
+    for block, layer in ((0, "gate_layer"), (0, "proj"), (1, "proj"), (1, "out")):
+        rows, columns = (config.inner_width, config.width)[:: -1 if layer == "out" else 1]
+        name = f"transformer_blocks.{block}.img_mlp.{layer}"
+        key = prefix + (name.replace(".", "_") if prefix.endswith("_") else name)
+        lora[f"{key}.lora_up.weight"] = torch.randn(rows, 4, generator=generator) * 0.1
+        lora[f"{key}.lora_down.weight"] = torch.randn(4, columns, generator=generator) * 0.1
+    drawn = []
+    for network in (small.separate_network(), small.joined_network()):
+        plain = network(small.LATENT, small.TIMES, small.TEXT)
+        names = [DENOISER_PREFIX + name for name in network.state_dict()]
+        for target, adapter in lora_patches(lora, FAMILY.denoiser_lora_keys(names, network.config)).items():
+            weight = network.get_parameter(target_name(target).removeprefix(DENOISER_PREFIX))
+            rows = None if isinstance(target, str) else target[1]
+            calculate_weight([(1.0, adapter, 1.0, rows, None)], weight.data, target_name(target))
+        drawn.append(network(small.LATENT, small.TIMES, small.TEXT))
+        assert distance(drawn[-1], plain) > 0.01
+    assert distance(drawn[1], drawn[0]) < CLOSE
 
 
 def test_a_reference_without_a_place_comes_behind_the_text() -> None:

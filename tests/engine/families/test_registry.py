@@ -111,6 +111,12 @@ def test_a_loader_of_pairs_that_no_family_has_is_refused_by_name(monkeypatch: py
     assert registry.labels() in str(loader.check(None, type="sdxl"))
 
 
+def test_a_loader_of_three_or_four_files_reads_the_family_whose_whole_set_they_are() -> None:
+    """HiDream takes three of its four encoders too, but three files alone are those of Stable Diffusion 3."""
+    assert "hidream" in registry.text_types(num_encoders=3)
+    assert [registry.complete_set_type(number) for number in (3, 4, 5)] == ["sd3", "hidream", None]
+
+
 def test_loaders_offer_comfyuis_types_and_then_those_of_families_that_it_does_not_have(pair: ModelFamily) -> None:
     assert registry.offered_text_types(num_encoders=2) == (
         "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", PAIR_TYPE,

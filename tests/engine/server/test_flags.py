@@ -93,3 +93,10 @@ def test_a_type_that_cannot_hold_weights_is_refused_by_name(capsys: pytest.Captu
         read_flags(["--fp8_e8m0fnu-unet"])
     told = capsys.readouterr().err
     assert "--fp8_e8m0fnu-unet" in told and "--fp8_e4m3fn-unet" in told
+
+
+def test_the_number_of_runs_at_a_time_is_given_or_measured() -> None:
+    given = read_flags(["--max-concurrent-runs", "3"]).settings
+    assert (given.max_concurrent_runs, given.chooses_runs) == (3, False)
+    chosen = read_flags(["--max-concurrent-runs", "auto"]).settings
+    assert (chosen.max_concurrent_runs, chosen.chooses_runs) == (8, True)

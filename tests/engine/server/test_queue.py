@@ -106,3 +106,18 @@ def test_any_sequence_of_calls_keeps_the_queue_in_order(calls: list[tuple[str, i
             expected.clear()
         queue.check_integrity()
         assert [waiting.prompt_id for waiting in queue.waiting()] == [f"{a}-{b}" for a, b in sorted(expected)]
+
+
+def test_another_number_at_once_holds_from_the_next_start_on() -> None:
+    queue = PromptQueue(2)
+    for name in "abc":
+        queue.put(item(name))
+    first, second = queue.start_next(), queue.start_next()
+    queue.allow(1)
+    queue.check_integrity()
+    assert first is not None and second is not None
+    queue.finish(first)
+    assert queue.start_next() is None
+    queue.finish(second)
+    assert queue.start_next() is not None
+    queue.check_integrity()

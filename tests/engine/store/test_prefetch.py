@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.checkpoints.random_weights import write_random_checkpoint
-from engine.formats.readahead import WORTHWHILE_BYTES, _is_cached
+from engine.formats.readahead import WORTHWHILE_BYTES
+from engine.formats.readahead import is_cached as is_range_cached
 from engine.store.folders import ModelFolders
 from engine.store.prefetch import FilePrefetch, files_of
 from tests.engine.simulated_card import GIB, engine_of, run
@@ -30,7 +31,7 @@ def cold_file(path: Path) -> Path:
 
 def is_cached(path: Path) -> bool:
     with path.open("rb") as file:
-        return _is_cached(file.fileno(), 0, FILE_BYTES)
+        return is_range_cached(file.fileno(), 0, FILE_BYTES)
 
 
 def test_files_that_are_not_loaded_are_in_the_page_cache_afterwards(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ class Item:
     name: str
     quality: Quality
     conflicts: frozenset[str] = frozenset()
+    is_certain: bool = False
 
 
 A, B, C = (Item(STRATEGIES[index], quality) for index, quality in enumerate(Quality))
@@ -109,3 +110,12 @@ def test_the_setting_names_strategies() -> None:
     assert read_choice("prompt_cache, fused_qkv") == ("prompt_cache", "fused_qkv")
     with pytest.raises(ValueError, match="got 'warp', expected auto, off or a comma list of"):
         read_choice("prompt_cache,warp")
+
+
+def test_a_certain_strategy_is_chosen_unmeasured_unless_it_is_excluded() -> None:
+    certain = Item(A.name, Quality.EXACT, is_certain=True)
+    figures, choices = choose((certain, B), measuring({B.name: Measured(2.0, 1.0)}), {})
+    assert figures[0].is_chosen and figures[0].it_per_s is None
+    assert choices[Quality.EXACT].names == (A.name,) and choices[Quality.SAME].names == (A.name, B.name)
+    (figure,), choices = choose((certain,), measuring({}), {A.name: "not named by the setting"})
+    assert not figure.is_chosen and choices[Quality.EXACT].names == ()

@@ -94,6 +94,7 @@ def applied(strategy: Strategy, use: SamplingUse, work: Callable[[], torch.Tenso
         ("prompt_cache", 0.0),
         ("channels_last", 1e-5),
         ("fused_qkv", 1e-5),
+        ("fused_geglu", 1e-5),
         ("joined_embeddings", 1e-5),
         ("bfloat16_layers", 0.1),
     ],
@@ -173,6 +174,18 @@ def test_runs_with_other_strategies_share_the_plain_network(use: SamplingUse) ->
         with networks.changed(use, ()) as third:
             assert third == ()
             assert not [module for module in use.network.modules() if "forward" in vars(module)]
+    networks.check_integrity()
+
+
+def test_a_run_that_joins_finds_fit_what_the_first_one_found_fit(use: SamplingUse) -> None:
+    networks, own = NetworksInUse(), PromptCache()
+    with networks.changed(use, (own,)):
+        assert own.unfit(use) is not None
+        with networks.plain(use):
+            assert own.unfit(use) is None
+        assert [module for module in use.network.modules() if "forward" in vars(module)]
+    with networks.plain(use):
+        assert own.unfit(use) is None
     networks.check_integrity()
 
 
@@ -359,3 +372,23 @@ def test_a_real_compiler_gives_the_same_block_and_keeps_what_it_made(tmp_path: P
     compiler.close()
     assert compiler.ready and relative_error(found, plain) < 1e-5
     assert (tmp_path / "compiled_blocks.bin").is_file()
+
+
+GATE = """
+import torch
+from engine.tuning.kernels.geglu import geglu
+x = torch.randn(3, 5, 2 * 300, generator=torch.Generator().manual_seed(0)) * 3
+value, gate = x.chunk(2, dim=-1)
+plain = value * torch.nn.functional.gelu(gate)
+found = geglu(x)
+assert found.shape == plain.shape
+print(float((found - plain).norm() / plain.norm()))
+"""
+
+
+def test_the_kernel_of_gates_computes_what_torch_does() -> None:
+    pytest.importorskip("triton", reason="Triton is there on GPU machines")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", GATE], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 5e-6

@@ -133,3 +133,24 @@ def test_drafts_may_skip_steps_and_merge_tokens(tmp_path: Path) -> None:
         engine.adopt_tuning(outcome(engine, draft=["step_cache", "token_merging"]))
         (found,) = usage(run(engine, "draft")[0])
         assert found.strategies == ("step_cache", "token_merging")
+
+
+def test_the_measurement_chooses_how_many_runs_are_in_progress(tmp_path: Path) -> None:
+    settings = EngineSettings(
+        base_directory=tmp_path, cpu=True, tuning=("prompt_cache",), max_concurrent_runs=4, chooses_runs=True
+    )
+    with Engine(settings) as engine:
+        assert engine.runs_at_once == 4
+        measured = engine.measure_tuning(SIZE).result()
+        assert measured["concurrent_runs"] in (1, 2, 3, 4) and engine.runs_at_once == measured["concurrent_runs"]
+        engine.adopt_tuning(outcome(engine) | {"concurrent_runs": 3})
+        assert engine.runs_at_once == 3
+        engine.adopt_tuning(outcome(engine) | {"concurrent_runs": 16})
+        assert engine.runs_at_once == 4
+        with pytest.raises(ValueError, match="concurrent_runs: not measured"):
+            engine.adopt_tuning(outcome(engine))
+
+
+def test_a_number_of_runs_that_was_set_stays(engine: Engine) -> None:
+    engine.adopt_tuning(outcome(engine) | {"concurrent_runs": 3})
+    assert engine.runs_at_once == 1

@@ -7,7 +7,9 @@ import torch
 
 from engine.architectures.causal_video_vae import CausalVaeConfig, CausalVideoVae
 from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
+from engine.architectures.whole_video_vae import WholeVideoVae, WholeVideoVaeConfig
 from engine.memory.model_memory import ModelMemory
+from engine.memory.relief import MemorySavings
 from engine.settings import EngineSettings
 from engine.values.vae import Vae
 from engine.values.video_vae import VideoVae, vae_of
@@ -106,3 +108,20 @@ def test_streamed_frames_of_tiles_are_those_of_tiled_decoding(vae: VideoVae) -> 
     assert stream is not None
     assert max(len(piece) for piece in stream.pieces()) < 25
     assert torch.equal(stream.whole(), vae.decode_tiled(latents, **sizes).flatten(0, 1))
+
+
+def test_a_network_that_sees_whole_videos_decodes_in_tiles_of_time_once_memory_ran_out() -> None:
+    torch.manual_seed(0)
+    network = WholeVideoVae(WholeVideoVaeConfig((32, 32, 32, 32), blocks_per_level=1)).requires_grad_(False)
+    memory = ModelMemory(EngineSettings(cpu=True))
+    vae = vae_of(memory.keep("vae", network, role="vae"))
+    assert isinstance(vae, VideoVae)
+    latents = torch.randn(1, 16, 20, 2, 2, generator=torch.Generator().manual_seed(6))
+    assert vae.frame_stream(latents) is None  # it decodes them as a whole
+    plain = vae.encode(frames(77, 16, 16))
+    memory.pool.memory_savings = MemorySavings(tiles=True)
+    stream = vae.frame_stream(latents)
+    assert stream is not None and stream.shape == (77, 16, 16, 3)
+    assert max(len(piece) for piece in stream.pieces()) < 64
+    assert torch.equal(stream.whole(), vae.decode(latents).flatten(0, 1))
+    assert vae.encode(frames(77, 16, 16)).shape == plain.shape

@@ -79,7 +79,16 @@ async def test_every_operation_has_a_short_name_of_its_own_a_tag_and_a_summary(d
 
 async def test_every_error_has_the_form_of_a_result_and_none_is_the_framework_s(document: Json) -> None:
     assert not [name for name in document["components"]["schemas"] if "Validation" in name]
-    forms = {"Result", "Health", "Readiness", "RunPodStatus", "RunPodError", "OpenAiError", "ComfyError"}
+    forms = {
+        "Result",
+        "Health",
+        "Readiness",
+        "RunPodStatus",
+        "RunPodError",
+        "OpenAiError",
+        "ComfyError",
+        "CloudRefusal",
+    }
     for (_, path), operation in operations_of(document).items():
         for code, reply in operation["responses"].items():
             if int(code) >= 400:

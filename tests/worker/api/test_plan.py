@@ -16,6 +16,7 @@ from tests.worker.models.engine_with_models import EngineWithModels, drawing
 from tests.worker.running_front import RunningFront, running_front
 from tests.worker.workflows.pages import node, page
 from worker.cli import app
+from worker.jobs.cards import card_bytes
 from worker.plan_command import plan_lines
 from worker.workflows.known_packs import find_pack
 from worker.workflows.node_uses import model_hints
@@ -56,6 +57,46 @@ async def test_a_workflow_that_runs_lacks_nothing(front: RunningFront) -> None:
     }
     assert front.engine.runs == []
     assert list(plan_lines(plan))[-1] == "it can run"
+
+
+async def test_a_run_has_a_price_once_the_pace_is_known(front: RunningFront) -> None:
+    front.front.services.run_clock.expect(2.0)
+    response = await front.http.post(
+        "/plan", params={"price_per_hour": 3600}, json={"workflow_json": drawing("here.safetensors")}
+    )
+    estimate = response.json()["estimate"]
+    assert estimate["price"] == pytest.approx(estimate["run_seconds"], rel=0.05)
+    assert "price" in "\n".join(plan_lines(response.json()))
+    elsewhere: dict[str, str | int] = {"price_per_hour": 3600, "card": "RTX 4090"}
+    other = await front.http.post("/plan", params=elsewhere, json={"workflow_json": drawing("here.safetensors")})
+    assert other.json()["estimate"]["price"] is None, "the pace on that card is not known"
+    refused = await front.http.post("/plan", params={"card": "Voodoo 2"}, json={"workflow_json": drawing()})
+    assert refused.status_code == 422 and "rtx4090" in refused.text
+
+
+def test_cards_are_known_by_their_names() -> None:
+    assert card_bytes("NVIDIA GeForce RTX 4090") == card_bytes("rtx-4090") == 24 << 30
+    assert card_bytes("A100-40GB") == 40 << 30 and card_bytes("Tesla T4") == 16 << 30
+    assert card_bytes("Voodoo 2") is None
+
+
+def test_the_memory_of_stages_is_said_in_words() -> None:
+    gib = 1 << 30
+    stage = {
+        "node_id": "6", "class_type": "KSampler", "stage": "network", "model": "flux1-dev.safetensors",
+        "weights_bytes": 22 * gib, "working_bytes": gib, "loaded_bytes": 20 * gib, "streamed_bytes": 2 * gib,
+        "evicted": [{"stage": "text_encoder", "model": "t5.safetensors"}], "device_bytes": 23 * gib, "missing_bytes": 0,
+    }  # fmt: skip
+    memory = {"total_bytes": 24 * gib, "is_processor": False, "stages": [stage], "fits": True, "unknown": ["x.gguf"]}
+    fetch = {"num_files": 0, "bytes": 0, "num_of_unknown_size": 0, "free_bytes": 0, "fits": True}
+    estimate = {"load_units": None, "run_seconds": None, "wait_seconds": 0.0, "price": None}
+    plan = {"missing_nodes": [], "models": [], "problems": [], "limits": [], "fetch": fetch, "estimate": estimate}
+    first, second, _ = plan_lines({**plan, "memory": memory, "can_run": True})
+    assert first.endswith(
+        "network of flux1-dev.safetensors (node 6): 22.00 GiB, takes 23.00 GiB of 24.00 GiB, 2.00 GiB layer by layer; "
+        "the text encoder of t5.safetensors must leave"
+    )
+    assert second == "memory         x.gguf: unknown size"
 
 
 async def test_a_known_model_has_its_source_size_and_licence(front: RunningFront) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.fakes import FakeEngine, draw, wait
+from tests.fakes import FakeEngine, draw, fail, wait
 from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.postgres_server import PostgresServer
 from tests.worker.running_front import running_front, until
@@ -254,3 +254,26 @@ async def test_jobs_go_through_nats_too(tmp_path: Path, engine: FakeEngine, data
             await until(is_announced)
             wrong = await gateway.post("/generate", json=body("wrong", {"1": {"class_type": "None", "inputs": {}}}))
             assert wrong.status_code == 422
+
+
+async def test_requests_in_runpods_form_and_in_vasts_envelope_become_jobs_of_the_fleet(
+    tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient
+) -> None:
+    async with worker(tmp_path / "worker", engine, broker):
+        done = (await gateway.post("/runsync", json={"input": {"workflow": draw("hello")}})).json()
+        assert done["status"] == "COMPLETED" and done["output"]["images"][0]["data"]
+        assert (await gateway.get(f"/status/{done['id']}")).json() == done
+        queued = (await gateway.post("/run", json={"input": {"workflow_json": wait(0.2)}})).json()
+        assert queued["status"] in ("IN_QUEUE", "IN_PROGRESS", "COMPLETED")
+        ended = (await gateway.post("/runsync", json={"input": {"workflow_json": draw("ours")}})).json()
+        assert ended["output"]["status"] == "completed"
+        refused = await gateway.post("/run", json={"input": {"workflow": "none"}})
+        assert refused.status_code == 422 and refused.json()["status"] == "FAILED"
+        assert (await gateway.get("/status/unknown")).status_code == 404
+
+        envelope = {"auth_data": {"reqnum": 1}, "payload": body("vast-1")}
+        assert (await gateway.post("/generate/sync", json=envelope)).json()["status"] == "completed"
+        envelope["payload"] = body("vast-2", fail())
+        assert (await gateway.post("/generate/sync", json=envelope)).status_code == 422
+        assert (await gateway.post("/generate/sync", json=body("plain", fail()))).status_code == 500
+        assert (await gateway.post("/generate", json={"payload": {}})).status_code == 422

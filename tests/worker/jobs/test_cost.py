@@ -139,7 +139,7 @@ JSON = st.recursive(
     max_leaves=10,
 )
 NAMES = st.sampled_from(
-    ["steps", "cfg", "width", "height", "batch_size", "latent_image", "samples", "scale_by", "length"]
+    ["steps", "cfg", "width", "height", "batch_size", "latent_image", "samples", "scale_by", "length", "seconds"]
 )
 LINKS = st.lists(st.sampled_from(["1", "2", 1]) | st.integers(), min_size=2, max_size=2)
 NODES = st.fixed_dictionaries({"inputs": st.dictionaries(NAMES, JSON | LINKS, max_size=6)}) | JSON
@@ -199,6 +199,23 @@ def test_a_video_costs_what_its_latent_frames_do() -> None:
     assert cost_of(prompt, families=families) == pytest.approx(100 * 2.0 * 9)
     unsized = {**prompt, "2": node("PackLatent")}
     assert cost_of(unsized, families=families) == pytest.approx(100 * 2.0 * 21)
+
+
+def test_a_sound_costs_what_its_seconds_do() -> None:
+    sound = PictureDefaults(256, 256, 50, 5.0, "euler", "simple", seconds=40.0)
+    families = {ModelFile("checkpoints", "sound.safetensors"): Family("sound", sound, pixel_cost=4.0)}
+
+    def prompt(**latent: Any) -> dict[str, Any]:
+        return {
+            "1": node("CheckpointLoaderSimple", ckpt_name="sound.safetensors"),
+            "2": node("EmptyLatentAudio", **latent),
+            "3": node("KSampler", model=["1", 0], latent_image=["2", 0], steps=20, cfg=7.0),
+        }
+
+    of_default = cost_of(prompt(seconds=40.0, batch_size=1), families=families)
+    assert of_default == pytest.approx(100)  # a quarter of the unit's pixels, at four times the price
+    assert cost_of(prompt(seconds=10.0, batch_size=1), families=families) == pytest.approx(25)
+    assert cost_of(prompt(seconds=80.0, batch_size=3), families=families) == pytest.approx(600)
 
 
 def test_models_in_a_circle_end_the_search() -> None:

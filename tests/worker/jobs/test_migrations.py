@@ -77,7 +77,8 @@ async def test_jobs_of_the_second_version_have_no_owner_and_are_everybodys(tmp_p
 async def test_jobs_that_go_back_have_only_fields_that_the_older_version_reads(tmp_path: Path) -> None:
     store = JobStore(tmp_path)
     await store.open()
-    job = Job("one", 1, "x", JobRequest(timeout_seconds=5, parameters={"workflow": "a@1"}), {}, JobTimes(1))
+    request = JobRequest(timeout_seconds=5, parameters={"workflow": "a@1"}, deadline_ms=7, is_split=True)
+    job = Job("one", 1, "x", request, {}, JobTimes(1))
     job.credentials = Credentials(put={"url": "https://x/{key}"}, webhook_secret="kept")
     await store.insert(job)
     await store.close()
@@ -87,6 +88,7 @@ async def test_jobs_that_go_back_have_only_fields_that_the_older_version_reads(t
         (row,) = connection.execute(sa.text("SELECT request, credentials FROM jobs"))
     engine.dispose()
     later = {"timeout_seconds", "expires_seconds", "wants_previews", "parameters"}
+    later |= {"deadline_ms", "deadline_turn_ms", "is_split"}
     assert set(json.loads(row.request)) == {field.name for field in fields(JobRequest)} - later
     assert json.loads(row.credentials) == {"s3": None, "webhook_secret": "kept"}
     await store_opens_again(tmp_path)

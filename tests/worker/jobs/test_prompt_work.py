@@ -39,10 +39,21 @@ INFO: dict[str, Any] = {
         "PrimitiveInt": ["INT"],
         "Reroute": ["*"],
         "SaveImage": [],
+        "CreateVideo": ["VIDEO"],
+        "SaveWEBM": [],
+        "VAEDecode": ["IMAGE"],
+        "LTXVConditioning": ["CONDITIONING", "CONDITIONING"],
+        "EmptyLatentAudio": ["LATENT"],
+        "EmptyAudio": ["AUDIO"],
+        "VAEDecodeAudio": ["AUDIO"],
+        "AudioConcat": ["AUDIO"],
+        "TrimAudioDuration": ["AUDIO"],
         "SimpleMath": ["INT"],
     }.items()
 }
-LIMITS = PromptLimits(max_pixels=1024 * 1024, max_batch=4, max_frames=33, max_steps=50, max_video_pixels=2**24)
+LIMITS = PromptLimits(
+    max_pixels=1024 * 1024, max_batch=4, max_frames=33, max_steps=50, max_video_pixels=2**24, max_seconds=10.0
+)
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:
@@ -240,3 +251,41 @@ def test_long_chains_cost_what_their_length_does() -> None:
     began = time.process_time()
     PromptWork({**chain, **relays, **sigmas, **samplers, "l": latent(["r0", 0])}, INFO).pixel_steps  # noqa: B018
     assert time.process_time() - began < 30
+
+
+def clip(frames: int, batch: int = 1, **rate: Any) -> dict[str, Any]:
+    return {
+        "1": node("EmptyHunyuanLatentVideo", width=64, height=64, length=frames, batch_size=batch),
+        "2": node("KSampler", latent_image=["1", 0], steps=4),
+        "3": node("VAEDecode", samples=["2", 0]),
+        "4": node("SaveWEBM", images=["3", 0], **rate),
+    }
+
+
+def test_a_video_is_as_long_as_its_frames_at_the_rate_of_the_saving_node() -> None:
+    assert found(clip(33, fps=4)) == []
+    assert found(clip(33, fps=3)) == [("max_seconds", "1", "length", 11.0)]
+    assert found(clip(33, batch=2, frame_rate=5)) == [("max_seconds", "1", "length", 13.2)]
+    two_files = clip(33, fps=3) | {"5": node("CreateVideo", images=["3", 0], fps=2)}
+    assert found(two_files) == [("max_seconds", "1", "length", 16.5)]
+    pictures = {
+        "1": node("EmptyImage", width=8, height=8, batch_size=4),
+        "2": node("SaveWEBM", images=["1", 0], fps=0.1),
+    }
+    assert found(pictures) == [("max_seconds", "1", "batch_size", 40.0)]
+    assert found({"1": node("LTXVConditioning", frame_rate=0.01, positive=["2", 0])}) == []
+
+
+def test_a_sound_is_as_long_as_the_node_that_makes_it_says() -> None:
+    latents = {"1": node("EmptyLatentAudio", seconds=11, batch_size=1), "2": node("VAEDecodeAudio", samples=["1", 0])}
+    assert found(latents) == [("max_seconds", "1", "seconds", 11.0)]
+    silence = {"1": node("EmptyAudio", duration=6), "2": node("AudioConcat", audio1=["1", 0], audio2=["1", 0])}
+    assert found(silence) == [("max_seconds", "2", "audio2", 12.0)]
+    part = {"1": node("EmptyAudio", duration=9), "2": node("TrimAudioDuration", audio=["1", 0], duration=5)}
+    part["3"] = node("AudioConcat", audio1=["2", 0], audio2=["2", 0])
+    assert found(part) == []
+
+
+def test_a_sound_is_sampled_by_its_seconds() -> None:
+    prompt = {"1": node("EmptyLatentAudio", seconds=10), "2": node("KSampler", latent_image=["1", 0], steps=5)}
+    assert PromptWork(prompt, INFO).pixel_steps == 10 * 1400 * 5

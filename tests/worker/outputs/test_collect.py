@@ -227,3 +227,9 @@ async def test_outputs_over_the_limit_together_are_not_kept(
 async def test_a_long_text_counts_as_an_output(tmp_path: Path) -> None:
     with pytest.raises(OutputsTooLarge):
         await collect_outputs({"9": {"text": ["word " * 100]}}, tmp_path / "job", RemoteEngine(), max_bytes=499)
+
+
+async def test_a_mesh_has_its_media_type(engine: LocalEngine, tmp_path: Path) -> None:
+    (engine.folder / "shape.glb").write_bytes(b"glTF\2\0\0\0")
+    (mesh,) = await collect(engine, tmp_path, {"9": {"3d": [saved("shape.glb")]}})
+    assert (mesh.media_type, mesh.output_type, mesh.path.name) == ("model/gltf-binary", "3d", "shape.glb")

@@ -51,6 +51,29 @@ def test_a_latent_keeps_its_tensors_and_a_model_what_it_is(tmp_path: Path) -> No
         assert file.metadata() == {"format": "pt", "modelspec.title": "mine"}
 
 
+def glb(described: dict[str, object], binary: bytes = b"corners!") -> bytes:
+    """A binary glTF file with this description."""
+    text = json.dumps(described).encode()
+    text += b" " * (-len(text) % 4)
+    chunks = struct.pack("<I4s", len(text), b"JSON") + text + struct.pack("<I4s", len(binary), b"BIN\0") + binary
+    return struct.pack("<4sII", b"glTF", 2, 12 + len(chunks)) + chunks
+
+
+def test_a_mesh_keeps_its_corners_and_every_offset(tmp_path: Path) -> None:
+    asset = {"version": "2.0", "extras": {"prompt": PLANTED.decode()}}
+    content = glb({"asset": asset, "buffers": [{"byteLength": 8}]})
+    made = blanked(tmp_path, "a.glb", content)
+    assert len(made) == len(content) and made.endswith(b"corners!")
+    (length,) = struct.unpack_from("<I", made, 12)
+    assert json.loads(made[20 : 20 + length]) == {"asset": {"version": "2.0"}, "buffers": [{"byteLength": 8}]}
+
+
+def test_a_mesh_without_a_description_is_named_so(tmp_path: Path) -> None:
+    (tmp_path / "a.glb").write_bytes(struct.pack("<4sIII4s", b"glTF", 2, 32, 4, b"BIN\0") + bytes(12))
+    with pytest.raises(BrokenContainer, match="expected JSON"):
+        strip_metadata(tmp_path / "a.glb", tmp_path / "b.glb")
+
+
 def box(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I4s", len(content) + 8, kind) + content
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -277,3 +279,55 @@ async def test_the_time_in_the_queue_counts_for_the_expiry_of_a_job(
         assert late["status"] == "timeout" and late["error"]["code"] == "job_expired"
         assert (await result(producer, "good"))["status"] == "completed"
     assert len(engine.runs) == 1
+
+
+@pytest.mark.parametrize("skew_seconds", [-7200.0, 7200.0])
+async def test_a_worker_whose_clock_is_wrong_takes_jobs_with_time_limits(
+    tmp_path: Path,
+    engine: FakeEngine,
+    server: RedisServer,
+    producer: RedisBroker,
+    skew_seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + skew_seconds)
+    async with worker(tmp_path, engine, server):
+        await producer.put("one", body(draw(), expires=600))
+        await producer.put("late", body(draw("late"), expires=0.000001))
+        assert (await result(producer, "one"))["status"] == "completed"
+        assert (await result(producer, "late"))["error"]["code"] == "job_expired"
+
+
+async def test_a_job_that_is_queued_twice_past_all_checks_has_one_result(
+    tmp_path: Path, engine: FakeEngine, server: RedisServer, producer: RedisBroker
+) -> None:
+    for _ in range(2):
+        await producer._redis.xadd("darkroom:jobs:normal", {"id": "twice", "body": body(draw())})
+    async with worker(tmp_path / "one", engine, server), worker(tmp_path / "two", engine, server):
+        first = await result(producer, "twice")
+        assert first["status"] == "completed"
+
+        async def is_empty() -> bool:
+            return await producer.depth() == 0
+
+        await until(is_empty)
+        assert await result(producer, "twice") == first
+
+
+@pytest.mark.slow
+async def test_a_worker_that_slept_through_its_lease_drops_the_job_that_another_has(
+    tmp_path: Path, engine: FakeEngine, server: RedisServer, producer: RedisBroker
+) -> None:
+    names = {"BROKER_URL": server.url, "BROKER_LEASE_SECONDS": str(LEASE_SECONDS)}
+    async with front_process(tmp_path, engine, **names) as asleep:
+        await producer.put("one", body(wait(3.0)))
+        await asleep.until_status("one", "generating")
+        asleep.process.send_signal(signal.SIGSTOP)
+        async with worker(tmp_path / "second", engine, server):
+            first = await result(producer, "one")
+            assert first["status"] == "completed"
+            asleep.process.send_signal(signal.SIGCONT)
+            await asleep.until_status("one", "cancelled")
+            assert await result(producer, "one") == first
+    assert len(engine.runs) == 2

@@ -47,6 +47,7 @@ class Queues:
         ]
         policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "10"})
         self.jobs, self.results = self._new("jobs", {"RedrivePolicy": policy}), self._new("results", {})
+        self.events, self.cancels = self._new("events", {}), self._new("cancels", {})
 
     def _new(self, name: str, attributes: dict[str, str]) -> str:
         return str(self.client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"])
@@ -149,3 +150,50 @@ async def test_a_queue_that_is_not_there_is_named(endpoint: str) -> None:
 )
 def test_the_region_is_that_of_the_queue(url: str, region: str) -> None:
     assert broker_of(url)._sqs().meta.region_name == region
+
+
+async def test_progress_goes_to_a_queue_and_a_message_in_another_one_cancels_a_running_and_a_waiting_job(
+    tmp_path: Path, engine: FakeEngine, queues: Queues
+) -> None:
+    more: dict[str, Any] = {"broker_event_queue": queues.events, "broker_cancel_queue": queues.cancels}
+    async with running_front(
+        tmp_path, engine, broker_url=queues.jobs, broker_result_queue=queues.results, broker_max_held=1, **more
+    ) as front:
+        queues.put("running", wait(60))
+        await front.until_message("running", "Progress")
+        queues.put("waiting", wait(60))
+        named = {"id": {"DataType": "String", "StringValue": "waiting"}}
+        cancel = queues.client.send_message
+        await asyncio.to_thread(cancel, QueueUrl=queues.cancels, MessageBody="-", MessageAttributes=named)
+        await asyncio.to_thread(cancel, QueueUrl=queues.cancels, MessageBody="running")
+        ended: dict[str, str] = {}
+
+        async def have_ended() -> bool:
+            for message in await queues.taken(queues.results):
+                result = json.loads(message["Body"])
+                ended[result["id"]] = result["status"]
+            return len(ended) == 2
+
+        await until(have_ended)
+        assert ended == {"running": "cancelled", "waiting": "cancelled"}
+        events: list[dict[str, Any]] = []
+
+        async def has_progress() -> bool:
+            events.extend(json.loads(message["Body"]) for message in await queues.taken(queues.events))
+            return any(event["id"] == "running" and event["status"] == "generating" for event in events)
+
+        await until(has_progress)
+
+
+async def test_workers_see_a_cancellation_one_after_the_other_and_it_goes_with_its_job(queues: Queues) -> None:
+    config = BrokerConfig(url=SecretStr(queues.jobs), cancel_queue=queues.cancels)
+    one, two = SqsBroker(config), SqsBroker(config)
+    await asyncio.to_thread(queues.client.send_message, QueueUrl=queues.cancels, MessageBody="late")
+    for broker in (one, two, two):
+        assert await broker.cancelled(["other", "late"]) == {"late"}
+    queues.put("late", draw())
+    (delivery,) = await two.receive(1, [])
+    await two.finish("late", delivery.receipt, b"{}")
+    assert await two.cancelled(["late"]) == set() and await one.cancelled(["late"]) == {"late"}, "it was seen there"
+    await one.close()
+    await two.close()

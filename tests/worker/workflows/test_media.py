@@ -63,6 +63,11 @@ def mp4() -> bytes:
     return box(b"ftyp", b"isom") + box(b"mdat", bytes(20)) + box(b"moov", box(b"udta", meta))
 
 
+def glb() -> bytes:
+    text = json.dumps({"asset": {"version": "2.0", "extras": TEXTS}}).encode()
+    return struct.pack("<4sII", b"glTF", 2, 20 + len(text)) + struct.pack("<I4s", len(text), b"JSON") + text
+
+
 FILES = {
     "png": png(b"tEXt"),
     "packed png": png(b"zTXt"),
@@ -71,6 +76,7 @@ FILES = {
     "jpeg": jpeg(),
     "flac": flac(),
     "mp4": mp4(),
+    "glb": glb(),
     "json": b"\xef\xbb\xbf " + TEXTS["prompt"].encode(),
 }
 

@@ -73,7 +73,7 @@ def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
     if not isinstance(workflow, Mapping):
         raise InputRefused("Missing 'workflow' parameter")
     rest = {name: value for name, value in job_input.items() if name not in OURS_ALONE}
-    has_store = bool(rest.get("s3"))
+    has_store = any(rest.get(name) for name in ("s3", "put", "hf"))
     body = {
         "return_outputs_as_base64": wants_base64 and not has_store,
         **rest,

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from worker.models.download.level_filler import LevelFiller
 from worker.models.download.open_source import SourceOpener
-from worker.models.download.part_file import discard, part_path
+from worker.models.download.part_file import discard, mark_checked, part_path
 from worker.models.download.throttle import Throttle
 from worker.models.download.transfer import MAX_FILE_BYTES, Expected, Received, Transfer, TransferLimits
 from worker.models.entry import ModelEntry
@@ -62,9 +62,13 @@ class DownloadLimits:
 
 @dataclass(slots=True)
 class DownloadProgress:
-    """Progress of a download. `total_bytes` 0: not known yet. `source` is the one being read."""
+    """Progress of a download.
+
+    `place` is its path below `models/`. `total_bytes` 0: not known yet. `source` is the one being read.
+    """
 
     name: str
+    place: str
     done_bytes: int = 0
     total_bytes: int = 0
     source: str = ""
@@ -148,7 +152,8 @@ class ModelDownloader:
             return target
         download = self._downloads.get(entry.place)
         if download is None:
-            download = _Download(entry, is_operators, DownloadProgress(entry.name, total_bytes=entry.size_bytes or 0))
+            progress = DownloadProgress(entry.name, entry.place, total_bytes=entry.size_bytes or 0)
+            download = _Download(entry, is_operators, progress)
             self._downloads[entry.place] = download
             download.task = asyncio.create_task(self._run(download), name=f"model-{entry.place}")
         assert download.task is not None
@@ -265,6 +270,7 @@ class ModelDownloader:
             received = await transfer.run()
             problem = await asyncio.to_thread(_find_problem, remote.shown, part, entry, received)
             if problem is None:
+                await asyncio.to_thread(mark_checked, part)
                 return received
             await asyncio.to_thread(discard, part)
             if not received.is_resumed:

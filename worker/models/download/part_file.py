@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from worker.models.files import DOWNLOADS
+from names.downloads import CHECKED, DOWNLOADS, JOURNAL_ENDING, PART_ENDING
 
 BLOCK_BYTES = 1024 * 1024
 """Unit of the journal: the most that is downloaded twice over one connection."""
@@ -154,7 +154,13 @@ class PartFile:
 
 
 def journal_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.blocks")
+    return path.with_name(path.name + JOURNAL_ENDING)
+
+
+def mark_checked(path: Path) -> None:
+    """Note in the journal of a complete part that its content is right. Raises OSError."""
+    with journal_path(path).open("ab", buffering=0) as journal:
+        journal.write(CHECKED + b"\n")
 
 
 def discard(path: Path) -> None:
@@ -176,6 +182,8 @@ def _read_journal(path: Path) -> tuple[PartHeader, bytearray, int] | None:
         return None
     done = bytearray(_num_blocks(header))
     whole = lines[:-1]  # after the last line break is nothing, or half a number
+    if CHECKED in whole:  # by a process that ended before the part got its name; it is checked once more
+        whole = whole[: whole.index(CHECKED)]
     for line in whole:
         if line.isdigit() and int(line) < len(done):
             done[int(line)] = 1
@@ -197,4 +205,4 @@ def part_progress(models_directory: Path, place: str) -> tuple[int, int] | None:
 
 
 def part_path(models_directory: Path, place: str) -> Path:
-    return models_directory / DOWNLOADS / f"{place}.part"
+    return models_directory / DOWNLOADS / (place + PART_ENDING)

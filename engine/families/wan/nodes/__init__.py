@@ -1,9 +1,10 @@
-"""Node classes made for Wan: latents, and the pictures, controls, cameras, tracks and poses of a video."""
+"""Node classes made for Wan: latents, and the pictures, controls, cameras, tracks, poses and sounds of a video."""
 
 from __future__ import annotations
 
-from engine.families.wan.nodes import animation, cameras, controls, latents, pictures, tracks
+from engine.families.wan.nodes import animation, cameras, context, controls, latents, pictures, sounds, tracks
 
 NODES = (
     *latents.NODES, *pictures.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
+    *sounds.NODES, *context.NODES,
 )  # fmt: skip

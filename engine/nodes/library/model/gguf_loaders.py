@@ -98,16 +98,11 @@ def dual_clip_loader_gguf(
     return clip
 
 
-def _set_type(num_encoders: int) -> str | None:
-    """Return the type of text encoders of the family that has so many; None without one."""
-    return next(iter(registry.text_types(num_encoders=num_encoders)), None)
-
-
 def _supported_set(num_encoders: int) -> Callable[..., str | None]:
     """Return a check that refuses a set of so many text encoders where no family has one."""
 
     def check(environment: object, *, clip_name1: str | None = None) -> str | None:
-        if _set_type(num_encoders) is not None:
+        if registry.complete_set_type(num_encoders) is not None:
             return None
         found = f"clip_name1: no family of models has {num_encoders} text encoders; got {clip_name1!r}"
         return f"{found}, expected another loader, for a model of {registry.labels()}"
@@ -130,7 +125,7 @@ def triple_clip_loader_gguf(
     clip_name3: Annotated[str, TEXT_ENCODER],
 ) -> CLIP:
     """Load three text encoders for one model."""
-    clip: CLIP = context.models.clip_set([clip_name1, clip_name2, clip_name3], text_type=_set_type(3))
+    clip: CLIP = context.models.clip_set([clip_name1, clip_name2, clip_name3], text_type=registry.complete_set_type(3))
     return clip
 
 
@@ -151,7 +146,7 @@ def quadruple_clip_loader_gguf(
 ) -> CLIP:
     """Load four text encoders for one model."""
     names = [clip_name1, clip_name2, clip_name3, clip_name4]
-    clip: CLIP = context.models.clip_set(names, text_type=_set_type(4))
+    clip: CLIP = context.models.clip_set(names, text_type=registry.complete_set_type(4))
     return clip
 
 

@@ -13,7 +13,10 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-LATER_FIELDS = ("timeout_seconds", "expires_seconds", "wants_previews", "parameters")
+LATER_FIELDS = (
+    *("timeout_seconds", "expires_seconds", "wants_previews", "parameters"),
+    *("deadline_ms", "deadline_turn_ms", "is_split"),
+)
 """Fields of requests that came with these tables and those after them."""
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import pytest
 import torch
 from PIL import Image
 
+from engine.media.audio_files import audio_frame
 from engine.media.facts import media_facts
 from engine.media.opened import BadMedia
 from engine.media.video_files import write_mp4, write_webm
+from worker.files.media_facts import is_media, with_media_facts
 from worker.outputs.convert import ConversionFailed, make_video_thumbnail
-from worker.outputs.media_facts import is_media, with_media_facts
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +30,21 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_video_has_a_size_frames_and_a_duration(video: Path) -> None:
     facts = {"width": 48, "height": 32, "frames": 9, "fps": 8.0, "duration_seconds": 1.125}
+    facts |= {"sample_rate": 16000, "channels": 2}
     assert media_facts(video) == facts
     clip, text = {"filename": "clip.mp4", "media_type": "video/mp4"}, {"text": "done"}
     assert with_media_facts([(clip, video), (text, None)]) == [{**clip, **facts}, text]
+
+
+def test_a_sound_has_a_rate_and_channels_also_without_a_declared_duration(tmp_path: Path) -> None:
+    for name in ("a.flac", "a.adts"):
+        with av.open(str(tmp_path / name), "w") as container:
+            stream = container.add_stream("flac" if name == "a.flac" else "aac", rate=16_000, layout="stereo")
+            container.mux(stream.encode(audio_frame(torch.zeros(2, 16_000), 16_000, "stereo")))
+            container.mux(stream.encode(None))
+        facts = media_facts(tmp_path / name)
+        assert (facts["sample_rate"], facts["channels"]) == (16_000, 2)
+        assert facts["duration_seconds"] == pytest.approx(1.0, abs=0.2)
 
 
 def test_frames_are_counted_where_the_container_does_not_say(tmp_path: Path) -> None:

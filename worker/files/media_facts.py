@@ -1,4 +1,4 @@
-"""Size, frames and duration of videos and sounds, and a video's first frame. Blocking: call it in a thread.
+"""Size, frames, duration and rates of videos and sounds, and a video's first frame. Blocking: call it in a thread.
 
 Media are read by a child process without our environment: FFmpeg's demuxers are large, and files come from node packs.
 """
@@ -13,12 +13,19 @@ from pathlib import Path
 from typing import Any
 
 MEDIA = ("video/", "audio/")
+MEDIA_FACTS = ("width", "height", "frames", "fps", "duration_seconds", "sample_rate", "channels")
+"""Facts by name: pixels, number of frames, frames a second, seconds, Hz of a sound and number of its channels."""
+
 COMMAND = (sys.executable, "-m", "engine", "media-facts")
 MOST_SECONDS = 60.0
 
 
 class UnreadableMedia(Exception):
     """A video or sound that cannot be read; the message gives the reason."""
+
+
+class MediaTooSlow(UnreadableMedia):
+    """A video or sound whose end was not reached in `MOST_SECONDS`."""
 
 
 def is_media(media_type: object) -> bool:
@@ -33,22 +40,38 @@ def is_video(media_type: object) -> bool:
 def with_media_facts(records: Sequence[tuple[Mapping[str, Any], Path | None]]) -> list[dict[str, Any]]:
     """Return records of outputs, given with their files, with the facts of videos and sounds.
 
-    They are `width` and `height` in pixels, `frames`, `fps` and `duration_seconds`, as far as a file has them; none for
-    files that cannot be read.
+    They are `MEDIA_FACTS`, as far as a file has them; none for files that cannot be read.
     """
     media = [path for record, path in records if path is not None and is_media(record.get("media_type"))]
     found = dict(zip(media, _media_facts(media), strict=True))
     return [{**record, **(found.get(path) or {})} if path is not None else dict(record) for record, path in records]
 
 
+def media_facts_of(file: Path) -> dict[str, Any] | None:
+    """Return the facts of a video or sound, None for one that cannot be read. Raises MediaTooSlow."""
+    try:
+        return _read_facts([file])[0]
+    except MediaTooSlow:
+        raise
+    except UnreadableMedia:
+        return None
+
+
 def _media_facts(files: Sequence[Path]) -> list[dict[str, Any] | None]:
-    if not files:
-        return []
+    try:
+        return _read_facts(files) if files else []
+    except UnreadableMedia:
+        return [None] * len(files)
+
+
+def _read_facts(files: Sequence[Path]) -> list[dict[str, Any] | None]:
     try:
         facts = json.loads(_run(*map(str, files)))
-    except (UnreadableMedia, ValueError):
-        return [None] * len(files)
-    return facts if isinstance(facts, list) and len(facts) == len(files) else [None] * len(files)
+    except ValueError:
+        raise UnreadableMedia("the facts of the files cannot be read") from None
+    if not isinstance(facts, list) or len(facts) != len(files):
+        raise UnreadableMedia("the facts of the files are not complete")
+    return facts
 
 
 def write_first_frame(source: Path, target: Path) -> None:
@@ -61,7 +84,9 @@ def _run(*arguments: str) -> str:
         done = subprocess.run(  # noqa: S603 - our own command; files lie in the job's folder
             [*COMMAND, *arguments], env={}, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        raise MediaTooSlow("the file is not read to its end in time") from None
+    except OSError as error:
         raise UnreadableMedia(f"the file cannot be read ({type(error).__name__})") from None
     if done.returncode:
         raise UnreadableMedia("the file cannot be read")

@@ -1,0 +1,16 @@
+"""Entry point for Ray Serve: `serve run darkroom.ray_serve:build max_replicas=4`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from darkroom.run import make_importable, packages_folder
+
+
+def build(args: dict[str, Any]) -> Any:
+    """Return the Ray Serve application for its options (`worker/ray_serve/options.py`), given by name."""
+    make_importable()
+    from worker.ray_serve.application import build_application
+    from worker.ray_serve.options import RayOptions
+
+    return build_application(RayOptions.model_validate(args), packages_folder())

@@ -1,0 +1,106 @@
+"""Cosmos 1 (NVIDIA 2025, arXiv 2501.03575), 7B and 14B: videos from text, and videos that continue pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.adapters.lora_names import own_layer_keys
+from engine.architectures.learned_place_dit import (
+    MARK,
+    PATCHES,
+    LearnedPlaceDit,
+    LearnedPlaceDitConfig,
+    learned_place_dit_config,
+)
+from engine.diffusion.model_sampling import EdmContinuous
+from engine.families.base import (
+    ComfyUiNames,
+    Defaults,
+    Match,
+    ModelFamily,
+    Parameterisation,
+    Scale,
+    TensorIndex,
+)
+from engine.families.cosmos1.autoencoder import AUTOENCODER, FULL, SMALL, CosmosLatentFormat
+from engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosPictureDenoiser
+from engine.families.parts.cosmos_text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
+from engine.families.parts.given_cells import GIVEN
+from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
+from engine.formats.weight_file import shape_of
+from engine.settings import DtypePolicy
+
+PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
+LEVELS = Parameterisation(EdmContinuous, {"sigma_data": 0.5, "sigma_max": 80.0, "sigma_min": 0.002})
+VARIANTS = {16: "", 17: "image"}  # by the channels that the network sees
+DEFAULT = Defaults(
+    width=1280, height=704, steps=20, cfg=6.5, sampler_name="res_multistep", scheduler="karras", cost=1200.0,
+    video_latent="EmptyCosmosLatentVideo", frames=121, frame_rate=24.0,
+)  # fmt: skip
+EDGES = ("pos_embedder.", "extra_pos_embedder.", "x_embedder.", "t_embedder.", "affline_norm.")
+
+DENOISER = transformer(
+    MARK,
+    configure=learned_place_dit_config,
+    build=LearnedPlaceDit,
+    dtypes=DtypePolicy(prefers=("bfloat16",)),
+    prefixes=PREFIXES,
+)
+find = detect_by(DENOISER, needs=(PATCHES,))
+
+
+def merged_blocks(num_blocks: int) -> tuple[str, ...]:
+    return (*EDGES, *(f"blocks.block{index}." for index in range(num_blocks)), "final_layer.")
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the transformer by its blocks, and whether its first layer sees which cells are given."""
+    match = find(index)
+    if match is None:
+        return None
+    config = learned_place_dit_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
+    variant = VARIANTS.get(config.in_channels)
+    return None if variant is None else replace(match, variant=variant)
+
+
+FAMILY = ModelFamily(
+    name="cosmos1",
+    label="Cosmos 1",
+    detect=detect,
+    parameterise=always(LEVELS),
+    denoiser=DENOISER,
+    denoiser_type=CosmosDenoiser,
+    text=(TEXT,),
+    vae=AUTOENCODER,
+    latent_format=CosmosLatentFormat,
+    denoiser_lora_keys=own_layer_keys,
+    variants={"": (), "image": (GIVEN,)},
+    variant_types={"image": CosmosPictureDenoiser},
+    variant_defaults={"image": replace(DEFAULT, video_latent=None, video_start="CosmosImageToVideoLatent")},
+    comfyui=ComfyUiNames(
+        "Cosmos1CV8x8x8",
+        ("cosmos",),
+        {"ModelMergeCosmos7B": merged_blocks(28), "ModelMergeCosmos14B": merged_blocks(36)},
+    ),
+    default=DEFAULT,
+    nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyCosmosLatentVideo", "KSampler",
+           "VAEDecode", "SaveWEBM"),
+    memory_usage_factor=1.6,
+    parameterisation=LEVELS,
+    scales={
+        "full": Scale(
+            LearnedPlaceDitConfig(
+                width=4096, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=16384, rank=256, stretch=(2.0, 1.0, 1.0)
+            ),
+            {"t5xxl": TEXT_FULL},
+            FULL,
+        ),
+        "small": Scale(
+            LearnedPlaceDitConfig(
+                width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32, stretch=(2.0, 1.0, 1.0)
+            ),
+            {"t5xxl": TEXT_SMALL},
+            SMALL,
+        ),
+    },
+)  # fmt: skip

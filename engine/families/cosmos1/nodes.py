@@ -1,0 +1,62 @@
+"""Latents of videos of Cosmos 1: empty ones, and those that begin or end with pictures."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from engine.families.cosmos1.autoencoder import LATENT_CHANNELS
+from engine.nodes.base import Int, NodeContext, Optional, node
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from engine.nodes.library.conditioning.picture_conditioning import Count
+from engine.nodes.library.latent.given_frames import repeated, with_given_frames
+from engine.nodes.sockets import IMAGE, LATENT, VAE
+
+CELL_PX, FRAMES_RATIO = 8, 8
+MODULE = "comfy_extras.nodes_cosmos"
+
+Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
+Length = Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=8)]
+Given = Annotated[IMAGE | None, Optional()]
+
+
+def empty_video(batch_size: int, length: int, width: int, height: int) -> torch.Tensor:
+    """Return zeros [batch_size, 16, f, h, w] for videos of `length` frames of a size in pixels."""
+    frames = (length - 1) // FRAMES_RATIO + 1
+    return torch.zeros(batch_size, LATENT_CHANNELS, frames, height // CELL_PX, width // CELL_PX)
+
+
+@node("EmptyCosmosLatentVideo", display_name=None, category="latent/video", python_module=MODULE)
+def empty_cosmos_latent_video(
+    context: NodeContext,
+    *,
+    width: Side = 1280,
+    height: Side = 704,
+    length: Length = 121,
+    batch_size: Count = 1,
+) -> LATENT:
+    """Return an empty latent of videos of `length` frames."""
+    return {"samples": empty_video(batch_size, length, width, height)}
+
+
+@node("CosmosImageToVideoLatent", display_name=None, category="conditioning/inpaint", python_module=MODULE)
+def cosmos_image_to_video_latent(
+    context: NodeContext,
+    *,
+    vae: VAE,
+    width: Side = 1280,
+    height: Side = 704,
+    length: Length = 121,
+    batch_size: Count = 1,
+    start_image: Given = None,
+    end_image: Given = None,
+) -> LATENT:
+    """Return the latent of videos of `length` frames, the first and last of which are given; one without any."""
+    latent = empty_video(1, length, width, height)
+    if start_image is None and end_image is None:
+        return {"samples": latent}
+    return repeated(*with_given_frames(vae, latent, width, height, length, start_image, end_image), batch_size)
+
+
+NODES = (empty_cosmos_latent_video, cosmos_image_to_video_latent)

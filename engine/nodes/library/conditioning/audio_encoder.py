@@ -1,0 +1,28 @@
+"""Nodes that encode sounds, for networks that move pictures after them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from engine.nodes.base import ModelCombo, NodeContext, node
+from engine.nodes.sockets import AUDIO, AUDIO_ENCODER, AUDIO_ENCODER_OUTPUT
+
+MODULE = "comfy_extras.nodes_audio_encoder"
+
+
+@node("AudioEncoderLoader", display_name=None, category="loaders", python_module=MODULE)
+def audio_encoder_loader(
+    context: NodeContext, *, audio_encoder_name: Annotated[str, ModelCombo("audio_encoders")]
+) -> AUDIO_ENCODER:
+    """Load an encoder of sound: wav2vec 2.0 or Whisper."""
+    loaded: AUDIO_ENCODER = context.models.audio_encoder(audio_encoder_name)
+    return loaded
+
+
+@node("AudioEncoderEncode", display_name=None, category="conditioning", python_module=MODULE)
+def audio_encoder_encode(context: NodeContext, *, audio_encoder: AUDIO_ENCODER, audio: AUDIO) -> AUDIO_ENCODER_OUTPUT:
+    """Encode a sound. Whisper reads its first 30 s."""
+    return audio_encoder.encode_audio(audio["waveform"], audio["sample_rate"])
+
+
+NODES = (audio_encoder_loader, audio_encoder_encode)

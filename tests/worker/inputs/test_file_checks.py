@@ -1,0 +1,64 @@
+"""Limits on the videos and sounds of a request: seconds, and pixels of all frames."""
+
+from __future__ import annotations
+
+import wave
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from worker.files.kinds import BrokenFile
+from worker.inputs.file_checks import check_input
+from worker.settings.outputs import InputLimits
+
+
+def sound(path: Path, seconds: float) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(int(seconds * 16_000)))
+    return path
+
+
+def video(path: Path, moments_seconds: list[int]) -> Path:
+    """Write frames of 32x16 px that are shown from these moments on."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
+        stream.codec_context.time_base = Fraction(1)
+        for moment in moments_seconds:
+            frame = av.VideoFrame.from_ndarray(np.zeros((16, 32, 3), np.uint8), format="rgb24")
+            frame.pts, frame.time_base = moment, Fraction(1)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def test_a_sound_has_at_most_so_many_seconds(tmp_path: Path) -> None:
+    path = sound(tmp_path / "a.wav", 3)
+    assert check_input(path, "file", InputLimits(max_seconds=3)).extension == "wav"
+    with pytest.raises(BrokenFile, match=r"has 3 seconds; expected at most 2.5 \(INPUT_MAX_SECONDS\)"):
+        check_input(path, "file", InputLimits(max_seconds=2.5))
+
+
+def test_a_video_that_hardly_ever_ends_is_refused_however_few_frames_it_has(tmp_path: Path) -> None:
+    path = video(tmp_path / "a.mkv", [0, 1, 2_000_000])
+    with pytest.raises(BrokenFile, match="seconds; expected at most 3600"):
+        check_input(path, "file", InputLimits())
+
+
+def test_a_video_has_at_most_so_many_pixels_in_all_frames(tmp_path: Path) -> None:
+    path = video(tmp_path / "a.mp4", [0, 1, 2, 3])
+    assert check_input(path, "file", InputLimits(max_video_pixels=4 * 512)).extension == "mp4"
+    with pytest.raises(BrokenFile, match=r"has 2048 pixels in 4 frames of 32x16 px; expected at most 2047"):
+        check_input(path, "file", InputLimits(max_video_pixels=2047))
+
+
+def test_a_damaged_video_is_left_to_the_engine_s_check(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(40))
+    assert check_input(path, "file", InputLimits()).extension == "mp4"

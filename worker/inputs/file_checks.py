@@ -1,0 +1,41 @@
+"""Checks of a whole input file: its kind, and the limits on pictures, videos and sounds. Blocking: call it in a thread.
+
+Nothing of a video or a sound is decoded. One that cannot be read is left to the engine, which names what is wrong with
+it before anything runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from worker.files.kinds import BrokenFile, FileKind, Media, check_file
+from worker.files.media_facts import MOST_SECONDS, MediaTooSlow, is_media, media_facts_of
+from worker.settings.outputs import InputLimits
+
+
+def check_input(path: Path, media: Media, limits: InputLimits) -> FileKind:
+    """Check a file for an input that takes `media` and return its kind. Raises BrokenFile, which names the limit."""
+    kind = check_file(path, media, limits.max_pixels)
+    if is_media(kind.media_type):
+        try:
+            facts = media_facts_of(path)
+        except MediaTooSlow:
+            raise BrokenFile(
+                f"is not read to its end in {MOST_SECONDS:g} s; expected a video or sound that ends"
+            ) from None
+        _check_length(facts or {}, limits)
+    return kind
+
+
+def _check_length(facts: dict[str, Any], limits: InputLimits) -> None:
+    seconds = facts.get("duration_seconds", 0)
+    if seconds > limits.max_seconds:
+        raise BrokenFile(f"has {seconds:g} seconds; expected at most {limits.max_seconds:g} (INPUT_MAX_SECONDS)")
+    pixels = facts.get("width", 0) * facts.get("height", 0) * facts.get("frames", 0)
+    if limits.max_video_pixels is not None and pixels > limits.max_video_pixels:
+        size = f"{facts['width']}x{facts['height']} px"
+        raise BrokenFile(
+            f"has {pixels} pixels in {facts['frames']} frames of {size}; "
+            f"expected at most {limits.max_video_pixels} (INPUT_MAX_VIDEO_PIXELS)"
+        )
