@@ -84,6 +84,7 @@ def test_the_page_on_nodes_adds_a_node(copy: Path) -> None:
     check_form(copy, files)
 
 
+@pytest.mark.slow
 def test_the_page_on_samplers_adds_a_sampler(copy: Path) -> None:
     files = follow("adding_a_sampler.md", copy)
     change(
@@ -109,6 +110,7 @@ def add_family(copy: Path) -> list[Path]:
     return files
 
 
+@pytest.mark.slow
 def test_the_page_on_families_adds_a_family(copy: Path) -> None:
     files = add_family(copy)
     quick = "linear and (recognised or defaults or cover)"

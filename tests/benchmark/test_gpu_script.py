@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from names.tuning import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +33,7 @@ sys.meta_path.insert(0, Absent())
 """
 
 
+@pytest.mark.slow
 def test_writes_every_figure_with_only_torch_numpy_pillow_and_safetensors(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmark" / "gpu.py"), "--toy", "--out", str(tmp_path / "results")]
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)

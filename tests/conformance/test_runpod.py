@@ -32,6 +32,7 @@ async def jobs() -> AsyncIterator[JobServer]:
         yield running
 
 
+@pytest.mark.slow
 async def test_a_picture_that_came_along_is_drawn_over_and_returned(
     tmp_path: Path, jobs: JobServer, small_checkpoint: Path
 ) -> None:

@@ -90,8 +90,8 @@ def test_a_picture_too_large_for_the_card_is_decoded_in_tiles_and_the_client_is_
         check_card(engine)
 
 
-@pytest.mark.parametrize("num_prompts", [8, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("models_stay", [True, False])
+@pytest.mark.parametrize("num_prompts", [6, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("models_stay", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.timeout(600)
 def test_alternating_prompts_leave_memory_where_it_was(base: Path, num_prompts: int, models_stay: bool) -> None:
     variants = [

@@ -10,6 +10,7 @@ import pytest
 from tests.faults.kill_rounds import play
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_kill_at_a_random_instant_loses_nothing(tmp_path: Path) -> None:
     await lose_nothing(tmp_path, num_rounds=1)

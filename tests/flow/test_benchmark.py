@@ -14,6 +14,7 @@ from tests.flow.bodies import finished, modifier_request
 from tests.flow.running_worker import CHECKPOINT, running_worker, stop, wait_until_ready
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_machine_is_qualified_before_ready_and_a_restart_reuses_what_was_found(
     tmp_path: Path, small_checkpoint: Path

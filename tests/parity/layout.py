@@ -8,6 +8,7 @@ Writes `layouts/FAMILY/NAME.json`, by default called `FAMILY_SCALE`: the tensors
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import sys
@@ -23,6 +24,12 @@ from tests.parity.models import LAYOUTS
 
 def checkpoint_shapes(family: ModelFamily, scale: str) -> dict[str, tuple[int, ...]]:
     """Return the tensors of a checkpoint of a family at a scale by name. No weights are made."""
+    return dict(_shapes(family.name, scale))
+
+
+@functools.cache  # the networks of large families take a while even without weights
+def _shapes(name: str, scale: str) -> dict[str, tuple[int, ...]]:
+    family = registry.family_named(name)
     config = family.scales[scale]
     with torch.device("meta"):
         unet, vae = family.denoiser.build(config.denoiser), family.vae.build(config.vae)

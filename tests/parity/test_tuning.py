@@ -57,12 +57,13 @@ def of_same(base: Path) -> Iterator[Engine]:
     yield from tuned_engine(base, SAME)
 
 
-@pytest.fixture(scope="module", params=[WITH_GRAPHS, WITH_CACHE], ids="".join)
+@pytest.fixture(scope="module", params=[WITH_GRAPHS, pytest.param(WITH_CACHE, marks=pytest.mark.slow)], ids="".join)
 def of_exact(base: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
     yield from tuned_engine(base, request.param)
 
 
-@pytest.mark.parametrize("name", CASES_TO_RUN)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", (*FAST, *SLOW))
 def test_draws_what_comfyui_draws(of_same: Engine, name: str) -> None:
     assert_like_the_reference(of_same, CASES / FAMILY / f"{name}.json")
 

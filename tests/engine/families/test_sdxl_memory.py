@@ -22,7 +22,7 @@ from tests.engine.simulated_card import GIB, engine_of, latent_of, node, run
 
 FAMILIES = (family_named("sdxl"), family_named("sdxl_refiner"))
 CARDS_GB = (4, 6, 8, 12, 16, 24)
-FEW_GB = (4, 12, 24)  # where all is streamed, where the networks take turns, where all fits
+FEW_GB = (4, 24)  # where all is streamed, and where all fits
 TAKES_TURNS_GB = 12  # from here on each network fits beside the shares that a small card keeps free
 
 

@@ -41,7 +41,7 @@ def write_header(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_family_and_scale_are_read_from_the_header(tmp_path: Path, family: ModelFamily, scale: str) -> None:
-    write_header(tmp_path / "checkpoints" / "sub" / "a.safetensors", dict(checkpoint_shapes(family, scale)))
+    write_header(tmp_path / "checkpoints" / "sub" / "a.safetensors", checkpoint_shapes(family, scale))
     (found,) = families_in(tmp_path).describe("checkpoints")
     assert (found.name, found.family, found.scale) == ("sub/a.safetensors", family.name, scale)
 
@@ -72,7 +72,7 @@ def test_a_file_of_no_family_has_none(tmp_path: Path) -> None:
 
 def test_a_file_is_read_again_only_after_it_changed(tmp_path: Path) -> None:
     path, families = tmp_path / "checkpoints" / "a.safetensors", families_in(tmp_path)
-    write_header(path, dict(checkpoint_shapes(FAMILIES[0], "small")))
+    write_header(path, checkpoint_shapes(FAMILIES[0], "small"))
     state = path.stat()
     (first,) = families.describe("checkpoints", [path.name])
     (again,) = families.describe("checkpoints", [path.name])
