@@ -1,8 +1,8 @@
-"""Edit: changes a picture after an instruction, with up to two further pictures to take from."""
+"""Edit: changes a picture after an instruction, with further pictures to take from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -31,13 +31,18 @@ REFERENCES = ("13", "23", "33")
 TEXT, GUIDED, ZEROED = "16", "17", "18"
 SCALED_FOR_ENCODER, SCALED = "19", "11"
 START = "12"
+JOINED = "40"  # encodes the instruction and its opposite, and gives the latent
+JOINED_LATENT = 2  # its output
+FURTHER = "40_{}"  # node of a further picture, by its number
+
+MAX_PICTURES = {"encoder": 3, "references": 3, "interleaved": 16}
 
 
 class Edit(ModelFileFields):
     """Change a picture after an instruction. The size is that of `input_image`, at about a megapixel.
 
-    The checkpoint must be of a family that edits by instructions, such as Qwen-Image-Edit or Flux.1 Kontext. Steps,
-    `cfg_scale`, sampler and scheduler that are left out are those of the family.
+    The checkpoint must be of a family that edits by instructions, such as Qwen-Image-Edit, Qwen-Image 2.1 or Flux.1
+    Kontext. Steps, `cfg_scale`, sampler and scheduler that are left out are those of the family.
     """
 
     workflow_file: ClassVar[str] = "edit.json"
@@ -50,11 +55,22 @@ class Edit(ModelFileFields):
     ]
     input_image_2: Annotated[Name | None, Into("20", "image"), Field(description="A further picture.")] = None
     input_image_3: Annotated[Name | None, Into("30", "image"), Field(description="A further picture.")] = None
+    further_images: Annotated[
+        Annotated[list[Name], Field(max_length=MAX_PICTURES["interleaved"] - 3)] | None,
+        Field(description="Pictures after the third (method `interleaved` only), up to 16 in all."),
+    ] = None
     prompt: Annotated[
-        str, Into("6", "prompt"), Into("16", "text"), Field(description="The instruction: what is to change.")
+        str,
+        Into("6", "prompt"),
+        Into("16", "text"),
+        Into(JOINED, "prompt"),
+        Field(description="The instruction: what is to change."),
     ]
     negative_prompt: Annotated[
-        str, Into("7", "prompt"), Field(description="What to keep away from (method `encoder` only).")
+        str,
+        Into("7", "prompt"),
+        Into(JOINED, "negative_prompt"),
+        Field(description="What to keep away from (methods `encoder` and `interleaved`)."),
     ] = ""
     seed: SamplerSeed = RANDOM_INT
     steps: SamplerSteps = LEFT_OUT
@@ -67,11 +83,11 @@ class Edit(ModelFileFields):
     shift: Annotated[Shift, Into("14", "shift"), Field(description="Shift of the noise levels (`encoder` only).")] = 3.0
     ckpt_name: CheckpointName = LEFT_OUT
     edit_method: Annotated[
-        Literal["encoder", "references"] | None,
+        Literal["encoder", "references", "interleaved"] | None,
         OfFamily("edit"),
         Field(
             description="encoder: the text encoder sees the pictures too (Qwen-Image-Edit); references: the model sees "
-            "their latents alone (Flux.1 Kontext)."
+            "their latents alone (Flux.1 Kontext); interleaved: their latents stand between the words (Qwen-Image 2.1)."
         ),
     ] = LEFT_OUT
 
@@ -85,6 +101,32 @@ class Edit(ModelFileFields):
             )
         return self
 
+    @model_validator(mode="after")
+    def _takes_the_pictures(self) -> Self:
+        num_pictures, most = len(self._pictures()), MAX_PICTURES[self.edit_method or "encoder"]
+        if num_pictures > most:
+            raise PydanticCustomError(
+                "further_images",
+                "too many pictures for the method `{method}`; got {num_pictures}, expected at most {most}",
+                {"method": str(self.edit_method), "num_pictures": num_pictures, "most": most},
+            )
+        return self
+
+    def _pictures(self) -> list[str]:
+        """Return the pictures that are given, in their order."""
+        return [
+            name
+            for name in (self.input_image, self.input_image_2, self.input_image_3, *(self.further_images or ()))
+            if name is not None
+        ]
+
+    @classmethod
+    def field_at(cls, node_id: str, input_name: str) -> str | None:
+        start, number = FURTHER.format(""), node_id.rpartition("_")[2]
+        if node_id.startswith(start) and number.isdecimal():
+            return f"further_images.{int(number)}"
+        return super().field_at(node_id, input_name)
+
     @classmethod
     def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
         """Return None: by the names of its files alone an engine does not say that one of them edits pictures."""
@@ -94,8 +136,12 @@ class Edit(ModelFileFields):
         prompt = super().fill(workflow)
         further = (self.input_image_2, self.input_image_3)
         given = [True, *(name is not None for name in further)]
-        wire = _wire_encoder if self.edit_method == "encoder" else _wire_references
-        wire(prompt, given)
+        if self.edit_method == "interleaved":
+            _wire_joined(prompt, given, self.further_images or ())
+        elif self.edit_method == "encoder":
+            _wire_encoder(prompt, given)
+        else:
+            _wire_references(prompt, given)
         return with_ancestors_only(prompt, SAVED)
 
 
@@ -119,6 +165,21 @@ def _wire_references(prompt: dict[str, Any], given: list[bool]) -> None:
     prompt[GUIDED]["inputs"]["conditioning"] = [last, 0]
     prompt[START]["inputs"]["pixels"] = [SCALED, 0]
     _wire_sampler(prompt, CHECKPOINT, GUIDED, ZEROED)
+
+
+def _wire_joined(prompt: dict[str, Any], given: list[bool], further: Sequence[str]) -> None:
+    """Connect the node that encodes instruction and pictures together, whose latent has the size of the first."""
+    inputs = prompt[JOINED]["inputs"]
+    shown = [node_id for node_id, is_given in zip(PICTURES, given, strict=True) if is_given]
+    for index, name in enumerate(further):
+        node_id = FURTHER.format(index)
+        prompt[node_id] = {"class_type": "LoadImage", "inputs": {"image": name}, "_meta": {"title": "Further picture"}}
+        shown.append(node_id)
+    for place in range(1, len(PICTURES) + 1):
+        del inputs[f"images.image_{place}"]
+    inputs |= {f"images.image_{place}": [node_id, 0] for place, node_id in enumerate(shown, start=1)}
+    _wire_sampler(prompt, CHECKPOINT, JOINED, JOINED)
+    prompt[SAMPLER]["inputs"] |= {"negative": [JOINED, 1], "latent_image": [JOINED, JOINED_LATENT]}
 
 
 def _wire_sampler(prompt: dict[str, Any], model: str, positive: str, negative: str) -> None:

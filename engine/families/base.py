@@ -221,7 +221,8 @@ class Defaults:
     """Default parameters of a picture; `cost` is relative to a picture of the default family.
 
     `edit` says how a network of the family changes a picture after an instruction: by a text encoder that sees the
-    picture too (`encoder`), or by the picture's latent alone (`references`); None where none does. `inpaint` is set for
+    picture too (`encoder`), by the picture's latent alone (`references`), or by latents between the words of the
+    instruction (`interleaved`); None where none does. `inpaint` is set for
     a network that sees the mask and the picture around it. `guidance` is what the network itself is given, `shift` that
     of the noise levels; None: what stands in the network's own settings. Of a network that draws videos, `video_latent`
     is the node of its empty latent, `video_start` that of a video that begins with a picture, each None where it draws
@@ -237,7 +238,7 @@ class Defaults:
     sampler_name: str = "euler"
     scheduler: str = "normal"
     cost: float = 1.0
-    edit: Literal["encoder", "references"] | None = None
+    edit: Literal["encoder", "references", "interleaved"] | None = None
     inpaint: Literal["conditioning"] | None = None
     guidance: float | None = None
     shift: float | None = None

@@ -10,8 +10,12 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
+from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine
+from engine.families.registry import family_named
+from engine.runtime.request import RunRequest
 from engine.settings import EngineSettings
+from modifiers.edit import Edit
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, build_registry
 from worker.engines.families import read_families
@@ -87,6 +91,94 @@ def test_the_third_picture_may_be_given_without_the_second(registry: ModifierReg
             "a.png",
             "c.png",
         ]
+
+
+SIXTEEN = {**THREE, "further_images": ["a.png", "b.png", "c.png"] * 4 + ["a.png"]}
+
+
+@pytest.mark.parametrize(
+    ("modifications", "shown"),
+    [
+        (ONE, ["a.png"]),
+        (THREE, ["a.png", "b.png", "c.png"]),
+        (SIXTEEN, ["a.png", "b.png", "c.png"] * 5 + ["a.png"]),
+        ({**ONE, "further_images": ["c.png", "b.png"]}, ["a.png", "c.png", "b.png"]),
+    ],
+)
+def test_pictures_between_the_words_come_in_their_order(
+    registry: ModifierRegistry, engine: Engine, modifications: dict[str, Any], shown: list[str]
+) -> None:
+    given = {**modifications, "negative_prompt": "blur"}
+    prompt = registry.build("Edit", given, family=family(engine, "qwen_image21"))
+    assert not engine.check(prompt).node_problems
+    (encoder,) = (node["inputs"] for node in prompt.values() if node["class_type"] == "TextEncodeQwenImage21")
+    assert (encoder["prompt"], encoder["negative_prompt"], encoder["resolution"]) == ("make it winter", "blur", 1024)
+    links = [encoder[f"images.image_{place}"] for place in range(1, len(shown) + 1)]
+    assert [prompt[node_id]["inputs"]["image"] for node_id, _ in links] == shown
+    assert sum(name.startswith("images.") for name in encoder) == len(shown) == classes(prompt).count("LoadImage")
+    sampler = prompt["3"]["inputs"]
+    assert [sampler[name] for name in ("model", "positive", "negative", "latent_image")] == [
+        ["4", 0], ["40", 0], ["40", 1], ["40", 2],
+    ]  # fmt: skip
+    assert (sampler["steps"], sampler["cfg"], sampler["scheduler"]) == (25, 1.0, "simple")
+
+
+@pytest.mark.parametrize(("name", "method"), [("qwen_image", "encoder"), ("flux", "references")])
+def test_more_than_three_pictures_are_refused_where_the_method_takes_three(
+    registry: ModifierRegistry, engine: Engine, name: str, method: str
+) -> None:
+    with pytest.raises(ModificationsRejected) as caught:
+        registry.build("Edit", SIXTEEN, family=family(engine, name))
+    (problem,) = caught.value.problems
+    assert problem["field"] == "further_images"
+    assert problem["message"] == f"too many pictures for the method `{method}`; got 16, expected at most 3"
+
+
+def test_more_than_sixteen_pictures_are_refused(registry: ModifierRegistry, engine: Engine) -> None:
+    with pytest.raises(ModificationsRejected) as caught:
+        registry.build("Edit", {**ONE, "further_images": ["b.png"] * 16}, family=family(engine, "qwen_image21"))
+    (problem,) = caught.value.problems
+    assert problem["field"] == "further_images" and problem["allowed"]["anyOf"][0]["maxItems"] == 13
+
+
+def test_a_missing_further_picture_is_named_by_its_place(registry: ModifierRegistry, engine: Engine) -> None:
+    given = {**ONE, "further_images": ["b.png", "none.png"]}
+    prompt = registry.build("Edit", given, family=family(engine, "qwen_image21"))
+    (node_id,) = engine.find_problems(prompt).node_problems
+    assert Edit.field_at(node_id, "image") == "further_images.1"
+    assert Edit.field_at("10", "image") == "input_image"
+
+
+def test_the_network_is_given_the_pictures(registry: ModifierRegistry, tmp_path: Path) -> None:
+    """Small random networks draw another picture for another reference, order or instruction, and the same again."""
+    for folder in ("models/checkpoints", "input"):
+        (tmp_path / folder).mkdir(parents=True)
+    write_random_checkpoint(tmp_path / "models" / "checkpoints" / "m.safetensors", family=family_named("qwen_image21"))
+    generator = np.random.default_rng(1)
+    for name in ("a.png", "b.png"):
+        picture = generator.integers(0, 255, (48, 80, 3), dtype=np.uint8)
+        Image.fromarray(picture).save(tmp_path / "input" / name)
+    pictures: list[bytes] = []
+    with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
+        for changed in (
+            {},
+            {"input_image": "b.png"},
+            {"further_images": ["b.png"]},
+            {"input_image": "b.png", "further_images": ["a.png"]},
+            {"prompt": "make it summer"},
+            {},
+        ):
+            prompt = registry.build("Edit", {**ONE, "steps": 2, **changed}, family=family(engine, "qwen_image21"))
+            prompt["40"]["inputs"]["resolution"] = 64
+            prompt["9"]["inputs"]["filename_prefix"] = f"p{len(pictures)}"
+            request = RunRequest(f"p{len(pictures)}", prompt, engine.check(prompt).outputs, {})
+            assert engine.submit(request, lambda event: None).result().status == "success"
+            (file,) = (tmp_path / "output").glob(f"p{len(pictures)}_*.png")
+            with Image.open(file) as opened:
+                assert opened.size == (96, 64)  # of the area of 64 x 64, in steps of 32
+                pictures.append(opened.tobytes())
+    assert pictures[0] == pictures[-1]
+    assert len(set(pictures)) == len(pictures) - 1
 
 
 @pytest.mark.parametrize("name", ["sd15", "sdxl"])

@@ -42,7 +42,9 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("QwenImage21", ("qwen_image",)),
-    default=Defaults(width=1024, height=1024, steps=25, cfg=1.0, scheduler="simple", cost=25.0),
+    default=Defaults(
+        width=1024, height=1024, steps=25, cfg=1.0, scheduler="simple", cost=25.0, edit="interleaved",
+    ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "TextEncodeQwenImage21", "EmptyLatentImage", "KSampler", "VAEDecode",
     ),
