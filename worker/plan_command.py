@@ -71,8 +71,9 @@ def _memory_lines(memory: Mapping[str, Any] | None) -> Iterator[str]:
         place = f"{_model_of(stage)} (node {stage['node_id']})"
         taken = f"{_gib(stage['device_bytes'])} of {_gib(memory['total_bytes'])}"
         yield f"memory         {place}: {_gib(stage['weights_bytes'])}, takes {taken}{streamed}{lacking}{evicted}"
+    refused = {item["model"]: item["found"] for item in memory.get("refused", ())}
     for name in memory["unknown"]:
-        yield f"memory         {name}: unknown size"
+        yield f"memory         {name}: {refused.get(name, 'unknown size')}"
 
 
 def _model_of(item: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from engine.families.base import (
     TextEncoder,
 )
 from engine.families.comfyui_text_types import comfyui_text_types
+from engine.families.later_networks import describe_later
 from engine.families.unsupported import describe
 from engine.formats.weight_file import Names, shape_of
 
@@ -134,7 +135,13 @@ class AmbiguousFile(RuntimeError):
 
 
 def recognise(index: TensorIndex) -> Recognised:
-    """Return the family of a file's denoising network, alone or in a checkpoint. Raises `NotRecognised`."""
+    """Return the family of a file's denoising network, alone or in a checkpoint. Raises `NotRecognised`.
+
+    Networks that no family has are refused first: some have all layers of a family's, which would draw noise.
+    """
+    later = describe_refused(index.shapes)
+    if later is not None:
+        raise NotRecognised(later)
     matches = [Recognised(family, match) for family in families() if (match := family.detect(index)) is not None]
     if not matches:
         raise NotRecognised(describe(index.shapes))
@@ -143,6 +150,11 @@ def recognise(index: TensorIndex) -> Recognised:
     if len(found) > 1:
         raise AmbiguousFile(f"families {', '.join(item.family.name for item in found)}: equal matches of one file")
     return found[0]
+
+
+def describe_refused(shapes: Shapes) -> str | None:
+    """Return the description of a file's network that `recognise` refuses whatever layers it has; None for others."""
+    return describe_later(shapes)
 
 
 def shapes_under(names: Names, shapes: Shapes) -> Shapes:

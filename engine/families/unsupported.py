@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.architectures.latent_unet_shapes import FIRST, count_children, unet_traits
 from engine.families.base import Shapes
+from engine.families.later_networks import describe_later
 
 # Beginnings of tensor names, most telling first.
 MARKS: tuple[tuple[str, str], ...] = (
@@ -73,7 +74,8 @@ NETWORK_PREFIXES = (*UNET_PREFIXES, "model.", "net.", "transformer.")
 def describe(shapes: Shapes) -> str:
     """Describe a file by its tensors."""
     described = (
-        _first(MARKS, shapes)
+        describe_later(shapes)
+        or _first(MARKS, shapes)
         or _describe_lora(shapes)
         or _describe_network(shapes)
         or _describe_unet(shapes)

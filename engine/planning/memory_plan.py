@@ -45,12 +45,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The stages of a prompt on a device. `unknown` are files whose sizes are not known, which it leaves out."""
+    """The stages of a prompt on a device. `unknown` are files whose sizes are not known, which it leaves out.
+
+    `refused` has what was found in those of them that no family's loader takes.
+    """
 
     total_bytes: int
     is_shared: bool
     stages: tuple[StagePlan, ...]
     unknown: tuple[str, ...]
+    refused: Mapping[str, str]
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as the server sends it."""
@@ -75,6 +79,7 @@ class MemoryPlan:
             ],
             "fits": not any(stage.missing_bytes for stage in self.stages),
             "unknown": list(self.unknown),
+            "refused": [{"model": name, "found": found} for name, found in self.refused.items()],
         }
 
 
@@ -90,12 +95,15 @@ class MemoryPlanner:
         self._pixels = pixels
         self._sizes: dict[tuple[str, str], FileSizes] = {}
         self._unknown: dict[str, None] = {}
+        self._refused: dict[str, str] = {}
 
     def plan(self, prompt: Prompt, find_rules: FindRules) -> MemoryPlan:
         """Return the plan of a prompt. Nodes of unknown classes, and models of unknown files, are left out."""
         needs = list(self._needs(stages_of(prompt, find_rules)))
         stages = memory_timeline(needs, self._target.total_bytes, is_shared=self._target.is_shared)
-        return MemoryPlan(self._target.total_bytes, self._target.is_shared, tuple(stages), tuple(self._unknown))
+        return MemoryPlan(
+            self._target.total_bytes, self._target.is_shared, tuple(stages), tuple(self._unknown), self._refused
+        )
 
     def _needs(self, stages: Sequence[PromptStage]) -> Iterator[StageNeed]:
         for stage in stages:
@@ -103,6 +111,7 @@ class MemoryPlanner:
             found = [(file, size) for _, file in files if (size := file.networks.get(stage.kind)) is not None]
             if len(found) < len(files):
                 self._unknown |= dict.fromkeys(name for name, file in files if stage.kind not in file.networks)
+                self._refused |= {name: file.refusal for name, file in files if file.refusal}
                 continue
             family = next((file.family for file, _ in found if file.family is not None), None)
             item_bytes = self._target.item_bytes(family, stage.kind)

@@ -35,10 +35,14 @@ class NetworkSize:
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """Networks of a file by the stage that they compute in, and the family of the denoising network, if any."""
+    """Networks of a file by the stage that they compute in, and the family of the denoising network, if any.
+
+    `refusal` is what was found in a file that no family's loader takes, empty for others.
+    """
 
     networks: Mapping[StageKind, NetworkSize]
     family: ModelFamily | None = None
+    refusal: str = ""
 
 
 def sizes_in_file(folder: str, path: Path) -> FileSizes:
@@ -49,7 +53,9 @@ def sizes_in_file(folder: str, path: Path) -> FileSizes:
         if folder in ("text_encoders", "vae"):
             return FileSizes({KIND_OF_FOLDER[folder]: _size(shapes)})
         found = registry.recognise(TensorIndex(shapes, file.metadata))
-    except (BadModelFile, NotRecognised, OSError):
+    except NotRecognised as error:
+        return FileSizes({}, refusal=error.found)
+    except (BadModelFile, OSError):
         return FileSizes({})
     family = found.family
     denoiser = {name: shape_of(item, shapes) for name, item in found.match.names.items()}

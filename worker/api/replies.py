@@ -164,14 +164,25 @@ class MemoryStage(Reply):
     missing_bytes: int
 
 
+class RefusedModel(Reply):
+    """A model file that no family's loader takes, and what was found in it."""
+
+    model: str
+    found: str
+
+
 class MemoryTimeline(Reply):
-    """Estimated memory on the engine's device, or on a named card. `unknown` are files whose sizes are not known."""
+    """Estimated memory on the engine's device, or on a named card. `unknown` are files whose sizes are not known.
+
+    `refused` are those of them that are of no family of the engine.
+    """
 
     total_bytes: int
     is_processor: bool
     stages: list[MemoryStage]
     fits: bool
     unknown: list[str]
+    refused: list[RefusedModel] = []
 
 
 class Plan(Reply):

@@ -1,0 +1,126 @@
+"""Networks that ComfyUI has and this engine has not: refused by their own names before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.checkpoints.load import LoadTypes, load_checkpoint, load_unet
+from engine.engine import Engine
+from engine.errors import BadModelFile, PromptRejected
+from engine.families import registry
+from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
+from engine.families.later_networks import LATER_NETWORKS, PREFIXES, LaterNetwork, later_network
+from engine.families.unsupported import describe
+from engine.formats.safetensors_file import write_safetensors
+from engine.settings import EngineSettings
+from tests.parity.layout import checkpoint_shapes
+from tests.parity.public_files import public_files
+
+CHECKPOINT = "model.diffusion_model."
+# A family that a network's layers are like -> the network, the tensors that it has beside them, those that it lacks.
+NEIGHBOURS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], tuple[str, ...]]] = {
+    "flux": ("Ovis-Image", {"double_blocks.0.img_mlp.gate_proj.weight": (8, 8)}, ("vector_in.in_layer.weight",)),
+    "lumina2": ("NewBie", {"clip_text_pooled_proj.0.weight": (8,)}, ()),
+    "omnigen2": ("Boogu-Image", {"double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight": (8, 8)}, ()),
+    "cosmos_predict2": ("Anima", {"llm_adapter.blocks.0.cross_attn.q_proj.weight": (8, 8)}, ()),
+    "ltx_video": ("LTX-2", {"audio_adaln_single.linear.weight": (8, 8)}, ()),
+    "wan": ("SCAIL", {"patch_embedding_pose.weight": (8, 20, 1, 2, 2)}, ()),
+    "stable_audio": ("Stable Audio 3", {"transformer.layers.0.self_attn.q_norm.gamma": (8,)}, ()),
+    "hunyuan_video": ("HunyuanVideo 1.5", {"cond_type_embedding.weight": (3, 8)}, ("vector_in.in_layer.weight",)),
+    "z_image": ("Ming-Image", {"__ming_image__": (1,)}, ()),
+}
+
+each_network = pytest.mark.parametrize("network", LATER_NETWORKS, ids=lambda network: network.label)
+
+
+def tensors_of(network: LaterNetwork, prefix: str) -> dict[str, tuple[int, ...]]:
+    """The tensors that the network is known by, behind a prefix."""
+    shapes = {prefix + name: (4, 4) for name in network.has}
+    for name, (axis, length) in network.sizes.items():
+        shapes[prefix + name] = tuple(length if index == axis else 4 for index in range(2))
+    return shapes
+
+
+@each_network
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_it_is_named_behind_every_prefix(network: LaterNetwork, prefix: str) -> None:
+    shapes = tensors_of(network, prefix)
+    assert later_network(shapes) == network.label
+    with pytest.raises(NotRecognised, match="a family that this engine does not have") as refused:
+        registry.recognise(TensorIndex(shapes))
+    assert network.label in refused.value.found and describe(shapes) == refused.value.found
+
+
+@each_network
+def test_it_is_not_named_without_one_of_its_tensors(network: LaterNetwork) -> None:
+    shapes = tensors_of(network, "")
+    for name in shapes:
+        assert later_network({other: shape for other, shape in shapes.items() if other != name}) != network.label
+    for name in network.lacks:
+        assert later_network({**shapes, name: (4, 4)}) != network.label
+    for name, (axis, length) in network.sizes.items():
+        other = tuple(length + 1 if index == axis else 4 for index in range(2))
+        assert later_network({**shapes, name: other}) != network.label
+
+
+@pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_no_family_of_the_engine_is_taken_for_one(family: ModelFamily, scale: str) -> None:
+    assert later_network(checkpoint_shapes(family, scale)) is None
+
+
+def test_no_published_file_of_a_family_is_taken_for_one() -> None:
+    named = {name: later_network(shapes) for name, shapes in public_files().items()}
+    assert {name: label for name, label in named.items() if label is not None} == {}
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_a_network_with_the_layers_of_a_family_is_not_taken_for_it(neighbour: str) -> None:
+    label, added, lacking = NEIGHBOURS[neighbour]
+    shapes: dict[str, tuple[int, ...]] = dict(checkpoint_shapes(registry.family_named(neighbour), "small"))
+    prefix = next(prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in shapes))
+    shapes |= {prefix + name: shape for name, shape in added.items()}
+    shapes = {name: shape for name, shape in shapes.items() if name.removeprefix(prefix) not in lacking}
+    with pytest.raises(NotRecognised, match=label):
+        registry.recognise(TensorIndex(shapes))
+
+
+def file_of(path: Path, shapes: Shapes) -> Path:
+    write_safetensors(path, {name: torch.zeros(shape) for name, shape in shapes.items()})
+    return path
+
+
+@pytest.mark.parametrize(("kind", "node", "name"), [
+    ("checkpoints", "CheckpointLoaderSimple", "ckpt_name"), ("diffusion_models", "UNETLoader", "unet_name"),
+])  # fmt: skip
+def test_the_error_names_file_and_family_and_the_families_that_run(
+    tmp_path: Path, kind: str, node: str, name: str
+) -> None:
+    prefix = CHECKPOINT if kind == "checkpoints" else ""
+    network = next(item for item in LATER_NETWORKS if item.label == "Kandinsky 5")
+    path = file_of(tmp_path / "models" / kind / "k5.safetensors", tensors_of(network, prefix))
+    load = load_checkpoint if kind == "checkpoints" else load_unet
+    with pytest.raises(BadModelFile) as refused:
+        load(path, LoadTypes())
+    for wanted in ("k5.safetensors", "Kandinsky 5", *(family.label for family in registry.families())):
+        assert wanted in str(refused.value)
+    inputs = {name: "k5.safetensors", **({"weight_dtype": "default"} if node == "UNETLoader" else {})}
+    sampled = {"seed": 1, "steps": 2, "cfg": 2.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
+    prompt = {
+        "1": {"class_type": node, "inputs": inputs},
+        "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+        "3": {"class_type": "KSampler", "inputs": {**sampled, "model": ["1", 0], "latent_image": ["2", 0]}},
+        "4": {"class_type": "ModelSave", "inputs": {"model": ["1", 0], "filename_prefix": "m"}},
+    }
+    with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
+        with pytest.raises(PromptRejected) as rejected:
+            engine.check(prompt)
+        shown = str(rejected.value.as_json()["node_errors"])
+        assert "k5.safetensors" in shown and "Kandinsky 5" in shown and registry.families()[0].label in shown
+        plan = engine.memory_plan(prompt)
+        assert plan.unknown == ("k5.safetensors",) and "Kandinsky 5" in plan.refused["k5.safetensors"]
+        assert plan.as_json()["refused"] == [{"model": "k5.safetensors", "found": plan.refused["k5.safetensors"]}]
