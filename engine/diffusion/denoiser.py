@@ -22,6 +22,7 @@ from engine.diffusion.conditions import (
 from engine.diffusion.latent_format import LatentFormat
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.model_type import model_type_of
+from engine.diffusion.stored_dtype import stored_dtype
 from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
 
 TEXT, POOLED = "cross_attn", "pooled_output"  # ComfyUI's names of a text's tokens and of their summary
@@ -75,12 +76,12 @@ class Denoiser(torch.nn.Module):
 
     def get_dtype(self) -> torch.dtype:
         """Return the type that the weights are stored in."""
-        dtype: torch.dtype = next(self.diffusion_model.parameters()).dtype
-        return dtype
+        return stored_dtype(self.diffusion_model)
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        return self.manual_cast_dtype or self.get_dtype()
+        own: torch.dtype | None = getattr(self.diffusion_model, "dtype", None)
+        return self.manual_cast_dtype or own or self.get_dtype()
 
     def apply_model(
         self,

@@ -8,6 +8,7 @@ import torch
 
 from engine.architectures.tiles import run_in_tiles
 from engine.diffusion.options import OptionDict
+from engine.diffusion.stored_dtype import stored_dtype
 from engine.diffusion.tuned import tuned_decoder
 from engine.values.network_value import NetworkValue
 from engine.values.weight_handle import Network
@@ -37,8 +38,7 @@ class Vae(NetworkValue):
 
     @property
     def vae_dtype(self) -> torch.dtype:
-        dtype: torch.dtype = next(self.first_stage_model.parameters()).dtype
-        return dtype
+        return stored_dtype(self.first_stage_model)
 
     @property
     def latent_channels(self) -> int:

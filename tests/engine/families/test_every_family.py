@@ -36,7 +36,7 @@ from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.media.audio_files import read_audio
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.library.model.model_saving import checkpoint_save, image_only_checkpoint_save
-from engine.settings import EngineSettings
+from engine.settings import DtypeSettings, EngineSettings
 from engine.store.model_store import DEFAULT_TEXT_TYPE
 from engine.values.lora_keys import text_lora_keys
 from tests.engine.nodes.small_store import node_context, small_store
@@ -335,6 +335,21 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
             is_streamed = engine.memory_report().num_streamed > 0
             assert is_streamed == (card_bytes is not None or not family.text)
     assert torch.equal(*latents)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family.denoiser.float32_ends else pytest.mark.slow, id=family.name)
+        for family in FAMILIES
+    ],
+    scope="module",
+)
+def test_a_picture_comes_out_in_16_bits(base: Path, family: ModelFamily) -> None:
+    types = DtypeSettings(unet="bfloat16", vae="bfloat16", text_encoder="bfloat16")
+    with Engine(EngineSettings(base_directory=base, cpu=True, dtypes=types)) as engine:
+        outputs, _ = run(engine, picture_of_checkpoint(family))
+        assert_picture(engine, outputs)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ each_network = pytest.mark.parametrize("network", LATER_NETWORKS, ids=lambda net
 
 def tensors_of(network: LaterNetwork, prefix: str) -> dict[str, tuple[int, ...]]:
     """The tensors that the network is known by, behind a prefix."""
-    shapes = {prefix + name: (4, 4) for name in network.has}
+    shapes: dict[str, tuple[int, ...]] = {prefix + name: (4, 4) for name in network.has}
     for name, (axis, length) in network.sizes.items():
         shapes[prefix + name] = tuple(length if index == axis else 4 for index in range(2))
     return shapes
