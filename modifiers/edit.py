@@ -33,6 +33,7 @@ SCALED_FOR_ENCODER, SCALED = "19", "11"
 START = "12"
 JOINED = "40"  # encodes the instruction and its opposite, and gives the latent
 JOINED_LATENT = 2  # its output
+KEEPING = "41"  # the model that computes the pictures once, not in each step
 FURTHER = "40_{}"  # node of a further picture, by its number
 
 MAX_PICTURES = {"encoder": 3, "references": 3, "interleaved": 16}
@@ -178,7 +179,7 @@ def _wire_joined(prompt: dict[str, Any], given: list[bool], further: Sequence[st
     for place in range(1, len(PICTURES) + 1):
         del inputs[f"images.image_{place}"]
     inputs |= {f"images.image_{place}": [node_id, 0] for place, node_id in enumerate(shown, start=1)}
-    _wire_sampler(prompt, CHECKPOINT, JOINED, JOINED)
+    _wire_sampler(prompt, KEEPING, JOINED, JOINED)
     prompt[SAMPLER]["inputs"] |= {"negative": [JOINED, 1], "latent_image": [JOINED, JOINED_LATENT]}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import nn
 
 from engine.architectures.block_calls import BlockFunction
 from engine.architectures.layers import Linear
+from engine.architectures.prefix_states import OPTION as PREFIX_OPTION
+from engine.architectures.prefix_states import PrefixStates
 from engine.architectures.rotary import AXES, rotations
 from engine.architectures.spliced_stream_layers import (
     TIME_FACTOR,
@@ -85,6 +88,12 @@ class SplicedStreamModel(nn.Module):
         scale1, gate1, scale2, gate2 = self.modulation(time).chunk(4, dim=-1)
         modulation = [_rows(item) for item in (scale1, gate1.tanh(), scale2, gate2.tanh())]
         replaced = options.get("patches_replace", {}).get("dit", {})
+        states: PrefixStates | None = options.get(PREFIX_OPTION)
+        if states is not None and sequence.drawn and not _sees_tokens(options):
+            known_by = [context, *ref_latents, _places_of(x, image_slots)]
+            tokens = self._drawn_alone(sequence, modulation, options, states, known_by)
+            out: torch.Tensor = self.proj_out(self.norm_out(tokens, time[:-1]))
+            return out.transpose(1, 2).reshape(x.shape)
         for index, block in enumerate(self.transformer_blocks):
             replacement = replaced.get(("single_block", index))
             if replacement is None:
@@ -95,8 +104,32 @@ class SplicedStreamModel(nn.Module):
             for patch in options.get("patches", {}).get("single_block", ()):
                 given = {"img": tokens, "x": x, "block_index": index, "transformer_options": options}
                 tokens = patch(given)["img"]
-        out: torch.Tensor = self.proj_out(self.norm_out(tokens[:, sequence.drawn :], time[:-1]))
+        out = self.proj_out(self.norm_out(tokens[:, sequence.drawn :], time[:-1]))
         return out.transpose(1, 2).reshape(x.shape)
+
+    def _drawn_alone(
+        self,
+        sequence: Spliced,
+        modulation: Sequence[Modulation],
+        options: Options,
+        states: PrefixStates,
+        known_by: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """Return the tokens [B, T, D] of the drawn picture, behind what is kept of those before it.
+
+        What is not kept is computed, for the picture's tokens in the same way.
+        """
+        prefix, drawn = sequence.split()
+        before, tokens = prefix.tokens, drawn.tokens
+        num_blocks = len(self.transformer_blocks)
+        kept = states.of(known_by, num_blocks, 2 * num_blocks * before.numel() * before.element_size())
+        is_filled = kept.is_filled
+        for index, block in enumerate(self.transformer_blocks):
+            if not is_filled:
+                before = block(before, modulation, replace(prefix, keep=partial(kept.keep, index)), options)
+            seen = kept.take(index, tokens.device)
+            tokens = block(tokens, modulation, replace(drawn, before=seen), options)
+        return tokens
 
     def _sequence(
         self, x: torch.Tensor, context: torch.Tensor, references: Sequence[torch.Tensor], slots: Sequence[int]
@@ -121,6 +154,19 @@ class SplicedStreamModel(nn.Module):
             place, end = place + max(rows, columns), end + rows * columns
         pe = rotations(torch.cat(places)[None])
         return Spliced(torch.cat(tokens, dim=1), pe, tuple(stretches), end - x.shape[-2] * x.shape[-1])
+
+
+def _sees_tokens(options: Options) -> bool:
+    """Return True where custom nodes have functions that are given all tokens of a block, or replace one."""
+    patches = options.get("patches", {})
+    return bool(
+        options.get("patches_replace", {}).get("dit") or patches.get("post_input") or patches.get("single_block")
+    )
+
+
+def _places_of(x: torch.Tensor, slots: Sequence[int]) -> torch.Tensor:
+    """Return what the places of the tokens depend on beside their number: the drawn picture's size, and the slots."""
+    return torch.tensor([*x.shape[-2:], *slots])
 
 
 def _places(picture: torch.Tensor, index: int, drawn: Sequence[int]) -> torch.Tensor:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from engine.architectures.attention import optimized_attention
 from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
+from engine.architectures.prefix_states import KeysValues
 from engine.architectures.rotary import rotated
 
 HEAD_WIDTH = 128
@@ -112,13 +113,23 @@ class Spliced:
     """The tokens [B, T, D] in front of a block, their rotations, and the stretches that see the same tokens.
 
     `stretches`: first and last token of each, and True where its tokens see only those before them. The picture that is
-    drawn begins at `drawn`.
+    drawn begins at `drawn`. `before` are keys and values of tokens that all of these see and that are not among them;
+    `keep` is given the keys and values of these.
     """
 
     tokens: torch.Tensor
     pe: torch.Tensor
     stretches: tuple[tuple[int, int, bool], ...]
     drawn: int
+    before: KeysValues | None = None
+    keep: Callable[[torch.Tensor, torch.Tensor], None] | None = None
+
+    def split(self) -> tuple[Spliced, Spliced]:
+        """Return the tokens before the drawn picture, and those of it, each as if there were no others."""
+        prefix = Spliced(self.tokens[:, : self.drawn], self.pe[:, :, : self.drawn], self.stretches[:-1], self.drawn)
+        num_drawn = self.tokens.shape[1] - self.drawn
+        drawn = Spliced(self.tokens[:, self.drawn :], self.pe[:, :, self.drawn :], ((0, num_drawn, False),), 0)
+        return prefix, drawn
 
 
 class StretchedAttention(nn.Module):
@@ -129,18 +140,22 @@ class StretchedAttention(nn.Module):
         self.to_out = nn.ModuleList([Linear(config.width, config.width, bias=False)])
         self.norm_q, self.norm_k = (RmsNorm(HEAD_WIDTH, EPS) for _ in range(2))
 
-    def forward(
-        self, x: torch.Tensor, pe: torch.Tensor, stretches: Sequence[tuple[int, int, bool]], options: Options | None
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, sequence: Spliced, options: Options | None) -> torch.Tensor:
         """Return [B, T, D]."""
         q, k, v = (self._split(layer(x)) for layer in (self.to_q, self.to_k, self.to_v))
-        q, k = rotated(self.norm_q(q), pe), rotated(self.norm_k(k), pe)
+        q, k = rotated(self.norm_q(q), sequence.pe), rotated(self.norm_k(k), sequence.pe)
+        if sequence.keep is not None:
+            sequence.keep(k, v)
+        num_before = 0
+        if sequence.before is not None:
+            num_before = sequence.before[0].shape[2]
+            k, v = (torch.cat(pair, dim=2) for pair in zip(sequence.before, (k, v), strict=True))
         parts = [
             optimized_attention(
-                q[:, :, start:end], k[:, :, :end], v[:, :, :end], self.heads,
+                q[:, :, start:end], k[:, :, : num_before + end], v[:, :, : num_before + end], self.heads,
                 mask=_mask(start, end, x) if is_causal else None, skip_reshape=True, transformer_options=options,
             )
-            for start, end, is_causal in stretches
+            for start, end, is_causal in sequence.stretches
         ]  # fmt: skip
         out: torch.Tensor = self.to_out[0](torch.cat(parts, dim=1))
         return out
@@ -168,7 +183,7 @@ class StreamBlock(nn.Module):
     ) -> torch.Tensor:
         """Return [B, T, D]. `modulation` are scale and gate of the attention, then of the feed-forward layers."""
         scale1, gate1, scale2, gate2 = modulation
-        attended = self.attn(_scaled(self.img_norm1(x), scale1, sequence), sequence.pe, sequence.stretches, options)
+        attended = self.attn(_scaled(self.img_norm1(x), scale1, sequence), sequence, options)
         x = x + _multiplied(attended, gate1, sequence)
         x = x + _multiplied(self.img_mlp(_scaled(self.img_norm2(x), scale2, sequence)), gate2, sequence)
         return x.clip(-FLOAT16_MAX, FLOAT16_MAX) if x.dtype == torch.float16 else x

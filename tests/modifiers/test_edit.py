@@ -118,7 +118,7 @@ def test_pictures_between_the_words_come_in_their_order(
     assert sum(name.startswith("images.") for name in encoder) == len(shown) == classes(prompt).count("LoadImage")
     sampler = prompt["3"]["inputs"]
     assert [sampler[name] for name in ("model", "positive", "negative", "latent_image")] == [
-        ["4", 0], ["40", 0], ["40", 1], ["40", 2],
+        ["41", 0], ["40", 0], ["40", 1], ["40", 2],
     ]  # fmt: skip
     assert (sampler["steps"], sampler["cfg"], sampler["scheduler"]) == (25, 1.0, "simple")
 

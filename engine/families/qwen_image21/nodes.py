@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 
+from engine.architectures.prefix_states import Storage
+from engine.diffusion.wrappers import OUTER_SAMPLE
 from engine.families.qwen_image21.autoencoder import CHANNELS
+from engine.families.qwen_image21.prefix_cache import Place, keeping_run
 from engine.images.pixels import resize_image
 from engine.nodes.base import Combo, Field, Growing, Int, NodeContext, Optional, Out, PromptText, Socket, node
 from engine.nodes.library.conditioning.conditioning import with_appended
@@ -19,6 +22,7 @@ CATEGORY = "model/conditioning/qwen image"
 VERSION = "0.37.4"
 UNIT_PX, CELL_PX = 32, 16
 DEFAULT_PX = 1024
+CACHE = "qwen_image21_cache"
 
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 PICTURES = Growing(item=Field("image", Socket("IMAGE")), names=tuple(f"image_{i}" for i in range(1, 17)), min=0)
@@ -84,12 +88,16 @@ def qwen_image21_cache(
     device: Annotated[str, Combo(("auto", "gpu", "cpu", "off"))] = "auto",
     dtype: Annotated[str, Combo(("default", "int8", "int4"))] = "default",
 ) -> MODEL:
-    """Set where the keys and values of text and references may be kept between steps.
+    """Keep the keys and values of text and reference pictures between steps: they are the same in each.
 
-    They are computed in every step here, as with `off` in ComfyUI: the picture is the same without rounding.
+    `auto` keeps them on the device that computes, else in RAM, where there is room. Without `int8` and `int4`, which
+    round them, the picture is the one that is drawn with none kept.
     """
     patched = model.clone()
-    patched.model_options["transformer_options"]["qwen_image21_cache"] = {"device": device, "dtype": dtype}
+    patched.model_options["transformer_options"][CACHE] = {"device": device, "dtype": dtype}
+    run = keeping_run(cast(Place, device), cast(Storage, dtype), context.files.free_bytes)
+    patched.remove_wrappers_with_key(OUTER_SAMPLE, CACHE)
+    patched.add_wrapper_with_key(OUTER_SAMPLE, CACHE, run)
     return patched
 
 

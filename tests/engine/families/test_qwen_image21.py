@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from engine.adapters.lora import lora_patches
 from engine.adapters.lora_names import DENOISER_PREFIX, target_name
 from engine.architectures.picture_language_model import PictureLanguageModel
+from engine.architectures.prefix_states import OPTION, PrefixStates, Rounded, packed
 from engine.architectures.spliced_stream import SplicedStreamModel
+from engine.checkpoints.random_weights import write_random_checkpoint
+from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import TensorIndex
-from engine.families.qwen_image21.nodes import qwen_image21_cache, text_encode_qwen_image21
+from engine.families.qwen_image21.nodes import text_encode_qwen_image21
+from engine.families.qwen_image21.prefix_cache import Placement
 from engine.families.qwen_image21.text_encoder import QWEN, SLOT, TEMPLATE, WIDTH, SplicedQwenTokenizer
 from engine.memory.weight_patches import calculate_weight
+from engine.runtime.request import RunRequest
+from engine.settings import EngineSettings
 from engine.text.language_tokens import qwen3
 from engine.text.qwen_tokens import PICTURE_TOKEN, START_TOKEN
 from tests.engine.families import qwen_image21_networks as small
@@ -197,14 +205,146 @@ def test_without_a_vae_the_pictures_stay_in_the_text() -> None:
     assert empty["samples"].shape == (1, 64, 64, 64)
 
 
-def test_the_choice_of_a_cache_is_passed_on() -> None:
-    class Model:
-        def __init__(self) -> None:
-            self.model_options: dict[str, Any] = {"transformer_options": {}}
+def anywhere(num_bytes: int, device: torch.device) -> torch.device | None:
+    return device
 
-        def clone(self) -> Model:
-            return Model()
 
-    patched = qwen_image21_cache.function(CONTEXT, model=Model(), device="cpu", dtype="int8")
-    options = patched.model_options["transformer_options"]
-    assert options["qwen_image21_cache"] == {"device": "cpu", "dtype": "int8"}
+def nowhere(num_bytes: int, device: torch.device) -> torch.device | None:
+    return None
+
+
+def steps(network: SplicedStreamModel, states: PrefixStates | None, **options: Any) -> list[torch.Tensor]:
+    """Three steps with text and a reference, each of another latent and time, then one with the text alone."""
+    options |= {} if states is None else {OPTION: states}
+    given = {"ref_latents": [small.REFERENCE], "image_slots": [small.SLOT], "transformer_options": options}
+    latents = [(small.LATENT * (1 - 0.1 * step), torch.tensor([0.9 - 0.2 * step])) for step in range(3)]
+    drawn = [network(latent, times, small.TEXT, **given) for latent, times in latents]
+    return [*drawn, network(small.LATENT, small.TIMES, small.TEXT, transformer_options=options)]
+
+
+def count_calls(network: SplicedStreamModel) -> list[int]:
+    """The number of tokens of each call of a block from now on."""
+    calls: list[int] = []
+    for block in network.transformer_blocks:
+        block.register_forward_pre_hook(lambda _, args: calls.append(args[0].shape[1]))
+    return calls
+
+
+def test_tokens_that_are_the_same_in_each_step_are_computed_once() -> None:
+    network = small.joined_network()
+    plain = steps(network, None)
+    anew = steps(network, PrefixStates(nowhere))
+    calls = count_calls(network)
+    kept = steps(network, PrefixStates(anywhere))
+    num_drawn, num_text = small.LATENT.shape[-2] * small.LATENT.shape[-1], small.TEXT.shape[1]
+    num_before = num_text + small.REFERENCE.shape[-2] * small.REFERENCE.shape[-1]
+    num_blocks = len(network.transformer_blocks)
+    first, text = [num_before, num_drawn] * num_blocks, [num_text, num_drawn] * num_blocks
+    assert calls == [*first, *[num_drawn] * 2 * num_blocks, *text]
+    for one, other, joint in zip(kept, anew, plain, strict=True):
+        assert torch.equal(one, other)
+        assert distance(one, joint) < CLOSE
+
+
+def test_states_kept_of_one_prompt_are_not_taken_for_another() -> None:
+    network = small.joined_network()
+    states = PrefixStates(anywhere)
+    steps(network, states)
+    given = {"ref_latents": [small.REFERENCE], "image_slots": [small.SLOT]}
+    for context, changed in (
+        (small.TEXT + 0.1, {}), (small.TEXT, {"ref_latents": [-small.REFERENCE]}), (small.TEXT, {"image_slots": [0]}),
+    ):  # fmt: skip
+        plain = network(small.LATENT, small.TIMES, context, **{**given, **changed})
+        kept = network(small.LATENT, small.TIMES, context, **{**given, **changed}, transformer_options={OPTION: states})
+        assert distance(kept, plain) < CLOSE
+    wider = torch.cat([small.LATENT] * 2, dim=-1)  # its middle is elsewhere
+    plain = network(wider, small.TIMES, small.TEXT, **given)
+    kept = network(wider, small.TIMES, small.TEXT, **given, transformer_options={OPTION: states})
+    assert distance(kept, plain) < CLOSE
+
+
+@pytest.mark.parametrize(("storage", "most"), [("int8", 0.01), ("int4", 0.2)])
+def test_rounded_states_draw_nearly_the_same(storage: Any, most: float) -> None:
+    network = small.joined_network()
+    plain = steps(network, None)
+    rounded = steps(network, PrefixStates(anywhere, storage))
+    assert all(0 < distance(one, other) < most for one, other in zip(rounded, plain, strict=True))
+    states = torch.randn(1, 2, 3, 128)
+    held = packed(states, storage, torch.device("cpu"))
+    assert distance(held.unpacked(torch.device("cpu")), states) < most
+    assert isinstance(held, Rounded) and held.rows.numel() == states.numel() // (2 if storage == "int4" else 1)
+
+
+def test_functions_of_custom_nodes_are_given_all_tokens() -> None:
+    network = small.joined_network()
+    seen: list[int] = []
+
+    def patch(args: dict[str, Any]) -> dict[str, Any]:
+        seen.append(args["img"].shape[1])
+        return args
+
+    steps(network, PrefixStates(anywhere), patches={"single_block": [patch]})
+    assert len(set(seen[:-2])) == 1 and seen[0] > small.LATENT.shape[-2] * small.LATENT.shape[-1] + small.TEXT.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("place", "device_bytes", "ram_bytes", "expected"),
+    [
+        ("auto", 401, 0, "meta"), ("auto", 400, 201, "cpu"), ("auto", 400, 200, None), ("gpu", 201, 0, "meta"),
+        ("gpu", 200, 1000, None), ("cpu", 1000, 201, "cpu"), ("cpu", 1000, 200, None),
+    ],
+)  # fmt: skip
+def test_states_are_kept_where_there_is_room(
+    place: Any, device_bytes: int, ram_bytes: int, expected: str | None
+) -> None:
+    found = Placement(place, lambda: device_bytes, lambda: ram_bytes)(100, torch.device("meta"))
+    assert found == (None if expected is None else torch.device(expected))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    base = tmp_path_factory.mktemp("base")
+    write_random_checkpoint(base / "models" / "checkpoints" / "m.safetensors", family=FAMILY)
+    (base / "input").mkdir()
+    Image.effect_noise((64, 64), 80).convert("RGB").save(base / "input" / "a.png")
+    with Engine(EngineSettings(base_directory=base, cpu=True)) as running:
+        yield running
+
+
+def drawn_latent(engine: Engine, name: str, cache: dict[str, str] | None) -> torch.Tensor:
+    """The latent of a prompt with a reference picture, both sides of the guidance among its evaluations."""
+    sampled = {"seed": 1, "steps": 3, "cfg": 2.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0}
+    prompt: dict[str, Any] = {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "m.safetensors"}},
+        "2": {"class_type": "LoadImage", "inputs": {"image": "a.png"}},
+        "3": {
+            "class_type": "TextEncodeQwenImage21",
+            "inputs": {
+                "clip": ["1", 1], "vae": ["1", 2], "prompt": "a", "negative_prompt": "b c", "resolution": 64,
+                "images.image_1": ["2", 0],
+            },
+        },
+        "5": {
+            "class_type": "KSampler",
+            "inputs": {
+                **sampled, "model": ["1" if cache is None else "4", 0], "positive": ["3", 0], "negative": ["3", 1],
+                "latent_image": ["3", 2],
+            },
+        },
+        "6": {"class_type": "SaveLatent", "inputs": {"samples": ["5", 0], "filename_prefix": name}},
+    }  # fmt: skip
+    if cache is not None:
+        prompt["4"] = {"class_type": "QwenImage21Cache", "inputs": {"model": ["1", 0], **cache}}
+    result = engine.submit(RunRequest(name, prompt, engine.check(prompt).outputs, {}), lambda event: None).result()
+    assert result.status == "success"
+    (file,) = (engine.settings.base_path / "output").glob(f"{name}_*.latent")
+    return load_file(file)["latent_tensor"]
+
+
+def test_the_node_draws_the_picture_that_is_drawn_without_it(engine: Engine) -> None:
+    plain = drawn_latent(engine, "plain", None)
+    places = [drawn_latent(engine, place, {"device": place, "dtype": "default"}) for place in ("auto", "gpu", "cpu")]
+    assert all(torch.equal(latent, places[0]) for latent in places)
+    assert distance(places[0], plain) < 1e-4  # sums may be in another order
+    assert torch.equal(drawn_latent(engine, "off", {"device": "off", "dtype": "default"}), plain)
+    assert 0 < distance(drawn_latent(engine, "rounded", {"device": "auto", "dtype": "int8"}), places[0]) < 0.05

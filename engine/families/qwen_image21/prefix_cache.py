@@ -1,0 +1,58 @@
+"""The keys and values of text and reference pictures, kept between the steps of one sampling run of Qwen-Image 2.1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from engine.architectures.prefix_states import OPTION, PrefixStates, Storage
+from engine.diffusion.wrappers import copy_options
+
+Place = Literal["auto", "gpu", "cpu", "off"]
+SPARE, LEAST = 4, 2  # times its bytes that have to be free for one that `auto` keeps on the device, and for any
+HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The place of prefixes: the device that computes, RAM, or, by `auto`, the first of the two that has room."""
+
+    place: Place
+    device_bytes: Callable[[], float]
+    ram_bytes: Callable[[], float]
+
+    def __call__(self, num_bytes: int, device: torch.device) -> torch.device | None:
+        """Return the device for so many bytes, None where there is no room."""
+        if self.place in ("auto", "gpu"):
+            times = SPARE if self.place == "auto" else LEAST
+            if self.device_bytes() > times * num_bytes:
+                return device
+        if self.place in ("auto", "cpu") and self.ram_bytes() > LEAST * num_bytes:
+            return HOST
+        return None
+
+
+def keeping_run(place: Place, storage: Storage, ram_bytes: Callable[[], float]) -> Callable[..., Any]:
+    """Return a wrapper of a sampling run that keeps prefixes while it lasts.
+
+    Conditions with hooks are left alone: those change the weights from step to step.
+    """
+
+    def run(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        guider = executor.class_obj
+        sides = guider.conds.values()
+        if place == "off" or any(condition.get("hooks") is not None for side in sides for condition in side):
+            return executor(*args, **kwargs)
+        options = guider.model_options
+        guider.model_options = copy_options(options)
+        placement = Placement(place, guider.model_patcher.free_bytes, ram_bytes)
+        guider.model_options["transformer_options"][OPTION] = PrefixStates(placement, storage)
+        try:
+            return executor(*args, **kwargs)
+        finally:
+            guider.model_options = options
+
+    return run
