@@ -87,6 +87,10 @@ def _under_own_names(tensors: Tensors) -> Tensors:
     return tensors
 
 
+def _as_named(tensors: Tensors, config: Any) -> Tensors:
+    return tensors
+
+
 def _as_configured(config: Any, metadata: Mapping[str, str]) -> Any:
     return config
 
@@ -296,7 +300,8 @@ class ModelFamily:
     types of those that differ in it, `variant_defaults` the default parameters of those that have others.
     `denoiser_lora_keys` maps the
     names used in LoRA files to the weights of the network, given their names and its configuration.
-    `renamed_lora` gives the tensors of LoRA files with other conventions the common names.
+    `renamed_lora` gives the tensors of LoRA files with other conventions the common names, for a network of a
+    configuration.
     `control_networks` are kinds of ControlNets beside those of `controls`, `model_patches` further networks that nodes
     of the family attach to its denoising network (`ModelPatchLoader`).
     `takes_hypernetworks` says that there are hypernetworks for its attention,
@@ -328,7 +333,7 @@ class ModelFamily:
     controls: ControlModels | None = None
     control_networks: tuple[ControlNetwork, ...] = ()
     model_patches: tuple[Network, ...] = ()
-    renamed_lora: Callable[[Tensors], Tensors] = _under_own_names
+    renamed_lora: Callable[[Tensors, Any], Tensors] = _as_named
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
     takes_one_encoder: bool = False

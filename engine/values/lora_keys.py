@@ -25,7 +25,7 @@ def denoiser_lora_keys(network: Network) -> Mapping[str, LoraTarget]:
 def renamed_lora(network: Network, lora: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a LoRA file's tensors under common names, where files for the network's family have names of their own."""
     family: ModelFamily | None = network.model_config.family
-    return lora if family is None else family.renamed_lora(lora)
+    return lora if family is None else family.renamed_lora(lora, network.diffusion_model.config)
 
 
 def lora_misfit(network: Network, patches: Mapping[LoraTarget, Any]) -> str | None:

@@ -84,7 +84,7 @@ def lora_keys(weight_names: Iterable[str], config: BlockConfig) -> dict[str, Lor
     }
 
 
-def renamed_lora(tensors: Tensors) -> Tensors:
+def renamed_lora(tensors: Tensors, config: object = None) -> Tensors:
     """Return a LoRA's tensors under the common names.
 
     Those of Black Forest Labs for Canny and Depth add to a first layer that is wider than the network's: it is filled

@@ -16,7 +16,7 @@ from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameteri
 from engine.families.parts.transformer import always, detect_by, transformer
 from engine.families.qwen_image21.autoencoder import AUTOENCODER, FULL, SMALL, OpacityLatentFormat
 from engine.families.qwen_image21.denoiser import QwenImage21Denoiser
-from engine.families.qwen_image21.lora_names import lora_keys
+from engine.families.qwen_image21.lora_names import lora_keys, renamed_lora
 from engine.families.qwen_image21.text_encoder import QWEN, SLOT, WIDTH
 from engine.settings import DtypePolicy
 
@@ -40,6 +40,7 @@ FAMILY = ModelFamily(
     vae=AUTOENCODER,
     latent_format=OpacityLatentFormat,
     denoiser_lora_keys=lora_keys,
+    renamed_lora=renamed_lora,
     variants={"": ()},
     comfyui=ComfyUiNames("QwenImage21", ("qwen_image",)),
     default=Defaults(

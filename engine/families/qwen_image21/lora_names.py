@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+import torch
+
+from engine.adapters.lora import LORA_FACTORS
 from engine.adapters.lora_names import LoraTarget, named_by_trainers, own_layer_keys, rows_of
 from engine.architectures.spliced_stream_layers import SplicedStreamConfig
+from engine.families.base import Tensors
 
 FEED_FORWARD = "transformer_blocks.{}.img_mlp"
 PARTS = ("gate_layer", "proj")  # in the order in which files of ComfyUI have joined them
 PREFIXES = ("diffusion_model.", "transformer.", "")
 FLAT_PREFIXES = ("lora_unet_", "lycoris_")
+JOINED = re.compile(r"(.*img_mlp[._])gate_up([._].+)")  # behind it, the part of an adapter
+# Parts of adapters that have a row for each row of the layer, or, of a Kronecker product, for as many of them each.
+WITH_ROWS = frozenset(
+    (
+        *(up for up, _ in LORA_FACTORS), ".diff", ".set_weight", ".dora_scale", ".hada_w1_a", ".hada_w2_a", ".lokr_w1",
+        ".lokr_w1_a",
+    )
+)  # fmt: skip
 
 
 def lora_keys(weight_names: Iterable[str], config: SplicedStreamConfig) -> dict[str, LoraTarget]:
@@ -27,3 +40,33 @@ def lora_keys(weight_names: Iterable[str], config: SplicedStreamConfig) -> dict[
             rows = rows_of(f"{layers}.gate_up.weight", place * config.inner_width, config.inner_width)
             parts[f"{layers}.{part}"] = rows
     return {**keys, **named_by_trainers(parts, PREFIXES, FLAT_PREFIXES)}
+
+
+def renamed_lora(tensors: Tensors, config: SplicedStreamConfig) -> Tensors:
+    """Return a LoRA's tensors for a network with these layers of gates.
+
+    One with single layers takes changes of joined ones in two: each has the half of the rows that is its own. Adapters
+    whose rows are not two halves stay as they are.
+    """
+    if config.joins_gates:
+        return tensors
+    found: dict[str, torch.Tensor] = {}
+    uneven: set[str] = set()
+    for name, tensor in tensors.items():
+        match = JOINED.fullmatch(name)
+        if match is not None and match[2] in WITH_ROWS and _has_rows(tensor) and tensor.shape[0] % 2:
+            uneven.add(match[1])
+    for name, tensor in tensors.items():
+        match = JOINED.fullmatch(name)
+        if match is None or match[1] in uneven:
+            found[name] = tensor
+            continue
+        is_split = match[2] in WITH_ROWS and _has_rows(tensor)
+        halves = tensor.chunk(2, dim=0) if is_split else (tensor, tensor)
+        found |= {f"{match[1]}{part}{match[2]}": half for part, half in zip(PARTS, halves, strict=True)}
+    return found
+
+
+def _has_rows(tensor: torch.Tensor) -> bool:
+    """Return False for scales that are of the inputs of a layer, not of its rows."""
+    return tensor.ndim > 0 and tensor.shape[0] > 1

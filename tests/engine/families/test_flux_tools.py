@@ -50,7 +50,7 @@ def test_a_lora_for_a_tool_widens_the_first_layer_and_sets_norms() -> None:
         "img_in.lora_A.weight": torch.zeros(2, 128), "img_in.lora_B.weight": torch.zeros(96, 2),
         "img_in.lora_B.bias": torch.zeros(96), "single_blocks.0.norm.key_norm.scale": torch.ones(128),
     }  # fmt: skip
-    renamed = FLUX.renamed_lora(lora)
+    renamed = FLUX.renamed_lora(lora, None)
     first = "diffusion_model.img_in"
     assert set(renamed) == {
         f"{first}.lora_A.weight", f"{first}.lora_B.weight", f"{first}.diff_b", f"{first}.reshape_weight",
@@ -66,13 +66,13 @@ def test_a_lora_of_attention_processors_is_named_by_the_layers() -> None:
         "single_blocks.37.processor.qkv_lora.up.weight": "single_blocks.37.linear1_qkv.lora_up.weight",
         "single_blocks.0.processor.proj_lora.down.weight": "single_blocks.0.linear2.lora_down.weight",
     }
-    renamed = FLUX.renamed_lora({name: torch.zeros(1) for name in names})
+    renamed = FLUX.renamed_lora({name: torch.zeros(1) for name in names}, None)
     assert set(renamed) == {f"diffusion_model.{name}" for name in names.values()}
 
 
 def test_other_loras_keep_their_names() -> None:
     lora = {"lora_unet_double_blocks_0_img_attn_qkv.lora_up.weight": torch.zeros(1)}
-    assert FLUX.renamed_lora(lora) is lora
+    assert FLUX.renamed_lora(lora, None) is lora
 
 
 def test_tokens_of_style_stand_before_the_text_without_places() -> None:

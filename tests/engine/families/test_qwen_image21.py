@@ -80,6 +80,67 @@ def test_a_lora_of_single_layers_changes_joined_ones_alike(prefix: str) -> None:
     assert distance(drawn[1], drawn[0]) < CLOSE
 
 
+def gated_lora(kind: str, key: str, rows: int, columns: int) -> dict[str, torch.Tensor]:
+    """An adapter of a layer, in one of the forms that files have."""
+    generator = torch.Generator().manual_seed(7)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator) * 0.1
+
+    alpha = {".alpha": torch.tensor(2.0)}
+    parts = {
+        "kohya": {".lora_up.weight": drawn(rows, 4), ".lora_down.weight": drawn(4, columns), **alpha},
+        "peft": {".lora_B.weight": drawn(rows, 4), ".lora_A.weight": drawn(4, columns)},
+        "default": {".lora_B.default.weight": drawn(rows, 4), ".lora_A.default.weight": drawn(4, columns)},
+        "dora": {
+            ".lora_B.weight": drawn(rows, 4), ".lora_A.weight": drawn(4, columns),
+            ".dora_scale": drawn(rows, 1).abs() + 1,
+        },
+        "loha": {
+            ".hada_w1_a": drawn(rows, 4), ".hada_w1_b": drawn(4, columns), ".hada_w2_a": drawn(rows, 4),
+            ".hada_w2_b": drawn(4, columns), **alpha,
+        },
+        "lokr": {".lokr_w1": drawn(4, 4), ".lokr_w2": drawn(rows // 4, columns // 4)},
+        "difference": {".diff": drawn(rows, columns)},
+    }[kind]  # fmt: skip
+    return {key + ending: tensor for ending, tensor in parts.items()}
+
+
+def drawn_under(network: SplicedStreamModel, lora: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The latent of a network under a LoRA."""
+    names = [DENOISER_PREFIX + name for name in network.state_dict()]
+    renamed = FAMILY.renamed_lora(lora, network.config)
+    for target, adapter in lora_patches(renamed, FAMILY.denoiser_lora_keys(names, network.config)).items():
+        weight = network.get_parameter(target_name(target).removeprefix(DENOISER_PREFIX))
+        rows = None if isinstance(target, str) else target[1]
+        patched = calculate_weight([(1.0, adapter, 1.0, rows, None)], weight.data.clone(), target_name(target))
+        weight.data.copy_(patched)
+    out: torch.Tensor = network(small.LATENT, small.TIMES, small.TEXT)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["kohya", "peft", "default", "dora", "loha", "lokr", "difference"])
+@pytest.mark.parametrize("prefix", ["diffusion_model.", "transformer.", "lora_unet_"])
+def test_a_lora_of_joined_layers_changes_single_ones_alike(prefix: str, kind: str) -> None:
+    """The latent is that of the network with joined layers under the same LoRA."""
+    config = small.SMALL.denoiser
+    layer = "transformer_blocks.1.img_mlp.gate_up"
+    key = prefix + (layer.replace(".", "_") if prefix.endswith("_") else layer)
+    lora = gated_lora(kind, key, 2 * config.inner_width, config.width)
+    plain = small.joined_network()(small.LATENT, small.TIMES, small.TEXT)
+    joined, single = drawn_under(small.joined_network(), lora), drawn_under(small.separate_network(), lora)
+    assert distance(joined, plain) > 0.001
+    assert distance(single, joined) < CLOSE
+
+
+def test_an_adapter_without_two_halves_of_rows_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    lora = {f"transformer_blocks.0.img_mlp.gate_up.lokr_{part}": torch.ones(3, 3) for part in ("w1", "w2")}
+    network = small.separate_network()
+    assert FAMILY.renamed_lora(lora, network.config) == lora
+    assert torch.equal(drawn_under(network, lora), small.separate_network()(small.LATENT, small.TIMES, small.TEXT))
+    assert "lora key not loaded: transformer_blocks.0.img_mlp.gate_up.lokr_w1" in caplog.text
+
+
 def test_a_reference_without_a_place_comes_behind_the_text() -> None:
     network = small.joined_network()
     given = {"ref_latents": [small.REFERENCE]}
