@@ -274,16 +274,18 @@ class ComfyUiNames:
     """Names under which ComfyUI has things of this family.
 
     `latent_format` is the class in `comfy.latent_formats`. `text_types` are the types of the nodes that load text
-    encoders under which those of the family are found. `merge_nodes` are nodes that merge two models of the family
-    block by block: class name -> the names of the blocks. `architectures` are names of the model specification
-    (github.com/Stability-AI/ModelSpec) by variant, that of "" for variants without their own; families without one
-    are saved without such metadata.
+    encoders under which those of the family are found, `untyped_slots` those of its encoders that are also taken under
+    the default type, which says nothing of the model, where no family of that type has such an encoder. `merge_nodes`
+    are nodes that merge two models of the family block by block: class name -> the names of the blocks. `architectures`
+    are names of the model specification (github.com/Stability-AI/ModelSpec) by variant, that of "" for variants without
+    their own; families without one are saved without such metadata.
     """
 
     latent_format: str
     text_types: tuple[str, ...] = ()
     merge_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     architectures: Mapping[str, str] = field(default_factory=dict)
+    untyped_slots: tuple[str, ...] = ()
 
     def architecture(self, variant: str) -> str | None:
         """Return the name that the model specification has for a variant, None for a family without one."""

@@ -30,6 +30,7 @@ from engine.families.unsupported import describe
 from engine.formats.weight_file import Names, shape_of
 
 HEAD_WIDTH = 64  # of networks that no family is known to have
+UNTYPED = "stable_diffusion"  # the type that ComfyUI's loader has until somebody sets another
 SHARED = "parts"  # the folder of what families have in common
 
 
@@ -167,7 +168,8 @@ def recognise_text_encoders(
 ) -> tuple[ModelFamily, list[tuple[TextEncoder, Names]]]:
     """Return the family whose text encoders these files hold, one each, and the encoders with their names.
 
-    `text_type` is that of ComfyUI's loader nodes. Raises `NotRecognised`.
+    `text_type` is that of ComfyUI's loader nodes. A single file under its default type is known by its tensors alone.
+    Raises `NotRecognised`.
     """
     for family in families():
         if text_type not in family.comfyui.text_types or not _takes(family, len(files)):
@@ -175,7 +177,21 @@ def recognise_text_encoders(
         found = [item for shapes in files if (item := _encoder_of(family, shapes)) is not None]
         if len({encoder.encoding.slot for encoder, _ in found}) == len(files):
             return family, found
+    untyped = _untyped_encoder(files[0]) if text_type == UNTYPED and len(files) == 1 else None
+    if untyped is not None:
+        return untyped
     raise NotRecognised("; ".join(describe(shapes) for shapes in files))
+
+
+def _untyped_encoder(shapes: Shapes) -> tuple[ModelFamily, list[tuple[TextEncoder, Names]]] | None:
+    """Return the family that has a file's text encoder where its type says nothing, and the encoder; else None."""
+    for family in families():
+        for encoder in family.text:
+            if encoder.encoding.slot in family.comfyui.untyped_slots:
+                names = names_of(encoder.network, shapes)
+                if names is not None and encoder.fits(shapes_under(names, shapes)):
+                    return family, [(encoder, names)]
+    return None
 
 
 def _takes(family: ModelFamily, num_encoders: int) -> bool:

@@ -51,7 +51,7 @@ FAMILY = ModelFamily(
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=plain_keys,
     variants={"": ()},
-    comfyui=ComfyUiNames("Flux", ("lumina2",)),
+    comfyui=ComfyUiNames("Flux", ("lumina2",), untyped_slots=("gemma2_2b",)),
     default=Defaults(
         width=1024, height=1024, steps=25, cfg=4.0, sampler_name="res_multistep", scheduler="simple", cost=10.0
     ),

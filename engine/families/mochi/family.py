@@ -45,7 +45,9 @@ FAMILY = ModelFamily(
     latent_format=MochiLatentFormat,
     denoiser_lora_keys=own_layer_keys,
     variants={"": ()},
-    comfyui=ComfyUiNames("Mochi", ("mochi",), {"ModelMergeMochiPreview": MERGED_BLOCKS}),
+    comfyui=ComfyUiNames(
+        "Mochi", ("mochi",), {"ModelMergeMochiPreview": MERGED_BLOCKS}, untyped_slots=("t5xxl",),
+    ),
     default=Defaults(
         width=848, height=480, steps=30, cfg=4.5, scheduler="simple", cost=300.0,
         video_latent="EmptyMochiLatentVideo", frames=37, frame_rate=24.0,

@@ -75,7 +75,7 @@ FAMILY = ModelFamily(
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
-    comfyui=ComfyUiNames("Flux", ("omnigen2",)),
+    comfyui=ComfyUiNames("Flux", ("omnigen2",), untyped_slots=("qwen25_3b",)),
     default=Defaults(width=1024, height=1024, steps=20, cfg=5.0, scheduler="simple", cost=12.0),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "ReferenceLatent", "EmptySD3LatentImage",

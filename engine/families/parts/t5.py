@@ -19,6 +19,7 @@ TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
 HOME = "text_encoders."  # where most families' checkpoints have their text encoders
 XXL_WIDTH = 4096
 BASE_LAYERS = 12
+FEWEST_WORDS, MOST_WORDS = 20_000, 100_000  # ByT5 has 1510, mT5 250112, T5 32128
 
 
 def lora_keys(weight_names: Iterable[str], key: str, numbers: tuple[int, ...]) -> dict[str, str]:
@@ -107,7 +108,14 @@ def _tokenizer_of_file(encoder: Any, parts: TokenizerParts) -> T5Tokenizer:
 
 def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...] = (1,), home: str = HOME) -> TextEncoder:
     """Describe T5-XXL, as Google published it."""
-    return t5_text_encoder(encoding, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers, home=home)
+    return t5_text_encoder(
+        encoding, fits=reads_words, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers, home=home
+    )
+
+
+def reads_words(shapes: Shapes) -> bool:
+    """Return True for a T5 of Google's English vocabulary, by its size: neither of bytes nor of many languages."""
+    return is_t5(shapes) and FEWEST_WORDS < shapes[EMBEDDING][0] < MOST_WORDS
 
 
 def fits_first_t5(shapes: Shapes, *, is_base: bool) -> bool:

@@ -66,7 +66,9 @@ FAMILY = ModelFamily(
     control_networks=control_networks(CausalVideoLatentFormat()),
     model_patches=(BLOCKWISE,),
     variants={"": ()},
-    comfyui=ComfyUiNames("Wan21", ("qwen_image",), {"ModelMergeQwenImage": MERGED_BLOCKS}),
+    comfyui=ComfyUiNames(
+        "Wan21", ("qwen_image",), {"ModelMergeQwenImage": MERGED_BLOCKS}, untyped_slots=("qwen25_7b",),
+    ),
     default=Defaults(
         width=1328, height=1328, steps=20, cfg=2.5, scheduler="simple", cost=100.0, edit="encoder", shift=3.1,
     ),

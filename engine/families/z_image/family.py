@@ -78,7 +78,7 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     model_patches=(CONTROL,),
     variants={"": ()},
-    comfyui=ComfyUiNames("Flux", ("lumina2",)),
+    comfyui=ComfyUiNames("Flux", ("lumina2",), untyped_slots=("qwen3_4b",)),
     default=Defaults(
         width=1024, height=1024, steps=9, cfg=1.0, sampler_name="res_multistep", scheduler="simple", cost=4.0
     ),

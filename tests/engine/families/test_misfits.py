@@ -18,7 +18,7 @@ from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.ksampler import fix_empty_latent_channels
 from engine.errors import BadModelFile
 from engine.families import registry
-from engine.families.base import ModelFamily
+from engine.families.base import ModelFamily, NotRecognised
 from engine.families.unsupported import describe
 from engine.formats.safetensors_file import write_safetensors
 from engine.nodes.library.model.lora import with_lora
@@ -191,6 +191,29 @@ def test_a_text_encoder_of_another_family_is_refused_by_its_type(family: ModelFa
         with pytest.raises(BadModelFile, match=r"encoder.safetensors: .*; expected") as refused:
             load_text_encoders([path], LoadTypes(), text_type)
         assert all(name in str(refused.value) for name in (repr(text_type), family.label, family.text[0].encoding.key))
+
+
+@pytest.mark.parametrize(("owner", "slot", "found"), [
+    ("sd15", "l", "sd15"), ("sd2", "h", "sd2"), ("cascade", "g", "sdxl_refiner"), ("flux", "t5xxl", "mochi"),
+    ("aura_flow", "pile_t5xl", "aura_flow"), ("lumina2", "gemma2_2b", "lumina2"), ("omnigen2", "qwen25_3b", "omnigen2"),
+    ("qwen_image", "qwen25_7b", "qwen_image"), ("z_image", "qwen3_4b", "z_image"), ("wan", "umt5xxl", None),
+    ("hunyuan_image", "byt5", None), ("hunyuan_dit", "mt5xl", None),
+])  # fmt: skip
+def test_the_default_type_says_nothing_of_a_text_encoder(owner: str, slot: str, found: str | None) -> None:
+    """ComfyUI's loader has it until somebody sets another: the file decides. An explicit type of another is refused."""
+    family = registry.family_named(owner)
+    encoder = next(item for item in family.text if item.encoding.slot == slot)
+    with torch.device("meta"):
+        network = encoder.network.build(family.scales["full"].text[slot])
+    shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+    if found is None:
+        with pytest.raises(NotRecognised):
+            registry.recognise_text_encoders([shapes], "stable_diffusion")
+        return
+    recognised, ((read, _),) = registry.recognise_text_encoders([shapes], "stable_diffusion")
+    assert recognised.name == found and read.encoding.slot == slot
+    with pytest.raises(NotRecognised):
+        registry.recognise_text_encoders([shapes], "krea2")
 
 
 @pytest.mark.parametrize(
