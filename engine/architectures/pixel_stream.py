@@ -24,6 +24,7 @@ from engine.architectures.norms import ScaleRmsNorm
 from engine.architectures.patches import pad_to_patches
 
 PATCH_PX = 16
+COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
 TILE_PATCHES = 32  # of one picture whose pixels are drawn at once
 OPTIONS = "chroma_radiance_options"  # in `transformer_options`
 TILE_OPTION = "nerf_tile_size"
@@ -61,7 +62,7 @@ def cosines_of_places(side: int, num_frequencies: int, like: torch.Tensor) -> to
 
 
 class PixelEmbedder(nn.Module):
-    """`forward(pixels [N, P, C])` -> `[N, P, E]`. It computes in the type of its own weights."""
+    """`forward(pixels [N, P, C])` -> `[N, P, E]`. It computes in the type of its weights, for packed ones in float32."""
 
     def __init__(self, config: PixelStreamConfig) -> None:
         super().__init__()
@@ -69,7 +70,8 @@ class PixelEmbedder(nn.Module):
         self.embedder = nn.Sequential(Linear(config.in_channels + config.num_frequencies**2, config.pixel_width))
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        own = pixels.to(next(self.embedder.parameters()).dtype)
+        kept = next(self.embedder.parameters()).dtype
+        own = pixels.to(kept if kept in COMPUTED else torch.float32)
         places = cosines_of_places(math.isqrt(own.shape[1]), self.num_frequencies, own)
         embedded: torch.Tensor = self.embedder(torch.cat([own, places.expand(own.shape[0], -1, -1)], dim=-1))
         return embedded.to(pixels.dtype)

@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine
+from engine.families import registry
+from engine.families.base import ModelFamily
 from engine.memory import machine_memory
 from engine.settings import EngineSettings, MemorySettings
+from tests.engine.families.test_every_family import picture_of_checkpoint
+from tests.engine.simulated_card import latent_of, run
 from tests.parity.compare import CASES, INPUTS, find_cases
 from tests.parity.in_process import assert_like_the_reference
+from tests.parity.quantised_models import scaled_float8
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,3 +52,31 @@ def test_draws_the_same_on_a_card_that_has_no_room_for_the_network(
     with Engine(EngineSettings(base_directory=tmp_path, cpu=False, memory=card)) as engine:
         assert_like_the_reference(engine, CASES / "quantised" / f"{name}.json")
         assert engine.memory_report().num_streamed > 0
+
+
+QUICK = ("chroma_radiance", "qwen_image21", "z_image")  # each computes some layers in a type of its own
+NETWORK_PREFIXES = ("model.diffusion_model.", "model.model.", "model.")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family.name in QUICK else pytest.mark.slow, id=family.name)
+        for family in registry.families()
+    ],
+)
+def test_a_network_of_scaled_float8_draws_nearly_the_same(tmp_path: Path, family: ModelFamily) -> None:
+    path = tmp_path / "models" / "checkpoints" / f"{family.name}.safetensors"
+    write_random_checkpoint(path, family=family)
+    tensors = load_file(path)
+    scope = next(prefix for prefix in NETWORK_PREFIXES if any(name.startswith(prefix) for name in tensors))
+    rounded = scaled_float8(tensors, (scope,))
+    assert sum(name.endswith("scale_weight") for name in rounded) > 10
+    latents = []
+    for written in (tensors, rounded):
+        save_file({name: tensor.contiguous() for name, tensor in written.items()}, path)
+        with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
+            outputs, _ = run(engine, picture_of_checkpoint(family))
+            latents.append(latent_of(engine, outputs))
+    difference = float((latents[1] - latents[0]).norm() / latents[0].norm())
+    assert 0 < difference < 0.2
