@@ -62,7 +62,7 @@ def cosines_of_places(side: int, num_frequencies: int, like: torch.Tensor) -> to
 
 
 class PixelEmbedder(nn.Module):
-    """`forward(pixels [N, P, C])` -> `[N, P, E]`. It computes in the type of its weights, for packed ones in float32."""
+    """`forward(pixels [N, P, C])` -> `[N, P, E]`. It computes in the type of its weights, float32 for packed ones."""
 
     def __init__(self, config: PixelStreamConfig) -> None:
         super().__init__()
