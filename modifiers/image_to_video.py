@@ -26,6 +26,9 @@ class Image2Video(VideoFields):
     workflow_file: ClassVar[str] = "image_to_video.json"
     example: ClassVar[Mapping[str, Any]] = {"prompt": "waves roll in", "input_image": EXAMPLE_PICTURE, "frames": 49}
     latent_inputs: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "CosmosImageToVideoLatent": {"vae": VAE, "start_image": START},
+        "CosmosPredict2ImageToVideoLatent": {"vae": VAE, "start_image": START},
+        "HunyuanImageToVideo": {"vae": VAE, "start_image": START, "guidance_type": "v1 (concat)"},
         "WanImageToVideo": {"vae": VAE, "start_image": START},
         "Wan22ImageToVideoLatent": {"vae": VAE, "start_image": START},
         "LTXVImgToVideo": {"vae": VAE, "image": START, "strength": 1.0},
@@ -37,7 +40,15 @@ class Image2Video(VideoFields):
         Field(description="An http(s) URL, a data: URI, base64, or a file of the input folder."),
     ]
     video_start: Annotated[
-        Literal["LTXVImgToVideo", "Wan22ImageToVideoLatent", "WanImageToVideo"] | None,
+        Literal[
+            "CosmosImageToVideoLatent",
+            "CosmosPredict2ImageToVideoLatent",
+            "HunyuanImageToVideo",
+            "LTXVImgToVideo",
+            "Wan22ImageToVideoLatent",
+            "WanImageToVideo",
+        ]
+        | None,
         OfFamily("video_start"),
         Field(description="The node that lets a video of the family begin with a picture."),
     ] = LEFT_OUT

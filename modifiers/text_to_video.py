@@ -23,7 +23,14 @@ class Text2Video(VideoFields):
     }
 
     video_latent: Annotated[
-        Literal["EmptyHunyuanLatentVideo", "EmptyLTXVLatentVideo", "Wan22ImageToVideoLatent"] | None,
+        Literal[
+            "EmptyCosmosLatentVideo",
+            "EmptyHunyuanLatentVideo",
+            "EmptyLTXVLatentVideo",
+            "EmptyMochiLatentVideo",
+            "Wan22ImageToVideoLatent",
+        ]
+        | None,
         OfFamily("video_latent"),
         Field(description="The node that makes the empty latent of the family."),
     ] = LEFT_OUT

@@ -25,6 +25,7 @@ LATENT, POSITIVE, NEGATIVE, SAVED, PICTURE, RATED, VIDEO = "5", "6", "7", "9", "
 VAE_OUTPUT = 2  # of the loader of a checkpoint
 READS_FRAME_RATE = ("EmptyLTXVLatentVideo", "LTXVImgToVideo")  # latents of networks that are given the frame rate
 GIVES_CONDITIONING = ("LTXVImgToVideo", "WanImageToVideo")  # nodes that return both prompts, then the latent
+GIVES_POSITIVE = ("HunyuanImageToVideo",)  # nodes that return the prompt, then the latent
 
 Frames = Annotated[int, Field(ge=1, le=16_384), BeforeValidator(no_boolean)]
 FrameRate = Annotated[float, Field(ge=1, le=120, allow_inf_nan=False), BeforeValidator(no_boolean)]
@@ -85,6 +86,9 @@ class VideoFields(NetworkFields):
         if kind in GIVES_CONDITIONING:
             prompt[LATENT]["inputs"] |= {"positive": prompts[0], "negative": prompts[1]}
             prompts, latent = [[LATENT, 0], [LATENT, 1]], [LATENT, 2]
+        if kind in GIVES_POSITIVE:
+            prompt[LATENT]["inputs"]["positive"] = prompts[0]
+            prompts, latent = [[LATENT, 0], prompts[1]], [LATENT, 1]
         if kind in READS_FRAME_RATE:
             rate = prompt[VIDEO]["inputs"]["fps"]
             inputs = {"positive": prompts[0], "negative": prompts[1], "frame_rate": rate}

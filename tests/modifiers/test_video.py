@@ -51,6 +51,25 @@ def test_a_video_begins_with_a_picture_as_its_family_does(registry: ModifierRegi
     assert second["5"]["inputs"]["vae"] == ["4", 2] and sampled_from(second) == (["6", 0], ["7", 0], ["5", 0])
 
 
+@pytest.mark.parametrize("kind", ["EmptyMochiLatentVideo", "EmptyCosmosLatentVideo"])
+def test_other_families_have_empty_latents_of_their_own(registry: ModifierRegistry, kind: str) -> None:
+    prompt = registry.build("Text2Video", {"prompt": "a boat"}, {}, {"video_latent": kind, "frames": 37})
+    assert prompt["5"]["class_type"] == kind and prompt["5"]["inputs"]["length"] == 37
+
+
+@pytest.mark.parametrize("kind", ["CosmosImageToVideoLatent", "CosmosPredict2ImageToVideoLatent"])
+def test_latents_that_begin_with_a_picture_leave_the_prompts_as_they_are(registry: ModifierRegistry, kind: str) -> None:
+    prompt = registry.build("Image2Video", PICTURE, {}, {"video_start": kind})
+    assert prompt["5"]["inputs"]["start_image"] == ["10", 0] and prompt["5"]["inputs"]["vae"] == ["4", 2]
+    assert sampled_from(prompt) == (["6", 0], ["7", 0], ["5", 0])
+
+
+def test_a_picture_beside_the_prompt_leaves_the_negative_one_as_it_is(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Image2Video", PICTURE, {}, {"video_start": "HunyuanImageToVideo"})
+    assert prompt["5"]["inputs"]["positive"] == ["6", 0]
+    assert sampled_from(prompt) == (["5", 0], ["7", 0], ["5", 1])
+
+
 def test_the_files_of_a_model_take_the_place_of_a_checkpoint_at_the_latent_too(registry: ModifierRegistry) -> None:
     files = {"unet_name": "u.safetensors", "clip_names": "t.safetensors", "vae_name": "v.safetensors"}
     prompt = registry.build("Text2Video", {"prompt": "a boat", **files}, {}, {**WAN22, "text_type": "wan"})

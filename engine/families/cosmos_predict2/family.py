@@ -78,7 +78,12 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=own_layer_keys,
     variants={"": (), "video": (GIVEN,)},
     variant_types={"video": CosmosPredict2VideoDenoiser},
-    variant_defaults={"video": replace(DEFAULT, width=848, height=480, cost=200.0)},
+    variant_defaults={
+        "video": replace(
+            DEFAULT, width=848, height=480, cost=200.0, video_start="CosmosPredict2ImageToVideoLatent", frames=93,
+            frame_rate=16.0,
+        )
+    },
     comfyui=ComfyUiNames(
         "Wan21",
         TEXT_TYPES,

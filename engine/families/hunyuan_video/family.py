@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from engine.architectures.language_model import LLAMA3, LanguageModelConfig
@@ -34,6 +35,10 @@ PATCH = (1, 2, 2)
 VARIANTS = {CHANNELS: "", 2 * CHANNELS: "skyreels", 2 * CHANNELS + 1: "image"}  # by the channels of the first layer
 TRAINERS = ("transformer.", "diffusion_model.", "lora_unet_")
 FLOW = Parameterisation(flow_of, {"shift": 7.0})
+DEFAULT = Defaults(
+    width=848, height=480, steps=20, cfg=1.0, scheduler="simple", cost=150.0, video_latent="EmptyHunyuanLatentVideo",
+    frames=73, frame_rate=24.0,
+)  # fmt: skip
 
 
 def detect(index: TensorIndex) -> Match | None:
@@ -60,10 +65,8 @@ FAMILY = ModelFamily(
     variants={"": (), "image": (PICTURE, KEPT), "skyreels": (PICTURE,)},
     variant_types={"image": PictureVideoDenoiser, "skyreels": SkyreelsVideoDenoiser},
     comfyui=ComfyUiNames("HunyuanVideo", ("hunyuan_video",)),
-    default=Defaults(
-        width=848, height=480, steps=20, cfg=1.0, scheduler="simple", cost=150.0,
-        video_latent="EmptyHunyuanLatentVideo", frames=73, frame_rate=24.0,
-    ),
+    default=DEFAULT,
+    variant_defaults={"image": replace(DEFAULT, video_latent=None, video_start="HunyuanImageToVideo")},
     nodes=(
         "UNETLoader", "DualCLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyHunyuanLatentVideo", "FluxGuidance",
         "KSampler", "VAEDecodeTiled",
