@@ -15,6 +15,7 @@ from engine.tuning.quality import Quality
 Undo = Callable[[], None]
 
 NETWORK_WRAPPERS = ("apply_model", "diffusion_model", "calc_cond_batch")
+PROMPTS_OF_ROWS = "prompts_of_rows"  # transformer option of a batch of several runs: a `PromptRows` of each, in order
 NETWORK_OPTIONS = ("patches", "patches_replace", "optimized_attention_override")
 
 
@@ -27,6 +28,15 @@ class MachineFacts:
     capability: tuple[int, int] | None = None  # of a CUDA device
     num_cores: int = 1  # physical ones that this process may use
     is_full_size: bool = True  # the measured network is one that users have, no small one
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Rows that one run has in a batch, and the `uuids` and sides of their conditions, which follow each other."""
+
+    num_rows: int
+    uuids: Sequence[object]
+    sides: Sequence[object]
 
 
 @dataclass(slots=True)

@@ -16,14 +16,15 @@ from typing import TypeVar
 import torch
 
 from engine.cancel import CancelToken
-from engine.diffusion.options import Network
+from engine.diffusion.options import Network, OptionDict
 from engine.errors import OutOfMemory
 from engine.runtime.turns import Turns
 from engine.tuning.batching.chunks import in_chunks
 from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.kinds import joined_arguments, padded
+from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
 from engine.tuning.batching.measure import measure_widths, varying_layers
 from engine.tuning.batching.widths import WidthFigure, Widths, chosen
+from engine.tuning.strategy import PROMPTS_OF_ROWS, PromptRows
 
 MAX_KINDS = 64  # whose widths are remembered
 MOST_ROWS = 32
@@ -218,7 +219,7 @@ class StepBatcher:
             out = first.model.apply_model(
                 padded([item.x for item in batch], missing),
                 padded([item.sigmas for item in batch], missing),
-                **joined_arguments([item.arguments for item in batch], missing),
+                **_with_prompts(joined_arguments([item.arguments for item in batch], missing), batch),
             )
         parts = out[:num_rows].split([item.num_rows for item in batch])
         for item, part in zip(batch, parts, strict=True):
@@ -240,6 +241,13 @@ class StepBatcher:
         log.warning("a batch of %d evaluations failed (%s): each is made by itself", len(batch), error)
         for evaluation in batch:
             evaluation.error = self._try_to_make([evaluation])
+
+
+def _with_prompts(arguments: OptionDict, batch: Sequence[Evaluation]) -> OptionDict:
+    """Return the arguments of a batch with the conditions that its rows belong to."""
+    given = [(item.num_rows, item.arguments[OPTIONS_KEY]) for item in batch]
+    prompts = tuple(PromptRows(num, inner.get("uuids", ()), inner.get("cond_or_uncond", ())) for num, inner in given)
+    return {**arguments, OPTIONS_KEY: {**arguments[OPTIONS_KEY], PROMPTS_OF_ROWS: prompts}}
 
 
 def _prepared(model: Network, layers: Sequence[str], num_rows: int) -> AbstractContextManager[None]:

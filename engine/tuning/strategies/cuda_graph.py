@@ -19,6 +19,7 @@ from engine.architectures.attention import KERNEL_OPTION
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     NETWORK_OPTIONS,
+    PROMPTS_OF_ROWS,
     MachineFacts,
     SamplingUse,
     Strategy,
@@ -37,6 +38,7 @@ NUM_WARM_UPS = 2  # libraries choose kernels and allocate workspaces in the firs
 HARMLESS_OPTIONS = frozenset({
     "uuids", "cond_or_uncond", "sigmas", "sample_sigmas", "wrappers", "callbacks", "easycache", "original_shape",
     "transformer_index", "block", "block_index", "activations_shape", "total_blocks", "block_type", KERNEL_OPTION,
+    PROMPTS_OF_ROWS,
     *NETWORK_OPTIONS,
 })  # fmt: skip
 

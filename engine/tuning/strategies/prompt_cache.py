@@ -1,12 +1,14 @@
 """Keys and values of cross-attention computed once per prompt instead of in every step.
 
 The tokens of a prompt do not change while it is sampled, so the projections of them by the transformer blocks of a UNet
-do not either. The same product is computed once, so the bits are those of the plain path.
+do not either. The same product is computed once, so the bits are those of the plain path. In a batch of several runs
+each run's are computed from its own rows and joined in each step, so that they do not depend on its company.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
@@ -15,6 +17,8 @@ from engine.architectures.call_options import CallOptions
 from engine.architectures.latent_unet_layers import BasicTransformerBlock, CrossAttention
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
+    PROMPTS_OF_ROWS,
+    PromptRows,
     SamplingUse,
     Strategy,
     Undo,
@@ -25,6 +29,7 @@ from engine.tuning.strategy import (
 )
 
 MAX_PROMPTS = 4  # of one network at a time: combinations of conditions that are evaluated together
+EVALUATIONS_A_RUN = 2  # of a run in a batch, each of other conditions
 
 Projected = tuple[torch.Tensor, torch.Tensor]
 
@@ -58,8 +63,19 @@ def _attentions(use: SamplingUse) -> list[CrossAttention]:
 
 
 def _cached(attention: CrossAttention) -> Callable[..., torch.Tensor]:
-    known: dict[Hashable, Projected] = {}
     plain = CrossAttention.forward
+    known: OrderedDict[Hashable, Projected] = OrderedDict()  # the least recently used first
+
+    def projected(key: Hashable | None, tokens: torch.Tensor, most: int) -> Projected:
+        if key is None:
+            return attention.to_k(tokens), attention.to_v(tokens)
+        found = known.get(key)
+        if found is None:
+            while len(known) >= most:
+                known.popitem(last=False)
+            found = known[key] = (attention.to_k(tokens), attention.to_v(tokens))
+        known.move_to_end(key)
+        return found
 
     def forward(
         x: torch.Tensor,
@@ -68,21 +84,39 @@ def _cached(attention: CrossAttention) -> Callable[..., torch.Tensor]:
         mask: torch.Tensor | None = None,
         transformer_options: CallOptions | None = None,
     ) -> torch.Tensor:
-        key = None if context is None or value is not None else prompt_key(transformer_options or {}, context)
-        if key is None:
+        options = transformer_options or {}
+        if context is None or value is not None:
             return plain(attention, x, context, value, mask, transformer_options)
-        q = attention.to_q(x)
-        found = known.get(key)
-        if found is None:
-            if len(known) >= MAX_PROMPTS:
-                del known[next(iter(known))]
-            found = known[key] = (attention.to_k(context), attention.to_v(context))
-        k, v = found
-        mixed = optimized_attention(q, k, v, attention.heads, mask, transformer_options=transformer_options)
+        parts: Sequence[PromptRows] = options.get(PROMPTS_OF_ROWS) or ()
+        if parts:
+            k, v = _joined(projected, parts, context)
+        else:
+            key = prompt_key(options, context)
+            if key is None:
+                return plain(attention, x, context, value, mask, transformer_options)
+            k, v = projected(key, context, MAX_PROMPTS)
+        mixed = optimized_attention(attention.to_q(x), k, v, attention.heads, mask, transformer_options=options)
         out: torch.Tensor = attention.to_out(mixed)
         return out
 
     return forward
+
+
+def _joined(
+    projected: Callable[[Hashable | None, torch.Tensor, int], Projected],
+    parts: Sequence[PromptRows],
+    context: torch.Tensor,
+) -> Projected:
+    """Return keys and values of a batch's rows [B, T, D], each run's of its own rows; the last row is the padding's."""
+    sizes = [part.num_rows for part in parts]
+    missing = context.shape[0] - sum(sizes)
+    most = max(MAX_PROMPTS, EVALUATIONS_A_RUN * len(parts))
+    found = [
+        projected(prompt_key({"uuids": part.uuids, "cond_or_uncond": part.sides}, tokens), tokens, most)
+        for part, tokens in zip(parts, torch.split(context, [*sizes, missing]), strict=False)
+    ]
+    k, v = ([*items, *[items[-1][-1:]] * missing] for items in zip(*found, strict=True))
+    return torch.cat(k), torch.cat(v)
 
 
 def prompt_key(options: CallOptions, context: torch.Tensor) -> Hashable | None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.latent_unet_layers import ResBlock, ResSpec
+from engine.architectures.latent_unet_layers import CrossAttention, ResBlock, ResSpec
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.denoiser import Denoiser
@@ -24,8 +24,8 @@ from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.low_precision import fp8_forward, takes_fp8, to_fp8
-from engine.tuning.strategies.prompt_cache import PromptCache, prompt_key
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, custom_code
+from engine.tuning.strategies.prompt_cache import PromptCache, _cached, prompt_key
+from engine.tuning.strategy import PROMPTS_OF_ROWS, MachineFacts, PromptRows, SamplingUse, Strategy, custom_code
 from names.tuning import STRATEGIES
 from tests.engine.tuning.replaying import Replaying
 
@@ -126,6 +126,35 @@ def test_keys_and_values_are_of_the_prompt_at_hand(use: SamplingUse) -> None:
     found = [call(use, 0, uuids) for uuids in others]
     undo()
     assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+
+
+def test_a_batch_of_several_runs_computes_keys_and_values_once_per_prompt(use: SamplingUse) -> None:
+    """Each run's are of its own rows: whichever company and padding it has, its rows have the same ones."""
+    attention = next(module for module in use.network.modules() if type(module) is CrossAttention)
+    dim = attention.to_q.weight.shape[1]
+    context = torch.randn(5, 7, attention.to_k.weight.shape[1])  # [B, T, D]
+    x = torch.randn(5, 16, dim)
+    rows_seen: list[int] = []
+    hook = attention.to_k.register_forward_hook(lambda layer, given, out: rows_seen.append(given[0].shape[0]))
+    first, second = PromptRows(2, ("a", "b"), (0, 1)), PromptRows(1, ("c",), (0,))
+    last = PromptRows(2, (None, "d"), (0, 1))  # of a condition without a name
+    forward = _cached(attention)
+
+    def options(*parts: PromptRows) -> dict[str, Any]:
+        return {PROMPTS_OF_ROWS: parts}
+
+    with torch.inference_mode():
+        plain = attention(x, context)
+        rows_seen.clear()
+        together = forward(x, context, transformer_options=options(first, second, last))
+        assert rows_seen == [2, 1, 2]
+        padded = context[[2, 0, 1, 1]]
+        joined = forward(x[[2, 0, 1, 1]], padded, transformer_options=options(second, first))
+        again = forward(x, context, transformer_options=options(first, second, last))
+    hook.remove()
+    assert rows_seen == [2, 1, 2, 2], "only the rows without a name are computed again"
+    assert relative_error(together, plain) < 1e-6 and torch.equal(together, again)
+    assert relative_error(joined, plain[[2, 0, 1, 1]]) < 1e-6
 
 
 def test_conditions_without_a_name_are_not_remembered() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from engine import Engine, EngineSettings, RunRequest, RunResult
+from engine.architectures.latent_unet_layers import BasicTransformerBlock
 from engine.errors import OutOfMemory
 from engine.events import Event, NodeFinished, NodeProgress, RunFailed, TuningUsed
 from engine.runtime.turns import Turns
@@ -146,6 +147,32 @@ def test_runs_with_a_lora_of_other_strengths_draw_what_they_draw_alone(engine: E
     together = latents(engine, begun_together(engine, prompts))
     assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
     assert not torch.equal(alone[0], alone[1])
+
+
+def test_prompts_are_projected_once_in_any_company(base: Path) -> None:
+    choice = {"names": ["prompt_cache"], "it_per_s": 1.0, "error": 0.0}
+    outcome = {"machine": {}, "network": "UnetModel", "workload": {}, "plain_it_per_s": 1.0, "figures": [],
+               "choices": {"same": choice}, "seconds": 0.0, "version": 1}  # fmt: skip
+    prompts = [plain(71, steps=3), plain(72, steps=4), plain(73, steps=3)]
+    with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
+        assert engine.batcher is not None
+        engine.batcher.choose = widest_set
+        engine.adopt_tuning(outcome)
+        first = latents(engine, [submit(engine, prompts[0])])[0]
+        layer = engine.models.checkpoint("a.safetensors")[0].model.diffusion_model
+        attention = next(item.attn2 for item in layer.modules() if type(item) is BasicTransformerBlock)
+        rows: list[int] = []
+        hook = attention.to_k.register_forward_hook(lambda layer, given, out: rows.append(given[0].shape[0]))
+        alone = [first, *(latents(engine, [submit(engine, prompt)])[0] for prompt in prompts[1:])]
+        engine._threads.submit(engine._clear_caches).result()
+        events: list[Event] = []
+        rows.clear()
+        together = latents(engine, [submit(engine, item, events=events, quality="same") for item in prompts])
+        hook.remove()
+        used = [event for event in events if isinstance(event, TuningUsed)]
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+    assert all("prompt_cache" in event.strategies for event in used) and len(used) == len(prompts)
+    assert rows == [2] * len(prompts), "each prompt's once, with its own two rows"
 
 
 def test_one_at_a_time_draws_the_same_within_the_tolerance(engine: Engine, base: Path) -> None:
@@ -295,8 +322,10 @@ def test_a_failed_batch_holds_no_memory_while_each_is_made_by_itself() -> None:
     batcher = StepBatcher(Turns(lambda: lambda: None), 2, lambda: None)
     batcher._widths["kind"] = Widths((1, 2))
     network = Network()
+    arguments: dict[str, Any] = {"transformer_options": {}}
     evaluations = [
-        Evaluation("kind", network, network, torch.full((1, 1), float(number)), torch.ones(1), {}) for number in (1, 2)
+        Evaluation("kind", network, network, torch.full((1, 1), float(number)), torch.ones(1), arguments)
+        for number in (1, 2)
     ]
     batcher.evaluate(evaluations)
     assert [float(item.result) for item in evaluations if item.result is not None] == [1.0, 2.0]
