@@ -11,6 +11,7 @@ DEFAULT_QUALITY: Final[QualityName] = "same"
 STRATEGIES: Final = (
     "zero_blocks",
     "cuda_graph",
+    "step_graph",
     "prompt_cache",
     "threads",
     "channels_last",

@@ -22,6 +22,7 @@ from engine.diffusion.conditions import (
 from engine.diffusion.latent_format import LatentFormat
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.model_type import model_type_of
+from engine.diffusion.options import KNOWN_TIMESTEP, Options
 from engine.diffusion.stored_dtype import stored_dtype
 from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
 
@@ -53,6 +54,7 @@ class Denoiser(torch.nn.Module):
     """
 
     comfy_name: ClassVar[str] = "BaseModel"  # in `comfy.model_base`, where packs find the class
+    step_runner: Any = None  # a `whole_steps.StepRunner` while a strategy of tuning sets it
 
     def __init__(
         self,
@@ -117,12 +119,20 @@ class Denoiser(torch.nn.Module):
         scaled = scaled.to(dtype)
         context = None if c_crossattn is None else c_crossattn.to(device=scaled.device, dtype=dtype)
         extra = {name: _cast(value, scaled.device, dtype) for name, value in kwargs.items()}
-        timesteps = self.process_timestep(self.model_sampling.timestep(t).float(), x=x, **extra)
+        timesteps = self.process_timestep(self._timestep(t, options).float(), x=x, **extra)
         network = wrapped(DIFFUSION_MODEL, options, self.diffusion_model, self.diffusion_model)
         # By position: so wrappers of custom nodes find them.
         output = network(scaled, timesteps, context, extra.pop("y", None), control, options, **extra)
         denoised: torch.Tensor = self.model_sampling.calculate_denoised(t, output.float(), x)
         return denoised
+
+    def _timestep(self, t: torch.Tensor, options: Options) -> torch.Tensor:
+        """Return the timesteps `[B]` of sigmas; those looked up before, where there are some, are of one condition."""
+        known: torch.Tensor | None = options.get(KNOWN_TIMESTEP)
+        if known is not None:
+            return known.repeat(t.shape[0] // known.shape[0])
+        found: torch.Tensor = self.model_sampling.timestep(t)
+        return found
 
     def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return timestep

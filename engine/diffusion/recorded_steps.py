@@ -91,6 +91,11 @@ def _entered(recording: RunRecording, start: SamplingStart) -> Iterator[None]:
             _RECORD.reset(token)
 
 
+def is_recording() -> bool:
+    """Return True where evaluations are recorded."""
+    return _RECORD.get() is not None
+
+
 def recorded(sides: Sequence[object], x: torch.Tensor, compute: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
     """Return the answers of an evaluation, from the current record or by `compute`."""
     record = _RECORD.get()

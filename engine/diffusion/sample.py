@@ -22,6 +22,7 @@ from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
 from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.shared_steps import shared_sampling
 from engine.diffusion.tuned import tuned_network, tuned_options
+from engine.diffusion.whole_steps import StepRunner, obstacle, sample_in_steps
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
 
 ProgressCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
@@ -97,6 +98,7 @@ class InpaintDenoiser:
 
 
 SIGMAS_ON_HOST = "sigmas_on_host"  # model option: built-in samplers get noise levels in the host's memory
+GUIDED_BY = ("__call__", "outer_predict_noise", "predict_noise")  # methods that a guider of another kind overrides
 BUILT_IN = frozenset(SAMPLER_FUNCTIONS.values())
 
 
@@ -146,11 +148,37 @@ class Sampler:
         levels = sigmas
         if extra_args.get("model_options", {}).get(SIGMAS_ON_HOST) and self.sampler_function in BUILT_IN:
             levels = sigmas.cpu()
-        samples = self.sampler_function(
-            model, x, levels, extra_args=extra_args, callback=on_step, disable=disable_pbar, **self.extra_options
-        )
+        runner = self._step_runner(model_wrap, model, x, extra_args)
+        if runner is not None:
+            options, seed = extra_args["model_options"], extra_args.get("seed")
+            samples = sample_in_steps(
+                runner, model_wrap, self.sampler_function, x, sigmas, levels, options, seed, on_step
+            )  # fmt: skip
+        else:
+            samples = self.sampler_function(
+                model, x, levels, extra_args=extra_args, callback=on_step, disable=disable_pbar, **self.extra_options
+            )
         final: torch.Tensor = model_sampling.inverse_noise_scaling(sigmas[-1], samples)
         return final
+
+    def _step_runner(
+        self, guider: Any, model: InpaintDenoiser, x: torch.Tensor, extra_args: dict[str, Any]
+    ) -> StepRunner | None:
+        """Return the runner of whole steps, None where there is none or the steps are none of tensors alone."""
+        runner: StepRunner | None = getattr(getattr(guider, "inner_model", None), "step_runner", None)
+        if runner is None:
+            return None
+        is_plain = (
+            isinstance(guider, Guider)
+            and all(getattr(type(guider), name) is getattr(Guider, name) for name in GUIDED_BY)
+            and type(model) is InpaintDenoiser
+            and extra_args["denoise_mask"] is None
+            and not self.extra_options
+        )
+        reason = obstacle(guider, self.sampler_function, x, extra_args.get("model_options", {}), is_plain=is_plain)
+        if reason is not None:
+            runner.refuse(reason)
+        return runner if reason is None else None
 
     def _inpaint_noise(self, noise: torch.Tensor, seed: int | None) -> torch.Tensor:
         if not self.inpaint_options.get("random", False):

@@ -81,6 +81,15 @@ def sample_euler(
     return x
 
 
+def euler_ancestral_step(
+    x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, sigma_down: torch.Tensor, noise: torch.Tensor,
+    sigma_up: torch.Tensor | float, s_noise: float,
+) -> torch.Tensor:  # fmt: skip
+    """Return x after an Euler step down to `sigma_down` above 0, with the noise that brings it up again."""
+    d = to_d(x, sigma, denoised)
+    return x + d * (sigma_down - sigma) + noise * s_noise * sigma_up
+
+
 @torch.no_grad()
 def sample_euler_ancestral(
     model: ModelFunction,
@@ -104,8 +113,8 @@ def sample_euler_ancestral(
         if sigma_down == 0:
             x = denoised
         else:
-            d = to_d(x, sigmas[i], denoised)
-            x = x + d * (sigma_down - sigmas[i]) + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * sigma_up
+            noise = noise_sampler(sigmas[i], sigmas[i + 1])
+            x = euler_ancestral_step(x, denoised, sigmas[i], sigma_down, noise, sigma_up, s_noise)
     return x
 
 
@@ -253,6 +262,21 @@ def sample_lms(
     return x
 
 
+def dpmpp_2m_step(
+    x: torch.Tensor, denoised: torch.Tensor, previous: torch.Tensor | None, sigma_before: torch.Tensor,
+    sigma: torch.Tensor, sigma_next: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """Return x at `sigma_next`; the step is of first order without `previous`, the prediction at `sigma_before`."""
+    t, t_next = sigma.log().neg(), sigma_next.log().neg()
+    h = t_next - t
+    if previous is None:
+        estimate = denoised
+    else:
+        r = (t - sigma_before.log().neg()) / h
+        estimate = (1 + 1 / (2 * r)) * denoised - (1 / (2 * r)) * previous
+    return (t_next.neg().exp() / t.neg().exp()) * x - (-h).expm1() * estimate
+
+
 @torch.no_grad()
 def sample_dpmpp_2m(
     model: ModelFunction,
@@ -269,14 +293,8 @@ def sample_dpmpp_2m(
     for i in range(len(sigmas) - 1):
         denoised = model(x, sigmas[i] * ones, **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
-        t, t_next = sigmas[i].log().neg(), sigmas[i + 1].log().neg()
-        h = t_next - t
-        if previous is None or sigmas[i + 1] == 0:
-            estimate = denoised
-        else:
-            r = (t - sigmas[i - 1].log().neg()) / h
-            estimate = (1 + 1 / (2 * r)) * denoised - (1 / (2 * r)) * previous
-        x = (t_next.neg().exp() / t.neg().exp()) * x - (-h).expm1() * estimate
+        known = None if previous is None or sigmas[i + 1] == 0 else previous
+        x = dpmpp_2m_step(x, denoised, known, sigmas[i - 1], sigmas[i], sigmas[i + 1])
         previous = denoised
     return x
 

@@ -46,6 +46,11 @@ def sharing_active(sharing: StepSharing | None) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+def is_sharing() -> bool:
+    """Return True where evaluations are handed to a sharing."""
+    return _CURRENT.get() is not None
+
+
 def shared_sampling(patcher: Network, options: Options) -> AbstractContextManager[None]:
     """Return the context in which a MODEL samples, before its weights are brought to their device."""
     current = _CURRENT.get()

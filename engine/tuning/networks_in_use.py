@@ -99,6 +99,9 @@ def _apply(use: SamplingUse, strategies: Sequence[Strategy]) -> _Changed:
             entry.undo()
             raise
         entry.names = (*entry.names, strategy.name)
+        use.evaluation.in_force = entry.names
+        if strategy.makes_tensors:
+            use.evaluation.own_tensors = object()
     if entry.names:
         entry.forwards = {
             module: module.__dict__["forward"]

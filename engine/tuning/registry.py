@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.tuning.strategies.attention_kernels import AttentionKernels
 from engine.tuning.strategies.channels_last import ChannelsLast
 from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
-from engine.tuning.strategies.cuda_graph import CudaGraph
+from engine.tuning.strategies.cuda_graph import CudaGraph, CudaRecorder, Graphs
 from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
 from engine.tuning.strategies.fused_geglu import FusedGeglu
 from engine.tuning.strategies.fused_qkv import FusedQkv
@@ -18,6 +18,7 @@ from engine.tuning.strategies.joined_embeddings import JoinedEmbeddings
 from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
 from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm
 from engine.tuning.strategies.prompt_cache import PromptCache
+from engine.tuning.strategies.step_graph import StepGraph
 from engine.tuning.strategies.threads import Threads
 from engine.tuning.strategies.zero_blocks import ZeroBlocks
 from engine.tuning.strategy import Strategy
@@ -26,9 +27,11 @@ from names.tuning import STRATEGIES
 
 def make_strategies(folder: Path | None = None) -> Mapping[str, Strategy]:
     """Make one of each strategy, by name. `folder` keeps compiled code from one process to the next."""
+    graphs = Graphs(CudaRecorder())  # both kinds share the memory budget
     made: list[Strategy] = [
         ZeroBlocks(),
-        CudaGraph(),
+        CudaGraph(graphs),
+        StepGraph(graphs),
         PromptCache(),
         Threads(),
         ChannelsLast(),

@@ -43,10 +43,19 @@ class PromptRows:
 class Evaluation:
     """State of the evaluation that runs, which strategies of one network share.
 
-    `num_compiled` counts the blocks' shapes that run compiled: with another number a recorded graph is out of date.
+    `num_compiled` counts the blocks' shapes that run compiled, `in_force` names the strategies that have changed the
+    network: with others a recorded graph is out of date. `own_tensors` is set where some of them compute with tensors
+    that they have made for this use alone: no graph outlives it.
     """
 
     num_compiled: int = 0
+    in_force: tuple[str, ...] = ()
+    own_tensors: object = None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """All of this state: evaluations with an equal one launch the same kernels on the same weights."""
+        return self.num_compiled, self.in_force, self.own_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ class Strategy:
     `quality` is the closest one for which it may be used. With `is_size_sensitive` a measurement with a small network
     says nothing about a large one. One that `is_opt_in` is measured only where the setting names it. One that
     `is_certain` only leaves out work, and is used unmeasured wherever it fits. `target` is the network that it changes:
-    `denoiser`, `vae` or `any`.
+    `denoiser`, `vae` or `any`. One that `makes_tensors` computes with tensors that it makes when it is applied.
     """
 
     name: ClassVar[str]
@@ -89,6 +98,7 @@ class Strategy:
     is_size_sensitive: ClassVar[bool] = False
     is_opt_in: ClassVar[bool] = False
     is_certain: ClassVar[bool] = False
+    makes_tensors: ClassVar[bool] = False
     conflicts: ClassVar[frozenset[str]] = frozenset()
 
     def missing(self, machine: MachineFacts) -> str | None:

@@ -13,6 +13,7 @@ import pytest
 from engine.engine import Engine
 from engine.settings import EngineSettings
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
+from engine.tuning.strategies.step_graph import StepGraph
 from tests.engine.tuning.replaying import Replaying
 from tests.parity.compare import CASES
 from tests.parity.in_process import assert_like_the_reference, run_case
@@ -27,7 +28,7 @@ SLOW = (
     "inpaint_differential", "advanced_two_models", "control_two", "patch_hypernetwork", "img2img_basic",
 )  # fmt: skip
 CASES_TO_RUN = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-WITH_GRAPHS, WITH_CACHE = ("cuda_graph",), ("prompt_cache",)
+WITH_GRAPHS, WITH_CACHE = ("cuda_graph", "step_graph"), ("prompt_cache",)
 SAME = (
     "prompt_cache",
     "channels_last",
@@ -46,7 +47,8 @@ def tuned_engine(base: Path, names: tuple[str, ...]) -> Iterator[Engine]:
     outcome = {"machine": {}, "network": "UnetModel", "workload": {}, "plain_it_per_s": 1.0, "figures": [],
                "choices": {"same": choice}, "seconds": 0.0, "version": 1}  # fmt: skip
     with Engine(EngineSettings(base_directory=base, cpu=True)) as engine:
-        engine.tuner._strategies["cuda_graph"] = CudaGraph(Graphs(Replaying()))
+        graphs = Graphs(Replaying())
+        engine.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
         engine.adopt_tuning(outcome)
         yield engine
         engine.tuner.check_integrity()

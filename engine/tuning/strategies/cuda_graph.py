@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from engine.architectures.attention import KERNEL_OPTION
+from engine.diffusion.options import RECORDING_STEP
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     NETWORK_OPTIONS,
@@ -95,19 +97,26 @@ class Graphs:
         self._max_graphs = max_graphs
         self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._failed: dict[Hashable, str] = {}
+        self._of_runs: dict[object, list[Hashable]] = {}
 
     def __len__(self) -> int:
         return len(self._graphs)
 
     def run(
-        self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor], most_bytes: float
-    ) -> torch.Tensor | None:
-        """Return the result of `work` for the inputs by its graph; None where there can be none."""
+        self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor], most_bytes: float,
+        of_run: object = None,
+    ) -> torch.Tensor | None:  # fmt: skip
+        """Return the result of `work` for the inputs by its graph; None where there can be none.
+
+        `of_run` stands for the tensors of a run that the graph reads: `forget_run` is called before they are gone.
+        """
         if key in self._failed:
             return None
         found = self._graphs.get(key)
         if found is None:
             found = self._record(key, inputs, work, most_bytes)
+            if of_run is not None:
+                self._of_runs.setdefault(of_run, []).append(key)
             if found is None:
                 return None
         else:
@@ -121,6 +130,13 @@ class Graphs:
         """Forget all graphs and the memory that they hold."""
         self._graphs.clear()
         self._failed.clear()
+        self._of_runs.clear()
+
+    def forget_run(self, of_run: object) -> None:
+        """Forget the graphs that read tensors of this run."""
+        for key in self._of_runs.pop(of_run, ()):
+            self._graphs.pop(key, None)
+            self._failed.pop(key, None)
 
     def _record(
         self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor], most_bytes: float
@@ -171,8 +187,7 @@ class CudaGraph(Strategy):
     def apply(self, use: SamplingUse) -> Undo:
         network, most_bytes = use.network, use.patcher.free_bytes() * MEMORY_SHARE
         plain = type(network).forward
-        tensors = (*network.parameters(), *network.buffers())
-        places = hash(tuple(tensor.data_ptr() for tensor in tensors))
+        places, evaluation = place_of_weights(network), use.evaluation
 
         def forward(
             x: torch.Tensor,
@@ -194,15 +209,29 @@ class CudaGraph(Strategy):
                 out: torch.Tensor = plain(network, first, second, transformer_options=dict(options), **merged)
                 return out
 
-            version = use.evaluation.num_compiled
-            key = None if control is not None else graph_key(tensors, fixed, options)
-            found = None if key is None else self.graphs.run((places, version, key), tensors, work, most_bytes)
+            is_plain = control is None and not options.get(RECORDING_STEP)  # a step's graph has this evaluation inside
+            key = None if not is_plain else graph_key(tensors, fixed, options)
+            found = None
+            if key is not None:
+                whole = (places, evaluation.kind, key)
+                found = self.graphs.run(whole, tensors, work, most_bytes, evaluation.own_tensors)
             if found is None:
                 found = plain(network, x, timesteps, context, y, control, options, **kwargs)
             result: torch.Tensor = found
             return result
 
-        return replace_forwards([(network, forward)])
+        restore = replace_forwards([(network, forward)])
+
+        def undo() -> None:
+            restore()
+            self.graphs.forget_run(evaluation.own_tensors)
+
+        return undo
+
+
+def place_of_weights(module: nn.Module) -> int:
+    """Return what tells the places of a module's weights and buffers in memory from others."""
+    return hash(tuple(tensor.data_ptr() for tensor in (*module.parameters(), *module.buffers())))
 
 
 def graph_key(tensors: Inputs, fixed: Mapping[str, object], options: Mapping[str, object]) -> Hashable | None:

@@ -32,6 +32,7 @@ class FusedQkv(Strategy):
 
     name = "fused_qkv"
     quality = Quality.SAME
+    makes_tensors = True
     about = "queries, keys and values of self-attention come from one matrix product"
     is_size_sensitive = True
     conflicts = frozenset({"compiled_blocks"})

@@ -30,6 +30,7 @@ class JoinedEmbeddings(Strategy):
 
     name = "joined_embeddings"
     quality = Quality.SAME
+    makes_tensors = True
     about = "the time embeddings of all residual blocks come from one matrix product"
     is_size_sensitive = True
     conflicts = frozenset({"compiled_blocks"})

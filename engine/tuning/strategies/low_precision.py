@@ -37,6 +37,7 @@ class Bfloat16Layers(Strategy):
 
     name = "bfloat16_layers"
     quality = Quality.DRAFT
+    makes_tensors = True
     about = "linear layers and convolutions of a float32 network compute in bfloat16"
     is_size_sensitive = True
     conflicts = frozenset({"compiled_blocks"})
@@ -55,6 +56,7 @@ class Fp8Linear(Strategy):
 
     name = "fp8_linear"
     quality = Quality.DRAFT
+    makes_tensors = True
     about = "matrix products of wide linear layers in float8 with one scale per tensor"
     is_opt_in = True
     is_size_sensitive = True

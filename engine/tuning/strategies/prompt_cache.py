@@ -40,7 +40,7 @@ class PromptCache(Strategy):
     name = "prompt_cache"
     quality = Quality.EXACT
     about = "cross-attention keys and values are computed once per prompt"
-    conflicts = frozenset({"cuda_graph"})
+    conflicts = frozenset({"cuda_graph", "step_graph"})
 
     def unfit(self, use: SamplingUse) -> str | None:
         found = custom_code(use) or offloaded(use)

@@ -1,0 +1,83 @@
+"""CUDA graph of a whole step: the network, guidance and the sampler's arithmetic are launched as one.
+
+Which runs have such steps, and their tensors, is decided by `engine/diffusion/whole_steps.py`. Where there are none the
+log says why, and the sampler's own loop runs, with the graph of the network's evaluation if that one is chosen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+
+import torch
+
+from engine.diffusion.options import Options
+from engine.diffusion.whole_steps import Tensors
+from engine.tuning.quality import Quality
+from engine.tuning.strategies.cuda_graph import MEMORY_SHARE, Graphs, graph_key, place_of_weights
+from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, custom_code, offloaded
+
+log = logging.getLogger(__name__)
+
+
+class StepGraph(Strategy):
+    """CUDA graph of a whole step."""
+
+    name = "step_graph"
+    quality = Quality.EXACT
+    about = "the network, guidance and the sampler's arithmetic are launched as one CUDA graph"
+    conflicts = frozenset({"prompt_cache"})
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
+
+    def release(self) -> None:
+        self.graphs.release()
+
+    def missing(self, machine: MachineFacts) -> str | None:
+        return None if machine.device_type == "cuda" else "needs a CUDA device"
+
+    def unfit(self, use: SamplingUse) -> str | None:
+        found = custom_code(use) or offloaded(use)
+        if found is None and use.patcher.object_patches:
+            return "nodes have replaced parts of the model"
+        if found is None and not hasattr(use.denoiser, "step_runner"):
+            return "the model is none of the engine's"
+        if found is None and getattr(use.network, "depends_on_schedule", False):
+            return "the network depends on all noise levels"
+        return found
+
+    def apply(self, use: SamplingUse) -> Undo:
+        runner = use.denoiser.__dict__["step_runner"] = _Runner(self.graphs, use)
+
+        def undo() -> None:
+            runner.is_over = True  # for a run that goes on with the plain network
+            use.denoiser.__dict__.pop("step_runner", None)
+            self.graphs.forget_run(use.evaluation.own_tensors)
+
+        return undo
+
+
+class _Runner:
+    """Implementation of `engine.diffusion.whole_steps.StepRunner` for the runs that share a network's changes."""
+
+    def __init__(self, graphs: Graphs, use: SamplingUse) -> None:
+        self._graphs = graphs
+        self._use = use
+        self.is_over = False
+        self._most_bytes = use.patcher.free_bytes() * MEMORY_SHARE
+        model = use.denoiser
+        self._place = (place_of_weights(model), type(model), type(getattr(model, "model_sampling", None)))
+
+    def run(
+        self, key: Hashable, tensors: Tensors, options: Options, work: Callable[[Tensors], torch.Tensor]
+    ) -> torch.Tensor | None:
+        inner = graph_key(tensors, {}, options)
+        if inner is None or self.is_over:
+            return None
+        evaluation = self._use.evaluation
+        whole = ("step", self._place, evaluation.kind, key, inner)
+        return self._graphs.run(whole, tensors, work, self._most_bytes, evaluation.own_tensors)
+
+    def refuse(self, reason: str) -> None:
+        log.info("steps not captured as CUDA graphs: reason=%s", reason)
