@@ -98,6 +98,7 @@ from engine.store.tiny_decoders import TinyDecoders
 from engine.tuning.batching.batcher import BatchFigures, StepBatcher
 from engine.tuning.batching.choose_runs import WidthProbe
 from engine.tuning.batching.run_sharing import RunSharing
+from engine.tuning.batching.side_stream import SideStream
 from engine.tuning.outcome import Outcome, read_outcome
 from engine.tuning.quality import DEFAULT, Quality, read_quality
 from engine.tuning.request import TuningRequest, read_tuning_request
@@ -667,8 +668,9 @@ class Engine:
         self.memory.pool.is_shared = True
         # A processor's own time: what others compute on it meanwhile makes no width look slow.
         now = time.process_time if device.type == "cpu" else time.perf_counter
+        side = SideStream(self.memory.device) if device.type == "cuda" else None
         turns = Turns(lambda: save_random_state(device))
-        return StepBatcher(turns, most, lambda: devices.wait_for(self.resolved.device), now=now)
+        return StepBatcher(turns, most, lambda: devices.wait_for(self.resolved.device), now=now, side=side)
 
     def _loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
         """Return what makes the event loop of a run, None for asyncio's own."""

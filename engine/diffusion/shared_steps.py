@@ -32,6 +32,10 @@ class StepSharing(Protocol):
         """
         ...
 
+    def beside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the result of `work`, whose models are on their device as a whole; other runs may go on meanwhile."""
+        ...
+
 
 _CURRENT: ContextVar[StepSharing | None] = ContextVar("step_sharing", default=None)
 
@@ -72,3 +76,12 @@ def evaluated(
         made: torch.Tensor = evaluate()
         return made
     return found
+
+
+def computed_beside(work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return the result of `work`, while which other runs sample where the current sharing can let them.
+
+    For work whose models are on their device as a whole.
+    """
+    current = _CURRENT.get()
+    return work() if current is None else current.beside(work)

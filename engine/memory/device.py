@@ -178,6 +178,10 @@ class Device:
     def wait_on_host(self, mark: object) -> None:
         """Block until the event has happened."""
 
+    def on_stream(self, stream: Stream) -> AbstractContextManager[object]:
+        """Return the context in which this thread computes on the stream; None changes nothing."""
+        return nullcontext()
+
     def synchronize(self) -> None:
         """Block until the device has done everything."""
 
@@ -345,6 +349,10 @@ class AcceleratorDevice(Device):
     def wait_on_host(self, mark: Mark) -> None:
         if mark is not None:
             mark.synchronize()
+
+    def on_stream(self, stream: Stream) -> AbstractContextManager[object]:
+        context: AbstractContextManager[object] = nullcontext() if stream is None else self._calls.stream(stream)
+        return context
 
     def synchronize(self) -> None:
         self._calls.synchronize()

@@ -65,6 +65,11 @@ class Turns:
         return self._holder
 
     @property
+    def is_alone(self) -> bool:
+        """Return True while the run that has the turn is the only one inside of a node."""
+        return self._is_alone
+
+    @property
     def has_turn(self) -> bool:
         """Return True on the thread of the run that has the turn."""
         return self._holder == threading.get_ident()

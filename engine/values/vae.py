@@ -8,6 +8,7 @@ import torch
 
 from engine.architectures.tiles import run_in_tiles
 from engine.diffusion.options import OptionDict
+from engine.diffusion.shared_steps import computed_beside
 from engine.diffusion.stored_dtype import stored_dtype
 from engine.diffusion.tuned import tuned_decoder
 from engine.values.network_value import NetworkValue
@@ -111,13 +112,21 @@ class Vae(NetworkValue):
 
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents that take `item_bytes` of working memory each, as many at once as memory allows."""
-        dtype = self.vae_dtype
         with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
             pictures = [
-                self.process_output(network.decode(part.to(self.device, dtype)).to(self.output_device).float())
+                self.process_output(self._decoded_beside(network, part).to(self.output_device).float())
                 for part in self._batches(samples, item_bytes)
             ]
         return torch.cat(pictures).movedim(1, -1)
+
+    def _decoded_beside(self, network: Network, samples: torch.Tensor) -> torch.Tensor:
+        """Decode latents on their device, where all weights are there beside other requests' sampling."""
+
+        def work() -> torch.Tensor:
+            pictures: torch.Tensor = network.decode(samples.to(self.device, self.vae_dtype))
+            return pictures
+
+        return computed_beside(work) if self.patcher.loaded_size() >= self.patcher.model_size() else work()
 
     def _check_channels(self, samples: torch.Tensor) -> None:
         expected: int | None = getattr(self.first_stage_model, "latent_channels", None)

@@ -23,6 +23,7 @@ from engine.tuning.batching.chunks import in_chunks
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
 from engine.tuning.batching.measure import measure_widths, varying_layers
+from engine.tuning.batching.side_stream import SideStream
 from engine.tuning.batching.widths import WidthFigure, Widths, chosen
 from engine.tuning.strategy import PROMPTS_OF_ROWS, PromptRows
 
@@ -56,7 +57,7 @@ class StepBatcher:
     """Batches of evaluations of different runs. All but `figures` is called by the run that has the turn.
 
     `choose` decides from the measured widths and the rows of an evaluation without company. `now` is the clock, in
-    seconds, by which widths are measured.
+    seconds, by which widths are measured. `side` is None on a device without streams.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class StepBatcher:
         wait_for_device: Callable[[], None],
         choose: Callable[[Sequence[WidthFigure], int], Widths] = chosen,
         now: Callable[[], float] = time.perf_counter,
+        side: SideStream | None = None,
     ) -> None:
         self.choose = choose
+        self.side = side
         self._now = now
         self.turns = turns
         self.figures = BatchFigures()
@@ -80,8 +83,10 @@ class StepBatcher:
         self._evaluator = ThreadPoolExecutor(1, thread_name_prefix="batch")
 
     def close(self) -> None:
-        """End the thread that evaluates. For when nothing runs."""
+        """End the threads that compute. For when nothing runs."""
         self._evaluator.shutdown()
+        if self.side is not None:
+            self.side.close()
 
     @property
     def widths_in_use(self) -> list[Widths]:

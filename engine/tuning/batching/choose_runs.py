@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -37,6 +38,9 @@ class WidthProbe:
             widths = Widths() if kind is None else self._batcher.widths_for(evaluation, CancelToken())
             self.num_runs = runs_that_fill(widths, evaluation.num_rows)
         return None
+
+    def beside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return work()
 
 
 def runs_that_fill(widths: Widths, own_rows: int) -> int:

@@ -108,6 +108,13 @@ class RunSharing:
         assert evaluation.result is not None, "an evaluation that is over has a result or an error"
         return evaluation.result
 
+    def beside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the result of `work`; where the device has streams, other runs have the turn meanwhile."""
+        side, turns = self._batcher.side, self._batcher.turns
+        if side is None or not turns.has_turn or turns.is_alone:
+            return work()
+        return side.run(turns, work)
+
 
 def network_id_of(patcher: Network) -> Hashable:
     """Return what tells a network from all others that are loaded."""

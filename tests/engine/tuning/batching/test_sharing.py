@@ -18,9 +18,11 @@ from engine import Engine, EngineSettings, RunRequest, RunResult
 from engine.architectures.latent_unet_layers import BasicTransformerBlock
 from engine.errors import OutOfMemory
 from engine.events import Event, NodeFinished, NodeProgress, RunFailed, TuningUsed
+from engine.memory.device import Device
 from engine.runtime.turns import Turns
 from engine.tuning.batching.batcher import StepBatcher
 from engine.tuning.batching.evaluation import Evaluation
+from engine.tuning.batching.side_stream import SideStream
 from engine.tuning.batching.widths import WidthFigure, Widths
 from tests.engine.simulated_card import latent_of, workflow, write_small_models
 
@@ -330,3 +332,55 @@ def test_a_failed_batch_holds_no_memory_while_each_is_made_by_itself() -> None:
     batcher.evaluate(evaluations)
     assert [float(item.result) for item in evaluations if item.result is not None] == [1.0, 2.0]
     assert batcher.widths_in_use == [Widths((1,))]
+
+
+def picture(seed: int) -> Prompt:
+    prompt = workflow(second=None, lora=None, control=False, size=64)
+    prompt["9"]["inputs"].update(seed=seed, steps=2)
+    return prompt
+
+
+def test_another_run_samples_while_a_picture_is_decoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the thread of a side stream, here of a device that has none: decoding waits for the other run's end."""
+    assert engine.batcher is not None
+    side = SideStream(Device())
+    monkeypatch.setattr(engine.batcher, "side", side)
+    latents(engine, [submit(engine, plain(81))])  # widths are measured
+    loaded = engine.models.checkpoint("a.safetensors")[2]
+    assert loaded is not None
+    vae = type(loaded.first_stage_model)
+    decode, is_over, threads = vae.decode, threading.Event(), []
+
+    def waiting(self: Any, latent: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        threads.append(threading.current_thread().name)
+        assert is_over.wait(60), "the other run does not go on"
+        out: torch.Tensor = decode(self, latent, *arguments, **options)
+        return out
+
+    monkeypatch.setattr(vae, "decode", waiting)
+    first = submit(engine, picture(82))
+    other = submit(engine, plain(83, steps=3))
+    other.add_done_callback(lambda future: is_over.set())
+    assert [future.result(120).status for future in (other, first)] == ["success", "success"]
+    assert threads and all(name.startswith("side") for name in threads)
+    side.close()
+
+
+def test_an_error_beside_other_runs_fails_its_own_run_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine.batcher is not None
+    side = SideStream(Device())
+    monkeypatch.setattr(engine.batcher, "side", side)
+    loaded = engine.models.checkpoint("a.safetensors")[2]
+    assert loaded is not None
+    vae = type(loaded.first_stage_model)
+
+    def failing(self: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+        raise ValueError("no such latent")
+
+    monkeypatch.setattr(vae, "decode", failing)
+    events: list[Event] = []
+    first = submit(engine, picture(84), events=events)
+    other = submit(engine, plain(85))
+    assert [future.result(120).status for future in (first, other)] == ["error", "success"]
+    assert any("no such latent" in str(event) for event in events if isinstance(event, RunFailed))
+    side.close()
