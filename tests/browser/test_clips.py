@@ -19,6 +19,7 @@ JUMP = """async (video) => {
   const until = (name) => new Promise((done, failed) => {
     video.addEventListener(name, done, {once: true});
     video.addEventListener('error', () => failed(new Error(video.error.message)), {once: true});
+    setTimeout(() => failed(new Error(`no ${name} of ${video.currentSrc || 'a source that was refused'}`)), 30000);
   });
   video.muted = true;
   if (video.error) throw new Error(video.error.message);

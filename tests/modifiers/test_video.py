@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.families.registry import families
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, build_registry
 
@@ -84,3 +85,14 @@ def test_a_model_that_draws_no_such_videos_is_refused(
     with pytest.raises(ModificationsRejected) as caught:
         registry.build(name, given, {}, family)
     assert [problem["field"] for problem in caught.value.problems] == ["ckpt_name"]
+
+
+def test_every_node_of_a_familys_videos_is_taken(registry: ModifierRegistry) -> None:
+    every = [item for family in families() for item in (family.default, *family.variant_defaults.values())]
+    latents = {item.video_latent for item in every} - {None}
+    starts = {item.video_start for item in every} - {None}
+    assert len(latents) >= 5 and len(starts) >= 6
+    for kind in latents:
+        assert registry.build("Text2Video", {"prompt": "a", "video_latent": kind}, {}, {})["5"]["class_type"] == kind
+    for kind in starts:
+        assert registry.build("Image2Video", {**PICTURE, "video_start": kind}, {}, {})["5"]["class_type"] == kind

@@ -17,6 +17,7 @@ from tests.fakes import FakeEngine, draw
 from tests.worker.receiver import running_receiver
 from tests.worker.running_front import RunningFront, running_front
 from worker import finite_json
+from worker.api.page_headers import file_headers
 from worker.finite_json import FiniteJSONResponse
 
 DIRECTIVES = ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "connect-src 'self'")
@@ -63,6 +64,20 @@ async def test_every_reply_forbids_guessing_its_type_and_none_has_a_banner(front
     (output,) = (await front.sync(draw())).json()["output"]
     reply = await front.http.get(output["url"])
     assert reply.headers["content-security-policy"].startswith("sandbox")
+
+
+@pytest.mark.parametrize("media_type", ["text/html", "image/svg+xml", "application/xhtml+xml", "text/xml", "image/png"])
+def test_files_that_may_have_scripts_are_given_no_origin(media_type: str) -> None:
+    headers = file_headers(media_type)
+    assert headers["Content-Security-Policy"].startswith("sandbox;")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("media_type", ["video/mp4", "video/webm", "audio/flac"])
+def test_files_that_a_tab_plays_may_load_themselves_and_nothing_else(media_type: str) -> None:
+    headers = file_headers(media_type)
+    assert headers["Content-Security-Policy"] == "default-src 'none'; media-src 'self'"
+    assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_the_document_is_made_once_for_all_and_known_by_its_tag(

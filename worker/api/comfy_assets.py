@@ -16,6 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from worker.api.callers import sender_of
 from worker.api.comfy_form import BASE, error_of, read_output_id, shown_asset
 from worker.api.declared import FILE
+from worker.api.page_headers import file_headers
 from worker.api.replies import ComfyAsset, ComfyError
 from worker.api.results import check_caller, public_outputs, services_of
 from worker.errors import AssetNotFound, Problem, RequestRejected, WorkerError
@@ -26,10 +27,6 @@ from worker.jobs.ownership import find_job
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
 
 MAX_NAME_LENGTH: Final = 400
-FILE_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "sandbox; default-src 'none'",
-}
 CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,80}/[\w.+-]{1,80}(;[ -~]{1,100})?", re.ASCII)
 REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     code: {"model": ComfyError} for code in (401, 403, 404, 409, 413, 422, 429, 500, 502)
@@ -150,7 +147,7 @@ async def get_content(asset_id: str, request: Request) -> Response:
         path = await asyncio.to_thread(services.assets.file_of, asset)
     except WorkerError as error:
         return refused(error)
-    return FileResponse(path, media_type=asset.content_type, headers=FILE_HEADERS)
+    return FileResponse(path, media_type=asset.content_type, headers=file_headers(asset.content_type))
 
 
 @router.delete("/assets/{asset_id}", operation_id="comfy_delete_asset", status_code=204, responses=REFUSALS)

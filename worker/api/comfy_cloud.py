@@ -19,7 +19,7 @@ from starlette.datastructures import UploadFile
 
 from worker.api.asset_references import PREFIX as ASSET
 from worker.api.callers import sender_of
-from worker.api.comfy_assets import FILE_HEADERS, read_form
+from worker.api.comfy_assets import read_form
 from worker.api.comfy_cloud_form import (
     MAX_NAME_LENGTH,
     error_of,
@@ -35,6 +35,7 @@ from worker.api.comfy_cloud_form import (
 from worker.api.declared import FILE
 from worker.api.direct_submission import submit_input
 from worker.api.interface_keys import with_key
+from worker.api.page_headers import file_headers
 from worker.api.replies import CloudHistory, CloudJob, CloudJobs, CloudPrompt, CloudRefusal, CloudUpload
 from worker.api.results import check_caller, public_outputs, services_of
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS
@@ -151,7 +152,7 @@ async def view(request: Request, filename: str = "", subfolder: str = "", type: 
         if type == "input":
             asset = await services.assets.named(UPLOADED + filename, caller.key_name)
             path = await asyncio.to_thread(services.assets.file_of, asset)
-            return FileResponse(path, media_type=asset.content_type, headers=FILE_HEADERS)
+            return FileResponse(path, media_type=asset.content_type, headers=file_headers(asset.content_type))
         place = read_place(subfolder)
         job = None if place is None else await find_job(services.store, place[0], caller)
         records = [] if job is None else await public_outputs(job, keyed)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
 from worker.api.declared import ENDINGS, FILE, refusals
+from worker.api.page_headers import file_headers
 from worker.api.replies import Cancellation, QueueInfoReply, Result
 from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
 from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
@@ -95,13 +96,7 @@ async def output(job_id: str, file_name: str, request: Request, expires: str = "
         media_type = await asyncio.to_thread(_media_type, path)
     except (WorkerError, FileNotFoundError) as error:
         return refuse(error if isinstance(error, WorkerError) else JobNotFound("No such file"), job_id)
-    # A node's output may be an HTML page with a script: it must not run with our origin.
-    headers = {
-        "Cache-Control": "private",
-        "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "sandbox; default-src 'none'",
-    }
-    return FileResponse(path, media_type=media_type, headers=headers)
+    return FileResponse(path, media_type=media_type, headers={"Cache-Control": "private", **file_headers(media_type)})
 
 
 def _media_type(path: Path) -> str:
