@@ -233,6 +233,7 @@ class Defaults:
     none such; `frames` and `frame_rate` (frames a second) are those of a video. Of a network that makes sounds,
     `audio_latent` is the node of its empty latent, `audio_text` that of its prompt, `seconds` the length of a sound,
     `max_seconds` the longest it was trained with; `width` and `height` are those of a picture of as many cells.
+    `attention` is the share of the network's work at these sizes that grows with the square of the number of cells.
     """
 
     width: int
@@ -242,6 +243,7 @@ class Defaults:
     sampler_name: str = "euler"
     scheduler: str = "normal"
     cost: float = 1.0
+    attention: float = 0.0
     edit: Literal["encoder", "references", "interleaved"] | None = None
     inpaint: Literal["conditioning"] | None = None
     guidance: float | None = None

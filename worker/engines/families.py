@@ -61,6 +61,7 @@ class PictureDefaults:
     cfg: float
     sampler_name: str
     scheduler: str
+    attention: float = 0.0  # share of the work that grows with the square of the cells
     edit: str | None = None  # how its networks edit pictures by an instruction
     inpaint: str | None = None  # how they paint below a mask
     guidance: float | None = None  # that the network itself is given
@@ -81,7 +82,7 @@ class PictureDefaults:
 
     def as_json(self) -> dict[str, object]:
         """Return the parameters that the family has, by name."""
-        found = {name: getattr(self, name) for name in self.__slots__}
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "attention"}
         return {name: value for name, value in found.items() if value is not None}
 
     @property
@@ -108,6 +109,11 @@ class Family:
     is_default: bool = False
     pixel_cost: float = 1.0
     variants: Mapping[str, PictureDefaults] = field(default_factory=dict)
+
+    def attention_factor(self, pixels: float) -> float:
+        """Return how much dearer a pixel is among so many of one picture or video than among those of the default."""
+        own = self.default.width * self.default.height * self.default.latent_frames
+        return 1.0 + self.default.attention * (pixels / own - 1.0)
 
     def variant(self, name: str) -> Family:
         """Return the family with the parameters of a variant of its network."""
@@ -145,6 +151,7 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             cfg=float(described["cfg"]),
             sampler_name=str(described["sampler_name"]),
             scheduler=str(described["scheduler"]),
+            attention=min(max(_number(described.get("attention")) or 0.0, 0.0), 1.0),
             edit=_text(described.get("edit")),
             inpaint=_text(described.get("inpaint")),
             shift_by=_text(described.get("shift_by")),

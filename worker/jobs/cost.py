@@ -1,5 +1,8 @@
 """The cost of a prompt: pixels x steps x passes of its samplers, at the price of their models' families. Pure.
 
+Attention compares every cell of a picture or a video with every other one, so that a pixel of a longer video is dearer;
+each family has the share of its network's work that this is.
+
 The unit is that of the start-up benchmark (`benchmark/qualify/unit.py`). A cost divided by the benchmark's costs per
 second is therefore a time in seconds. A pass is one evaluation of the network for one picture: guidance makes two
 passes per step, and a second-order sampler doubles them. Sizes are followed through the links of the graph, from the
@@ -14,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmark.qualify.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
@@ -58,19 +61,30 @@ MODEL_SOURCES: Final = ("model", "guider", "model1", "base_model", "pipe", "basi
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The size of a latent or a batch of pictures, in pixels. `seconds` are those of a sound of that size."""
+    """The size of a latent or a batch of pictures, in pixels.
+
+    `seconds` are those of a sound of that size, `frames` the latent frames of a video.
+    """
 
     width_px: float = UNIT_SIDE_PX
     height_px: float = UNIT_SIDE_PX
     batch: int = 1
     seconds: float | None = None
+    frames: int = 1
 
     @property
     def pixels(self) -> float:
-        return self.width_px * self.height_px * self.batch
+        return self.item_pixels * self.batch
+
+    @property
+    def item_pixels(self) -> float:
+        """Pixels of one picture or video."""
+        return self.width_px * self.height_px * self.frames
 
     def scaled(self, factor: float) -> Area:
-        return Area(_side(self.width_px * factor), _side(self.height_px * factor), self.batch)
+        return replace(
+            self, width_px=_side(self.width_px * factor), height_px=_side(self.height_px * factor), seconds=None
+        )
 
     def of_seconds(self, seconds: float, batch: int) -> Area:
         """Return the size of sounds of so many seconds, whose latents are as long as they are."""
@@ -117,8 +131,11 @@ class _Graph:
         unknown = UNIT_AREA
         if family is not None:
             default = family.default
-            unknown = Area(default.width, default.height, default.latent_frames, default.seconds)
-        share = self._area(node_id, unknown).pixels / UNIT_PIXELS * (1.0 if family is None else family.pixel_cost)
+            unknown = Area(default.width, default.height, 1, default.seconds, default.latent_frames)
+        area = self._area(node_id, unknown)
+        share = area.pixels / UNIT_PIXELS
+        if family is not None:
+            share *= family.pixel_cost * family.attention_factor(area.item_pixels)
         return UNIT_COST * share * (self._steps(inputs) / UNIT_STEPS) * (self._passes(inputs) / UNIT_PASSES)
 
     def _family(self, node_id: str) -> Family | None:
@@ -206,13 +223,14 @@ class _Graph:
             left, top, right, bottom = (
                 self._number(inputs[name], 0, 0, MAX_SIDE_PX) for name in ("left", "top", "right", "bottom")
             )
-            return Area(_side(area.width_px + left + right), _side(area.height_px + top + bottom), area.batch)
+            width, height = _side(area.width_px + left + right), _side(area.height_px + top + bottom)
+            return replace(area, width_px=width, height_px=height, seconds=None)
         if "width" in inputs and "height" in inputs:
             return self._size_of_inputs(inputs, area)
         if "seconds" in inputs and self._source(node_id) is None:
             seconds = self._number(inputs["seconds"], area.seconds or 1.0, 0.1, MAX_SECONDS)
             return area.of_seconds(seconds, int(self._number(inputs.get("batch_size", 1), 1, 1, MAX_BATCH)))
-        return Area(area.width_px, area.height_px, self._batch(inputs, area, kind), area.seconds)
+        return replace(area, batch=self._batch(inputs, area, kind))
 
     def _size_of_inputs(self, inputs: Mapping[str, object], area: Area) -> Area:
         """Return the size of a node with `width` and `height`; a side of 0 keeps the proportions, as in ComfyUI."""
@@ -222,9 +240,13 @@ class _Graph:
             width, height = area.width_px, area.height_px
         width = width or height * area.width_px / area.height_px
         height = height or width * area.height_px / area.width_px
-        batch = self._number(inputs.get("batch_size", area.batch), area.batch, 1, MAX_BATCH)
-        frames = self._number(inputs.get("length", 1), 1, 1, MAX_BATCH)
-        return Area(_side(width), _side(height), int(batch * latent_frames_of(frames)))
+        batch, frames = float(area.batch), area.frames
+        if "batch_size" in inputs or "video_frames" in inputs:  # the frames of networks whose latents are pictures
+            counts = (self._number(inputs.get(name, 1), 1, 1, MAX_BATCH) for name in ("batch_size", "video_frames"))
+            batch, frames = math.prod(counts), 1
+        if "length" in inputs:
+            frames = latent_frames_of(self._number(inputs["length"], 1, 1, MAX_BATCH))
+        return Area(_side(width), _side(height), int(min(batch, MAX_BATCH)), frames=frames)
 
     def _batch(self, inputs: Mapping[str, object], area: Area, kind: str) -> int:
         if kind == "RepeatLatentBatch" or kind == "RepeatImageBatch":

@@ -35,7 +35,7 @@ LEVELS = Parameterisation(EdmContinuous, {"sigma_data": 0.5, "sigma_max": 80.0, 
 VARIANTS = {16: "", 17: "image"}  # by the channels that the network sees
 DEFAULT = Defaults(
     width=1280, height=704, steps=20, cfg=6.5, sampler_name="res_multistep", scheduler="karras", cost=1200.0,
-    video_latent="EmptyCosmosLatentVideo", frames=121, frame_rate=24.0,
+    video_latent="EmptyCosmosLatentVideo", frames=121, frame_rate=24.0, attention=0.66,
 )  # fmt: skip
 EDGES = ("pos_embedder.", "extra_pos_embedder.", "x_embedder.", "t_embedder.", "affline_norm.")
 

@@ -42,7 +42,9 @@ DEV = Parameterisation(flux_flow_of, {"shift": 1.15})
 SCHNELL = Parameterisation(flow_of, {"shift": 1.0, "multiplier": 1.0})
 NUM_DOUBLE, NUM_SINGLE = 19, 38
 MASKED_CHANNELS = 16 + 16 + 64  # of a network that paints: noisy latent, picture, pixels of the mask
-DEFAULT = Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0, edit="references")
+DEFAULT = Defaults(
+    width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0, attention=0.19, edit="references"
+)
 MERGED_BLOCKS = (
     "img_in.", "time_in.", "guidance_in", "vector_in.", "txt_in.",
     *(f"double_blocks.{index}." for index in range(NUM_DOUBLE)),

@@ -37,7 +37,7 @@ TRAINERS = ("transformer.", "diffusion_model.", "lora_unet_")
 FLOW = Parameterisation(flow_of, {"shift": 7.0})
 DEFAULT = Defaults(
     width=848, height=480, steps=20, cfg=1.0, scheduler="simple", cost=150.0, video_latent="EmptyHunyuanLatentVideo",
-    frames=73, frame_rate=24.0,
+    frames=73, frame_rate=24.0, attention=0.62,
 )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ FAMILY = ModelFamily(
     comfyui=ComfyUiNames("LTXV", ("ltxv",), {"ModelMergeLTXV": MERGED_BLOCKS}),
     default=Defaults(
         width=768, height=512, steps=20, cfg=3.0, scheduler="simple", cost=60.0, video_latent="EmptyLTXVLatentVideo",
-        video_start="LTXVImgToVideo", frames=97, frame_rate=25.0,
+        video_start="LTXVImgToVideo", frames=97, frame_rate=25.0, attention=0.27,
     ),
     nodes=(
         "CheckpointLoaderSimple", "CLIPLoader", "CLIPTextEncode", "LTXVConditioning", "EmptyLTXVLatentVideo",

@@ -37,7 +37,7 @@ CONTEXT_DIM = 768
 OTHERS_CONTEXT_DIMS = (1024, 1280, 2048)  # of text encoders that no network of this family reads
 PROJECTED_TOKENS = "cc_projection.weight"  # beside a network that takes other tokens than a prompt's
 VARIANTS_BY_CHANNELS = {4: "", 8: "edit", 9: "inpaint"}
-DEFAULT = Defaults(width=512, height=512, steps=20, cfg=7.5)
+DEFAULT = Defaults(width=512, height=512, steps=20, cfg=7.5, attention=0.16)
 
 
 def _is_ours(traits: UnetTraits) -> bool:

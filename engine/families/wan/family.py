@@ -47,7 +47,7 @@ from engine.families.wan.denoiser import (
 CONTEXT_DIM = 4096
 DEFAULT = Defaults(
     width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple", cost=400.0,
-    video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0,
+    video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0, attention=0.71,
 )  # fmt: skip
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
 MERGED_BLOCKS = (

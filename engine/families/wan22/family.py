@@ -56,6 +56,7 @@ FAMILY = ModelFamily(
     default=Defaults(
         width=1280, height=704, steps=20, cfg=5.0, sampler_name="uni_pc", scheduler="simple", cost=500.0,
         video_latent="Wan22ImageToVideoLatent", video_start="Wan22ImageToVideoLatent", frames=121, frame_rate=24.0,
+        attention=0.54,
     ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "Wan22ImageToVideoLatent",

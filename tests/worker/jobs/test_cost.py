@@ -201,6 +201,32 @@ def test_a_video_costs_what_its_latent_frames_do() -> None:
     assert cost_of(unsized, families=families) == pytest.approx(100 * 2.0 * 21)
 
 
+def test_pixels_are_dearer_in_a_longer_video_by_the_share_of_attention() -> None:
+    video = PictureDefaults(512, 512, 20, 7.0, "euler", "simple", attention=0.5, frames=81, frame_rate=16.0)
+    families = {ModelFile("diffusion_models", "wan.safetensors"): Family("wan", video, pixel_cost=2.0)}
+
+    def cost(length: int, batch_size: int) -> float:
+        prompt = {
+            "1": node("UNETLoader", unet_name="wan.safetensors"),
+            "2": node("EmptyHunyuanLatentVideo", width=512, height=512, length=length, batch_size=batch_size),
+            "3": node("KSampler", model=["1", 0], latent_image=["2", 0], steps=20, cfg=7.0),
+        }
+        return cost_of(prompt, families=families)
+
+    assert cost(81, 1) == pytest.approx(100 * 2.0 * 21)
+    assert cost(165, 1) == pytest.approx(100 * 2.0 * 42 * 1.5)
+    assert cost(81, 2) == pytest.approx(100 * 2.0 * 21 * 2)
+
+
+def test_frames_that_are_pictures_of_a_batch_are_counted_each() -> None:
+    prompt = {
+        "1": node("LoadImage", image="a.png"),
+        "2": node("SVD_img2vid_Conditioning", init_image=["1", 0], width=1024, height=512, video_frames=14),
+        "3": node("KSampler", latent_image=["2", 2], steps=20, cfg=2.5),
+    }
+    assert cost_of(prompt) == pytest.approx(100 * 2 * 14)
+
+
 def test_a_sound_costs_what_its_seconds_do() -> None:
     sound = PictureDefaults(256, 256, 50, 5.0, "euler", "simple", seconds=40.0)
     families = {ModelFile("checkpoints", "sound.safetensors"): Family("sound", sound, pixel_cost=4.0)}
