@@ -1,6 +1,6 @@
 """How near the second load of a checkpoint comes to reading its file, and what a model in the pool costs while it runs.
 
-    python -m benchmark.model_loading --checkpoint FILE [--repeats 5]
+    python -m benchmark.model_loading --checkpoint FILE [--repeats 5] [--cold-repeats 3] [--cold-seconds 240]
 
 FILE is a float16 .safetensors of Stable Diffusion 1, read once before anything is measured, so that all of it comes
 from the page cache. Beside it, in the same run, the file is read plainly by one thread: into a buffer that is used
@@ -8,7 +8,9 @@ again, and into new memory as large as the file, which is what a load has to end
 as the file has them, and as float32), and through staging to a simulated device, whose memory is RAM, too.
 
 The same is measured of a cold file, which is dropped from the page cache before each way: there loads to the CPU read
-past the page cache where the file system can.
+past the page cache where the file system can. That takes as long as the disk does: `--cold-repeats` turns of those ways
+that read all of the file at its own types, none begun after `--cold-seconds`. Run:ai Model Streamer
+is measured beside them where its package (runai-model-streamer) is installed.
 
 Then the UNet of a small random checkpoint, where what a call costs besides arithmetic shows most, is called with its
 weights in the pool and as a plain module, in turns. GB/s are the file's bytes. Ratios matter, not seconds; on a busy
@@ -20,7 +22,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
+import importlib.util
 import json
+import math
 import os
 import statistics
 import sys
@@ -83,13 +88,42 @@ WAYS: Mapping[str, Callable[[Path], object]] = {
 }
 
 
-def measure_loads(path: Path, repeats: int, *, is_cold: bool = False) -> dict[str, Any]:
-    """GB/s of each way, all ways in turns, the best of each; and the ratio to the plain reads."""
-    read_again(path)
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-    cpu_seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-    for _ in range(repeats):
-        for name, way in WAYS.items():
+def read_by_run_ai(path: Path) -> None:
+    """By Run:ai Model Streamer, whose tensors are used again unless they are copied, as a load has to."""
+    streamer = importlib.import_module("runai_model_streamer").SafetensorsStreamer()
+    with streamer:
+        streamer.stream_file(str(path))
+        kept = [tensor.clone() for _, tensor in streamer.get_tensors()]
+    assert kept
+
+
+COLD_WAYS: Mapping[str, Callable[[Path], object]] = {
+    name: WAYS[name] for name in ("plain_read", "plain_read_into_new_memory", "cpu_as_in_the_file")
+}
+RUN_AI: Mapping[str, Callable[[Path], object]] = {"runai_model_streamer": read_by_run_ai}
+
+
+def ways_of(*, is_cold: bool) -> dict[str, Callable[[Path], object]]:
+    """The ways to measure, with the readers of others that are installed."""
+    others = RUN_AI if importlib.util.find_spec("runai_model_streamer") is not None else {}
+    return {**(COLD_WAYS if is_cold else WAYS), **others}
+
+
+def measure_loads(path: Path, repeats: int, *, is_cold: bool = False, most_seconds: float = math.inf) -> dict[str, Any]:
+    """GB/s of each way, all ways in turns, the best of each; and the ratio to the plain reads.
+
+    No turn but the first is begun after `most_seconds`.
+    """
+    ways = ways_of(is_cold=is_cold)
+    if not is_cold:
+        read_again(path)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in ways}
+    began = time.monotonic()
+    for turn in range(repeats):
+        if turn and time.monotonic() - began > most_seconds:
+            break
+        for name, way in ways.items():
             gc.collect()
             if is_cold:
                 drop(path)
@@ -101,6 +135,7 @@ def measure_loads(path: Path, repeats: int, *, is_cold: bool = False) -> dict[st
     best = {name: min(taken) for name, taken in seconds.items()}
     return {
         "file_gb": round(size_gb, 3),
+        "turns": len(seconds["plain_read"]),
         "gb_per_s": {name: round(size_gb / taken, 2) for name, taken in best.items()},
         "cpu_s_per_gb": {name: round(min(taken) / size_gb, 2) for name, taken in cpu_seconds.items()},
         "share_of_plain_read": {name: round(best["plain_read"] / taken, 2) for name, taken in best.items()},
@@ -144,16 +179,29 @@ def main() -> int:
     )
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cold-repeats", type=int, default=3)
+    parser.add_argument("--cold-seconds", type=float, default=240.0, help="no turn of cold loads is begun after these")
+    parser.add_argument(
+        "--only", nargs="+", choices=("second_load", "cold_load", "resident_calls"), help="other parts stay as they are"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    report = {
-        "measured": time.strftime("%Y-%m-%d"),
-        "machine": {**describe_cpu(), "load_average": round(os.getloadavg()[0], 1)},
-        "num_threads": torch.get_num_threads(),
-        "second_load": measure_loads(given.checkpoint, given.repeats),
-        "cold_load": measure_loads(given.checkpoint, given.repeats, is_cold=True),
-        "resident_calls": measure_calls(),
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "second_load": lambda: measure_loads(given.checkpoint, given.repeats),
+        "cold_load": lambda: measure_loads(
+            given.checkpoint, given.cold_repeats, is_cold=True, most_seconds=given.cold_seconds
+        ),
+        "resident_calls": measure_calls,
     }
+    report: dict[str, Any] = {"num_threads": torch.get_num_threads()}
+    if given.only and given.out.is_file():
+        report |= json.loads(given.out.read_text(encoding="utf-8"))
+    for name in given.only or parts:
+        report[name] = {
+            "measured": time.strftime("%Y-%m-%d"),
+            "machine": {**describe_cpu(), "load_average": round(os.getloadavg()[0], 1)},
+            **parts[name](),
+        }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(report, indent=2))
