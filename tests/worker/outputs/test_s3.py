@@ -13,6 +13,7 @@ from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
 from tests.s3_server import S3Server, client
+from tests.worker.running_front import until as wait_until
 from worker.guard.safe_address import AddressGuard
 from worker.outputs.s3 import S3Uploader, UploadFailed
 from worker.s3.stores import PART_BYTES, S3Stores
@@ -30,6 +31,7 @@ FROM_ENVIRONMENT = S3Config(
     presign_seconds=604800,
     key_template="{request_id}/{filename}",
 )
+NUM_CANCELLED_PARTS = 24  # far more than are sent before the test sees the upload
 KEY_ID, SECRET, BUCKET = "test-key", "test-secret", "pictures"  # those of the real server
 
 EMPTY = S3Config(region="eu-central-1")
@@ -100,6 +102,32 @@ async def test_a_large_file_goes_up_in_parts(endpoint: str, tmp_path: Path) -> N
     await upload(target_at(endpoint), path, "job-2/large.bin", "application/octet-stream", presign_seconds=60)
     head = plain_client(endpoint).head_object(Bucket=BUCKET, Key="job-2/large.bin")
     assert head["ContentLength"] == PART_BYTES + 3 and head["ETag"].strip('"').endswith("-2")
+
+
+async def test_a_large_upload_that_is_cancelled_leaves_no_parts(moto_url: str, tmp_path: Path) -> None:
+    path, key = tmp_path / "larger.bin", "job-3/larger.bin"
+    with path.open("wb") as file:
+        file.truncate(NUM_CANCELLED_PARTS * PART_BYTES)
+    store = plain_client(moto_url)
+
+    async def has_begun() -> bool:
+        listed = await asyncio.to_thread(store.list_multipart_uploads, Bucket=BUCKET)
+        return any(item["Key"] == key for item in listed.get("Uploads", ()))
+
+    async def is_aborted() -> bool:
+        return not await has_begun()
+
+    ours = uploader()
+    until = asyncio.get_running_loop().time() + 60
+    sent = asyncio.create_task(
+        ours.upload(target_at(moto_url), path, key, "video/mp4", presign_seconds=60, until=until)
+    )
+    await wait_until(has_begun)
+    sent.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sent
+    await wait_until(is_aborted)
+    assert key not in [item["Key"] for item in store.list_objects_v2(Bucket=BUCKET).get("Contents", ())]
 
 
 async def test_a_missing_bucket_is_named_with_the_stores_code(moto_url: str, tmp_path: Path) -> None:
