@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,42 @@ async def test_a_large_upload_that_is_cancelled_leaves_no_parts(moto_url: str, t
         await sent
     await wait_until(is_aborted)
     assert key not in [item["Key"] for item in store.list_objects_v2(Bucket=BUCKET).get("Contents", ())]
+
+
+async def test_a_video_in_parts_comes_back_whole_and_in_any_piece(endpoint: str, tmp_path: Path) -> None:
+    """Three parts of different bytes, sent at once: their order, their borders, the type, a piece across a border."""
+    path, content = tmp_path / "clip.mp4", random.Random(5).randbytes(2 * PART_BYTES + 12345)
+    path.write_bytes(content)
+    link = await upload(target_at(endpoint), path, "job-3/clip.mp4", "video/mp4", presign_seconds=60)
+    async with httpx.AsyncClient() as http:
+        whole = await http.get(link)
+        piece = await http.get(link, headers={"Range": f"bytes={PART_BYTES - 100}-{PART_BYTES + 99}"})
+    assert (whole.headers["content-type"], whole.content == content) == ("video/mp4", True)
+    assert (piece.status_code, piece.content) == (206, content[PART_BYTES - 100 : PART_BYTES + 100])
+
+
+async def test_parts_of_an_upload_that_fails_are_taken_back(endpoint: str, tmp_path: Path) -> None:
+    opened: list[str] = []
+
+    class Shrinking(type(tmp_path)):  # type: ignore[misc]  # the class of paths of this system
+        """A file that loses its end as soon as its third part is opened."""
+
+        def open(self, *arguments: Any, **named: Any) -> Any:
+            opened.append(self.name)
+            if len(opened) == 3:
+                os.truncate(self, 2 * PART_BYTES)
+            return super().open(*arguments, **named)
+
+    path, key, store = tmp_path / "clip.mp4", "job-4/clip.mp4", plain_client(endpoint)
+    path.write_bytes(bytes(3 * PART_BYTES))
+    with pytest.raises(UploadFailed, match="shorter than it was"):
+        await upload(target_at(endpoint), Shrinking(path), key, "video/mp4", presign_seconds=60)
+
+    async def nothing_is_left() -> bool:
+        return not (await asyncio.to_thread(store.list_multipart_uploads, Bucket=BUCKET)).get("Uploads")
+
+    await wait_until(nothing_is_left)
+    assert len(opened) == 3 and store.list_objects_v2(Bucket=BUCKET, Prefix=key)["KeyCount"] == 0
 
 
 async def test_a_missing_bucket_is_named_with_the_stores_code(moto_url: str, tmp_path: Path) -> None:
