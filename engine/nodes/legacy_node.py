@@ -14,6 +14,7 @@ from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
 from engine.nodes.running_call import call_of
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
+_OPEN: tuple[Section, ...] = ("optional", "hidden")  # sections that may take names beyond those they list
 
 
 class ClassNode(NodeClass):
@@ -56,10 +57,9 @@ class ClassNode(NodeClass):
             undeclared=self._undeclared(),
             takes_any_value=bool(getattr(self.kind, "ACCEPT_ALL_INPUTS", False)),
         )
-        optional = declared.get("optional", {})
-        if type(optional) is dict:  # noqa: E721 - a pack's own kind of dict may take names that it does not list
-            return rules
-        return replace(rules, inputs=OpenInputs(rules.inputs, optional))
+        # A pack's own kind of dict may take names that it does not list.
+        open_sections = {name: declared[name] for name in _OPEN if type(declared.get(name, {})) is not dict}
+        return replace(rules, inputs=OpenInputs(rules.inputs, open_sections)) if open_sections else rules
 
     def _undeclared(self) -> frozenset[str] | None:
         """Return the names that the class's function takes besides the declared ones, or None if it takes any name."""
@@ -125,16 +125,18 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
 
 
 class OpenInputs(dict[str, InputSpec]):
-    """Inputs of a node whose optional section accepts names beyond those it lists."""
+    """Inputs of a node of which a section accepts names beyond those it lists."""
 
-    def __init__(self, listed: Mapping[str, InputSpec], optional: Mapping[str, object]) -> None:
+    def __init__(self, listed: Mapping[str, InputSpec], open_sections: Mapping[Section, Mapping[str, object]]) -> None:
         super().__init__(listed)
-        self._optional = optional
+        self._open_sections = open_sections
 
     def get(self, name: str, default: Any = None) -> Any:
-        if name in self or name not in self._optional:
-            return super().get(name, default)
-        return _input(name, self._optional[name], "optional")
+        if name not in self:
+            for section, names in self._open_sections.items():
+                if name in names:
+                    return _input(name, names[name], section)
+        return super().get(name, default)
 
 
 def _inputs(declared: Values) -> tuple[InputSpec, ...]:

@@ -179,14 +179,17 @@ def test_packs_offer_the_choices_of_the_built_in_scalers(tmp_path: Path) -> None
         assert asked == made.engine.object_info("ImageScale")["ImageScale"]["input"]["required"]["upscale_method"][:1]
 
 
-def test_a_section_that_answers_to_any_name_takes_values_and_links_it_does_not_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize("section", ["optional", "hidden"])
+def test_a_section_that_answers_to_any_name_takes_values_and_links_it_does_not_list(
+    tmp_path: Path, section: str
+) -> None:
     any_name = """
     class AnyName(dict):
         __contains__ = lambda self, key: True
-        __getitem__ = lambda self, key: ("*",)
+        __getitem__ = lambda self, key: (None, {})
 
     class Gather:
-        INPUT_TYPES = classmethod(lambda cls: {"required": {}, "optional": AnyName()})
+        INPUT_TYPES = classmethod(lambda cls: {"required": {}, SECTION: AnyName()})
         RETURN_TYPES = ("STRING",)
         FUNCTION = "gather"
 
@@ -195,6 +198,6 @@ def test_a_section_that_answers_to_any_name_takes_values_and_links_it_does_not_l
 
     NODE_CLASS_MAPPINGS = {"Gather": Gather}
     """
-    write_pack(tmp_path, "gather.py", any_name)
+    write_pack(tmp_path, "gather.py", any_name.replace("SECTION", repr(section)))
     with loaded(tmp_path) as made:
         assert made.shown("Gather", first=1, second="b") == "[('first', 1), ('second', 'b')]"

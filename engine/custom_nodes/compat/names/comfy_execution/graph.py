@@ -24,7 +24,8 @@ def get_input_info(class_def: Any, input_name: str, valid_inputs: Any = None) ->
     """Return type, section and options of a class's input, or None three times when it has none of that name."""
     declared = class_def.INPUT_TYPES() if valid_inputs is None else valid_inputs
     for section in ("required", "optional", "hidden"):
-        entry = declared.get(section, {}).get(input_name)
-        if entry is not None:
+        names = declared.get(section, {})
+        # A pack's own kind of dict may hold names that its get() does not find.
+        if input_name in names and (entry := names[input_name]) is not None:
             return entry[0], section, entry[1] if len(entry) > 1 else {}
     return None, None, None
