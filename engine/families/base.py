@@ -230,7 +230,8 @@ class Defaults:
     a network that sees the mask and the picture around it. `guidance` is what the network itself is given, `shift` that
     of the noise levels; None: what stands in the network's own settings. Of a network that draws videos, `video_latent`
     is the node of its empty latent, `video_start` that of a video that begins with a picture, each None where it draws
-    none such; `frames` and `frame_rate` (frames a second) are those of a video. Of a network that makes sounds,
+    none such; `frames` and `frame_rate` (frames a second) are those of a video, `own_latent_frames` how many its latent
+    has where that is not one for each four frames. Of a network that makes sounds,
     `audio_latent` is the node of its empty latent, `audio_text` that of its prompt, `seconds` the length of a sound,
     `max_seconds` the longest it was trained with; `width` and `height` are those of a picture of as many cells.
     `attention` is the share of the network's work at these sizes that grows with the square of the number of cells.
@@ -252,6 +253,7 @@ class Defaults:
     video_start: str | None = None
     frames: int | None = None
     frame_rate: float | None = None
+    own_latent_frames: int | None = None
     audio_latent: str | None = None
     audio_text: str | None = None
     seconds: float | None = None

@@ -72,6 +72,7 @@ class PictureDefaults:
     video_start: str | None = None  # the node of a video that begins with a picture
     frames: int | None = None  # of a video
     frame_rate: float | None = None  # frames a second
+    own_latent_frames: int | None = None  # of a video whose latent has other than one for each four frames
     audio_latent: str | None = None  # the node of a sound's empty latent
     seconds: float | None = None  # of a sound
     max_seconds: float | None = None  # the longest sound that its networks were trained with
@@ -88,7 +89,7 @@ class PictureDefaults:
     @property
     def latent_frames(self) -> int:
         """Latent frames of a video, 1 for pictures."""
-        return latent_frames_of(self.frames or 1)
+        return self.own_latent_frames or latent_frames_of(self.frames or 1)
 
     @property
     def work(self) -> float:
@@ -162,6 +163,7 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             video_start=_text(described.get("video_start")),
             frames=_count(described.get("frames")),
             frame_rate=_number(described.get("frame_rate")),
+            own_latent_frames=_count(described.get("own_latent_frames")),
             audio_latent=_text(described.get("audio_latent")),
             seconds=_number(described.get("seconds")),
             max_seconds=_number(described.get("max_seconds")),

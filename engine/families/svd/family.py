@@ -57,6 +57,10 @@ unet_config = partial(
     is_temporal=True,
 )  # fmt: skip
 
+DEFAULT = Defaults(
+    width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", cost=40.0,
+    frames=14, frame_rate=6.0, own_latent_frames=14,
+)  # fmt: skip
 FAMILY = ModelFamily(
     name="svd",
     label="Stable Video Diffusion",
@@ -73,7 +77,7 @@ FAMILY = ModelFamily(
     memory_usage_factor=2.0,
     vision_prefix="conditioner.embedders.0.open_clip.model.visual.",
     comfyui=ComfyUiNames("SD15", architectures={"": "stable-video-diffusion-img2vid-v1"}),
-    default=Defaults(width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", cost=40.0),
+    default=DEFAULT,
     nodes=("ImageOnlyCheckpointLoader", "SVD_img2vid_Conditioning", "VideoLinearCFGGuidance", "KSampler", "VAEDecode"),
     parameterisation=LEVELS,
     scales={

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.families import registry
 from tests.worker.engines.test_families import LARGE
-from worker.engines.families import Family, ModelFile, PictureDefaults
+from worker.engines.families import Family, ModelFile, PictureDefaults, read_families
 from worker.jobs.cost import cost_of
 from worker.workload import Workload
 
@@ -225,6 +226,27 @@ def test_frames_that_are_pictures_of_a_batch_are_counted_each() -> None:
         "3": node("KSampler", latent_image=["2", 2], steps=20, cfg=2.5),
     }
     assert cost_of(prompt) == pytest.approx(100 * 2 * 14)
+
+
+def test_the_cost_of_stable_video_diffusion_is_that_of_its_usual_frames() -> None:
+    shown = [(family.name, registry.described_defaults(family, family.default)) for family in registry.families()]
+    read = {family.name: family for family in read_families([{"name": name, "default": item} for name, item in shown])}
+    families = {ModelFile("checkpoints", "svd.safetensors"): read["svd"]}
+
+    def cost(frames: int) -> float:
+        size = {"width": 1024, "height": 576}
+        prompt = {
+            "1": node("ImageOnlyCheckpointLoader", ckpt_name="svd.safetensors"),
+            "2": node("SVD_img2vid_Conditioning", clip_vision=["1", 1], vae=["1", 2], video_frames=frames, **size),
+            "3": node("VideoLinearCFGGuidance", model=["1", 0], min_cfg=1.0),
+            "4": node("KSampler", model=["3", 0], positive=["2", 0], latent_image=["2", 2], steps=20, cfg=2.5),
+        }
+        return cost_of(prompt, families=families)
+
+    assert cost(14) == pytest.approx(
+        100 * next(item.default.cost for item in registry.families() if item.name == "svd")
+    )
+    assert cost(25) == pytest.approx(25 / 14 * cost(14))
 
 
 def test_a_sound_costs_what_its_seconds_do() -> None:
