@@ -71,6 +71,7 @@ from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
 from engine.nodes.needs import PromptNeeds, needs_of
 from engine.nodes.running_call import running_context
+from engine.planning.latent_misfits import LatentMisfits
 from engine.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
 from engine.resume.recorder import RunRecorder, folder_of_key
 from engine.runtime.cache.classic import ClassicCache
@@ -148,6 +149,7 @@ class Engine:
         self.sampling = SamplingTables()
         self.environment: NodeEnvironment = Environment(self.folders, self.files, self.sampling, self._max_pixels)
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
+        self._latent_misfits = LatentMisfits(self.folders)
         self._closing = contextlib.ExitStack()
         self.tuner = Tuner(settings.tuning, settings.tuning_directory)
         self._threads = RunThreads(settings.max_concurrent_runs)
@@ -185,7 +187,8 @@ class Engine:
         """
         names = frozenset(place.partition("/")[2] for place in arriving)
         excuses = partial(is_pending, names)
-        return check_prompt(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses)
+        rules, limits, misfits = self._rules_of_now(), self._graph_limits(), self._latent_misfits.find
+        return check_prompt(prompt, rules, partial_execution_targets, limits, excuses, misfits)
 
     def find_problems(
         self, prompt: object, partial_execution_targets: Collection[str] | None = None, excuses: Excuses = never
@@ -194,7 +197,8 @@ class Engine:
 
         Raises `PromptRejected` when the data is no prompt at all, or is too large.
         """
-        return find_problems(prompt, self._rules_of_now(), partial_execution_targets, self._graph_limits(), excuses)
+        rules, limits, misfits = self._rules_of_now(), self._graph_limits(), self._latent_misfits.find
+        return find_problems(prompt, rules, partial_execution_targets, limits, excuses, misfits)
 
     def needs_of(self, prompt: object) -> PromptNeeds:
         """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise."""

@@ -35,6 +35,9 @@ FindRules = Callable[[str], NodeRules | None]
 Excuses = Callable[[Problem, Mapping[str, Any]], bool]
 """True for a problem, of a node with these inputs, that will be gone by the time the prompt runs."""
 
+FindMisfits = Callable[[Prompt, Mapping[str, NodeRules]], Mapping[str, Problem]]
+"""Problems that one look at a node does not show, as of models that do not fit one another, by node id."""
+
 MAX_PROBLEMS = 100
 MAX_OUTPUTS_NAMED = 100  # of those that a node's problems keep from running
 MAX_CYCLE_NAMED = 50
@@ -49,6 +52,11 @@ LINK_ONLY = frozenset(
 DEFAULT_LIMITS = GraphLimits()
 _MISSING = object()
 _CASTS: Mapping[str, Callable[[Any], Any]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
+
+
+def no_misfits(_prompt: Prompt, _rules: Mapping[str, NodeRules]) -> Mapping[str, Problem]:
+    """Return none: links of fitting types are enough."""
+    return {}
 
 
 def never(_problem: Problem, _inputs: Mapping[str, object]) -> bool:
@@ -91,9 +99,10 @@ def check_prompt(
     targets: Collection[str] | None = None,
     limits: GraphLimits = DEFAULT_LIMITS,
     excuses: Excuses = never,
+    find_misfits: FindMisfits = no_misfits,
 ) -> CheckedPrompt:
-    """Find all problems; raise `PromptRejected` when nothing of the prompt can run. `excuses` as in `find_problems`."""
-    findings = find_problems(data, find_rules, targets, limits, excuses)
+    """Find all problems; raise `PromptRejected` when nothing of the prompt can run. As `find_problems` otherwise."""
+    findings = find_problems(data, find_rules, targets, limits, excuses, find_misfits)
     if findings.has_unknown_class:  # ComfyUI stops there
         raise PromptRejected(findings.problems[0])
     if findings.problems:
@@ -107,6 +116,7 @@ def find_problems(
     targets: Collection[str] | None = None,
     limits: GraphLimits = DEFAULT_LIMITS,
     excuses: Excuses = never,
+    find_misfits: FindMisfits = no_misfits,
 ) -> Findings:
     """Find what is wrong with a prompt. `targets` narrows the output nodes to these (`partial_execution_targets`).
 
@@ -124,7 +134,7 @@ def find_problems(
     ]
     if not outputs:
         return Findings((), [_no_outputs()], {}, data)
-    walk = _Walk(prompt, rules, excuses)
+    walk = _Walk(prompt, rules, excuses, misfits=find_misfits(prompt, rules))
     for node_id in outputs:
         walk.visit(node_id)
     walk.visit_set_aside()
@@ -213,7 +223,12 @@ class _Walk:
     """One pass over what the outputs need. `fine` has every node that was judged, parents before children."""
 
     def __init__(
-        self, prompt: Prompt, rules: Mapping[str, NodeRules], excuses: Excuses, max_listed: int = MAX_PROBLEMS
+        self,
+        prompt: Prompt,
+        rules: Mapping[str, NodeRules],
+        excuses: Excuses,
+        max_listed: int = MAX_PROBLEMS,
+        misfits: Mapping[str, Problem] | None = None,
     ) -> None:
         self.prompt = prompt
         self.rules = rules
@@ -221,6 +236,7 @@ class _Walk:
         self.problems: dict[str, list[Problem]] = {}
         self.cast: dict[str, dict[str, Any]] = {}
         self._excuses = excuses
+        self._misfits = misfits or {}
         self._max_listed = max_listed
         self._num_problems = 0
         self._open: dict[str, int] = {}  # the nodes being looked at, each with its place in the stack
@@ -255,6 +271,8 @@ class _Walk:
         frame = _Frame(self.prompt[node_id])
         self._open[node_id] = place
         self._check_inputs(frame, via)
+        if node_id in self._misfits:
+            self._report(frame, self._misfits[node_id])
         frame.ahead.reverse()
         return frame
 

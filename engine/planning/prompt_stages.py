@@ -70,16 +70,16 @@ def _stage(node: Node, prompt: Prompt, rules: Mapping[str, NodeRules | None]) ->
     given = {str(item) for item in own.output_types}
     for kind, (_, through, returned) in STAGES.items():
         if given & returned:
-            files = _files(node, through, prompt, rules)
+            files = files_behind(node, through, prompt, rules)
             if files:
                 return PromptStage(node.id, node.class_type, kind, files)
     return None
 
 
-def _files(
+def files_behind(
     node: Node, through: frozenset[str], prompt: Prompt, rules: Mapping[str, NodeRules | None]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the files at the end of a node's links of these types; none where they come from no file."""
+    """Return the files (folder, name) at the end of a node's links of these types; none where they come from none."""
     seen: set[str] = set()
     while node.id not in seen:
         seen.add(node.id)
