@@ -11,6 +11,7 @@ from engine.custom_nodes.packs import Pack, find_packs
 from engine.custom_nodes.requirements import install
 from engine.custom_nodes.sync.errors import SyncError
 from engine.custom_nodes.sync.fetch import REGISTRY
+from engine.custom_nodes.sync.install_script import INSTALL_SECONDS
 from engine.custom_nodes.sync.sync import SyncOptions, collect_packs, sync_packs
 from engine.custom_nodes.sync.versions import pack_versions
 from engine.custom_nodes.trial import TrialResult, try_pack
@@ -46,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     sync.add_argument("--offline", type=Path, default=None, help="a folder with packs/ and wheels/: no network is used")
     sync.add_argument("--wheels", type=Path, default=None, help="a folder of wheels: no package index is asked")
     sync.add_argument("--registry", default=REGISTRY, help="address of ComfyUI's registry of packs")
+    sync.add_argument(
+        "--install-seconds", type=float, default=INSTALL_SECONDS, help="the longest that an install.py may take"
+    )
     sync.set_defaults(run=sync_command)
     verify = commands.add_parser("verify", help="compare custom_nodes/ with packs.toml and packs.lock.toml")
     verify.set_defaults(run=verify_packs)
@@ -76,6 +80,7 @@ def sync_command(given: argparse.Namespace) -> int:
     options = SyncOptions(
         is_update=given.update, is_locked=given.locked, is_dry=given.dry_run, prune=given.prune,
         offline=given.offline, wheels=given.wheels, registry=given.registry.rstrip("/"),
+        install_seconds=given.install_seconds,
     )  # fmt: skip
     base = EngineSettings(base_directory=given.base_directory).base_path
     try:

@@ -17,6 +17,11 @@ def layer_folders(base_directory: Path) -> list[Path]:
         layer = (base_directory / LINK).resolve(strict=True)
     except OSError:
         return []
+    return package_folders(layer)
+
+
+def package_folders(layer: Path) -> list[Path]:
+    """Return the folders below a prefix that pip has put packages into."""
     patterns = ("lib*/python*/*-packages", "local/lib*/python*/*-packages")
     return sorted(path for pattern in patterns for path in layer.glob(pattern) if path.is_dir())
 

@@ -33,5 +33,9 @@ class RequirementsRefused(SyncError):
     """Error for packs whose requirements conflict with the engine's packages or with each other's."""
 
 
+class InstallScriptFailed(SyncError):
+    """Error for an `install.py` that failed, took too long, or would have moved the engine's packages."""
+
+
 class FolderTaken(SyncError):
     """Error for a folder in `custom_nodes/` that a pack would replace and that was not put there by a sync."""

@@ -17,28 +17,42 @@ HEADER = "# Written by `darkroom nodes sync`: what was installed for packs.toml.
 
 @dataclass(frozen=True, slots=True)
 class LockedPack:
-    """A pack as installed. `asked` is its source and revision in the manifest, `commit` what that was."""
+    """A pack as installed. `asked` is its source and revision in the manifest, `commit` what that was.
+
+    `sha256` is of its tree as fetched, `installed_sha256` of the tree that its `install.py` left, in a snapshot's lock.
+    """
 
     asked: str
     commit: str
     sha256: str
+    installed_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedPackage:
-    """A Python package. `sha256` is of the file at `url`; empty for one that is built from a repository."""
+    """A Python package. `sha256` is of the file at `url`; empty for one that is built from a repository.
+
+    `installed_by` is the pack whose `install.py` brought it; its hash is unknown then.
+    """
 
     name: str
     version: str
     url: str = ""
     sha256: str = ""
+    installed_by: str = ""
 
     @property
     def requirement(self) -> str:
         """The line of a requirements file that installs exactly this."""
         if self.sha256:
             return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
-        return f"{self.name} @ {self.url}" if self.url else f"{self.name}=={self.version}"
+        return self.without_hash
+
+    @property
+    def without_hash(self) -> str:
+        """The line of a requirements file that names the version, or the repository it is built from."""
+        is_built = self.url and not self.sha256
+        return f"{self.name} @ {self.url}" if is_built else f"{self.name}=={self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +80,19 @@ def read_lock(path: Path) -> PacksLock:
         raise PacksInvalid(f"{path}: is not TOML: {error}") from None
     try:
         packs = {
-            name: LockedPack(str(table["asked"]), str(table["commit"]), str(table["sha256"]))
+            name: LockedPack(
+                str(table["asked"]), str(table["commit"]), str(table["sha256"]), str(table.get("installed_sha256", ""))
+            )
             for name, table in data.get("packs", {}).items()
         }
         packages = tuple(
-            LockedPackage(name, str(table["version"]), str(table.get("url", "")), str(table.get("sha256", "")))
+            LockedPackage(
+                name,
+                str(table["version"]),
+                str(table.get("url", "")),
+                str(table.get("sha256", "")),
+                str(table.get("installed_by", "")),
+            )  # fmt: skip
             for name, table in data.get("packages", {}).items()
         )
         return PacksLock(packs, packages, str(data.get("environment", "")))
@@ -83,9 +105,11 @@ def write_lock(path: Path, lock: PacksLock) -> None:
     lines = [HEADER, f"environment = {json.dumps(lock.environment)}\n"]
     for name, pack in sorted(lock.packs.items()):
         values = {"asked": pack.asked, "commit": pack.commit, "sha256": pack.sha256}
+        values["installed_sha256"] = pack.installed_sha256
         lines.append(_table(f"packs.{json.dumps(name)}", values))
     for package in sorted(lock.packages, key=lambda item: item.name):
         values = {"version": package.version, "url": package.url, "sha256": package.sha256}
+        values["installed_by"] = package.installed_by
         lines.append(_table(f"packages.{json.dumps(package.name)}", values))
     partial = path.with_name(f".{path.name}.new")
     partial.write_text("".join(lines), "utf-8")

@@ -9,6 +9,7 @@ sha256 = "…"                          # of the tree, optional: the lock has it
 registry = "comfyui-kjnodes"          # or an id in ComfyUI's registry
 revision = "1.1.0"                    # its version
 skip_requirements = ["opencv-python"]  # names in its requirements.txt that are not installed
+run_install = true                    # run its install.py at a sync
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from engine.custom_nodes.sync.errors import PacksInvalid
 MANIFEST = "packs.toml"
 MAX_PACKS = 1000
 MAX_BYTES = 4 * 1024 * 1024
-FIELDS = ("url", "registry", "revision", "sha256", "skip_requirements")
+FIELDS = ("url", "registry", "revision", "sha256", "skip_requirements", "run_install")
 ALLOWED_URLS = "https://host/owner/repository, ssh://…, git@host:owner/repository, or an absolute path"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +-]{0,127}")
@@ -39,7 +40,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class PackEntry:
     """A pack and its source: `url` of a git repository, or `registry`, an id. Without `revision` the newest counts.
 
-    `name` is its folder in `custom_nodes/`. `sha256` is of the tree.
+    `name` is its folder in `custom_nodes/`. `sha256` is of the tree. `run_install` permits its `install.py` to run.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PackEntry:
     revision: str = ""
     sha256: str = ""
     skip_requirements: tuple[str, ...] = ()
+    run_install: bool = False
 
     @property
     def source(self) -> str:
@@ -91,7 +93,7 @@ def read_packs(path: Path) -> tuple[PackEntry, ...]:
 def _entry(name: str, table: Mapping[str, Any]) -> PackEntry:
     skipped = tuple(_plain(item) for item in table.get("skip_requirements", ()))
     texts = {key: table[key] for key in ("url", "registry", "revision", "sha256") if key in table}
-    return PackEntry(name, **texts, skip_requirements=skipped)
+    return PackEntry(name, **texts, skip_requirements=skipped, run_install=table.get("run_install", False))
 
 
 def _plain(name: str) -> str:
@@ -120,4 +122,6 @@ def _problems(name: str, table: object) -> list[str]:
     skipped = table.get("skip_requirements", [])
     if not isinstance(skipped, list) or not all(isinstance(item, str) and _ID.fullmatch(item) for item in skipped):
         problems.append("skip_requirements: is not valid, expected a list of names of Python packages")
+    if not isinstance(table.get("run_install", False), bool):
+        problems.append(f"run_install: is not valid; got {str(table['run_install'])[:120]!r}, expected true or false")
     return problems

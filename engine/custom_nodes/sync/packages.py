@@ -8,9 +8,10 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,24 @@ _LEADING_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 @dataclass(frozen=True, slots=True)
 class PackRequirements:
-    """Requirements of one pack: the text of its `requirements.txt` without the names that are skipped."""
+    """Requirements of one pack: the text of its `requirements.txt` without the names that are skipped.
+
+    `brought` are the packages that its `install.py` installed at an earlier sync.
+    """
 
     pack: str
     text: str
+    brought: Sequence[LockedPackage] = ()
+
+    @property
+    def lines(self) -> str:
+        """The text of a requirements file with both."""
+        return "\n".join([self.text, *(item.without_hash for item in self.brought)]).strip()
+
+    @property
+    def identity(self) -> str:
+        """Text that the choice of packages follows from."""
+        return "\n".join([self.pack, self.text, *(f"{item.name}=={item.version}" for item in self.brought)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +58,18 @@ class Installer:
         python = ".".join(platform.python_version_tuple()[:2])
         parts = [python, platform.machine(), sys.platform]
         parts += [item for item in sorted(self.constraints) if not item.startswith("setuptools==")]  # venv brings one
-        parts += [f"{item.pack}\n{item.text}" for item in requirements]
+        parts += [item.identity for item in requirements]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def resolve(self, requirements: Sequence[PackRequirements]) -> tuple[LockedPackage, ...]:
         """Return the packages to install besides the engine's own. Raises RequirementsRefused naming each pack."""
-        needed = [item for item in requirements if item.text.strip()]
+        needed = [item for item in requirements if item.lines]
         if not needed:
             return ()
         packages, reason = self._plan(needed)
         if packages is not None:
-            return packages
+            brought_by = {one.name: item.pack for item in needed for one in item.brought}
+            return tuple(replace(item, installed_by=brought_by.get(item.name, "")) for item in packages)
         if len(needed) == 1:
             raise RequirementsRefused(f"{needed[0].pack}: its requirements cannot be installed: {reason}")
         accepted: list[PackRequirements] = []
@@ -77,7 +93,7 @@ class Installer:
                 # In a folder of the pack's name, since pip names the file in its messages.
                 file = Path(folder, str(number), item.pack, "requirements.txt")
                 file.parent.mkdir(parents=True)
-                file.write_text(item.text, "utf-8")
+                file.write_text(item.lines, "utf-8")
                 options += ["-r", str(file)]
             done = self._run_pip(["install", *options])
             if done.returncode != 0:
@@ -107,7 +123,7 @@ class Installer:
                 self._run_exact("wheel", chosen, options)
         wheels = {plain_name(file.name.partition("-")[0]): file for file in folder.glob("*.whl")}
         digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in wheels.items()}
-        return tuple(LockedPackage(item.name, item.version, "", digests[item.name]) for item in packages)
+        return tuple(replace(item, url="", sha256=digests[item.name]) for item in packages)
 
     def _run_exact(self, command: str, lines: Sequence[str], options: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -173,10 +189,7 @@ def planned_packages(report: Mapping[str, Any]) -> tuple[LockedPackage, ...]:
     found = []
     for item in report.get("install", []):
         about, origin = item["metadata"], item.get("download_info", {})
-        version_control = origin.get("vcs_info")
-        url = str(origin.get("url", ""))
-        if version_control:
-            url = f"{version_control['vcs']}+{url}@{version_control['commit_id']}"
+        url = version_control_url(origin) or str(origin.get("url", ""))
         hashes = origin.get("archive_info", {}).get("hashes", {})
         is_file = url.startswith("file:") or not url
         found.append(
@@ -185,6 +198,18 @@ def planned_packages(report: Mapping[str, Any]) -> tuple[LockedPackage, ...]:
             )
         )
     return tuple(found)
+
+
+def version_control_url(origin: Mapping[str, Any]) -> str:
+    """Return the requirement's URL of a package that pip took from a repository; empty for another. See PEP 610."""
+    about = origin.get("vcs_info")
+    return f"{about['vcs']}+{origin['url']}@{about['commit_id']}" if about else ""
+
+
+def site_packages(prefix: Path) -> Path:
+    """Return the folder of packages below a prefix of this interpreter, as pip lays it out. It may not exist."""
+    schemes = {"base": str(prefix), "platbase": str(prefix)}
+    return Path(sysconfig.get_path("purelib", "venv", schemes))
 
 
 def explain(output: str) -> str:

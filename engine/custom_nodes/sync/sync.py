@@ -19,14 +19,19 @@ from pathlib import Path
 from engine.custom_nodes.layer import LINK
 from engine.custom_nodes.sync.errors import FolderTaken, PackChanged, PackNotFetched, SyncError
 from engine.custom_nodes.sync.fetch import REGISTRY, FetchedPack, fetch_pack
+from engine.custom_nodes.sync.install_script import INSTALL_SCRIPT, INSTALL_SECONDS, InstallRun
 from engine.custom_nodes.sync.lock import LockedPack, LockedPackage, PacksLock, lock_path, read_lock, write_lock
 from engine.custom_nodes.sync.manifest import PackEntry, manifest_path, read_packs
-from engine.custom_nodes.sync.packages import Installer, installed_constraints, requirements_of
+from engine.custom_nodes.sync.packages import (
+    Installer,
+    PackRequirements,
+    installed_constraints,
+    requirements_of,
+)
 from engine.custom_nodes.sync.tree import PackMark, read_mark, tree_sha256
 
 STAGING = ".sync"  # in custom_nodes/, so that renaming stays within one disk; hidden folders are no packs
 LAYERS = ".pack_packages"
-INSTALL_SCRIPT = "install.py"  # it could move the engine's packages, and change the tree that the lock has
 GUARD = ".packs.guard"
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__")
 
@@ -49,16 +54,36 @@ class SyncOptions:
     offline: Path | None = None
     wheels: Path | None = None
     registry: str = REGISTRY
+    install_seconds: float = INSTALL_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
-    """A pack as it will be. `fetched` is None where the folder already has it."""
+    """A pack as it will be. `fetched` is None where the folder already has it.
+
+    `installed_sha256` is of the tree that `install.py` left, empty where it did not run.
+    """
 
     entry: PackEntry
     locked: LockedPack
     folder: Path
     fetched: FetchedPack | None
+    installed_sha256: str = ""
+
+    @property
+    def has_script(self) -> bool:
+        """True where the pack has an `install.py`."""
+        return (self.folder / INSTALL_SCRIPT).is_file()
+
+    @property
+    def is_script_due(self) -> bool:
+        """True where the manifest asks for a run of `install.py` that has not been."""
+        return self.entry.run_install and self.has_script and not self.installed_sha256
+
+    def mark(self, installed_sha256: str = "") -> PackMark:
+        """Return the mark of the pack in its place."""
+        installed = installed_sha256 or self.installed_sha256
+        return PackMark(self.entry.source, self.locked.commit, self.locked.sha256, installed)
 
 
 def sync_packs(base_directory: Path, options: SyncOptions, show: Show) -> PacksLock:
@@ -69,7 +94,7 @@ def sync_packs(base_directory: Path, options: SyncOptions, show: Show) -> PacksL
     with _guarded(base_directory), _staging(custom_nodes) as staging:
         plans = plan_packs(entries, lock, custom_nodes, staging, options)
         installer = Installer(installed_constraints(), _wheels(options))
-        needs = [requirements_of(plan.entry.name, plan.folder, plan.entry.skip_requirements) for plan in plans]
+        needs = _needs(plans, lock)
         environment = installer.environment_hash(needs)
         is_known = environment == lock.environment and not options.is_update
         if options.is_locked and not is_known:
@@ -81,9 +106,17 @@ def sync_packs(base_directory: Path, options: SyncOptions, show: Show) -> PacksL
         _describe(plans, packages, show)
         if options.is_dry:
             return new
-        install_layer(base_directory, packages, installer, environment)
-        for plan in plans:
-            _place(plan, custom_nodes, staging)
+        scripts = [plan for plan in plans if plan.is_script_due]  # their folders move in the block
+        with _placed(plans, custom_nodes, staging):
+            built = None
+            if scripts:
+                run = InstallRun(base_directory, installer, options.install_seconds)
+                built = _build_layer(base_directory, packages, installer)
+                added = _run_scripts(scripts, packages, built, run, staging, show)
+                packages = (*packages, *added)
+                environment = installer.environment_hash(_with_brought(needs, plans, PacksLock(new.packs, packages)))
+                new = PacksLock(new.packs, packages, environment)
+            install_layer(base_directory, new.packages, installer, new.environment, built)
         if new != lock:
             write_lock(lock_path(base_directory), new)
         if options.prune:
@@ -97,14 +130,23 @@ def collect_packs(base_directory: Path, folder: Path) -> None:
     Raises SyncError unless every pack is as the lock has it.
     """
     lock = read_lock(lock_path(base_directory))
+    packs: dict[str, LockedPack] = {}
     for entry in read_packs(manifest_path(base_directory)):
         pack, locked = base_directory / "custom_nodes" / entry.name, lock.packs.get(entry.name)
-        if locked is None or read_mark(pack) is None or tree_sha256(pack) != locked.sha256:
+        mark = read_mark(pack)
+        if (
+            locked is None
+            or mark is None
+            or not mark.has_origin(entry.source, locked.commit, locked.sha256)
+            or tree_sha256(pack) != mark.tree
+            or (entry.run_install and not mark.installed_sha256 and (pack / INSTALL_SCRIPT).is_file())
+        ):
             raise PackChanged(f"{entry.name}: is not as packs.lock.toml has it; expected `darkroom nodes sync` before")
+        packs[entry.name] = replace(locked, installed_sha256=mark.installed_sha256)
         shutil.copytree(pack, folder / "packs" / entry.name, symlinks=True, ignore=NOT_COPIED)
     packages = Installer(()).collect(lock.packages, folder / "wheels")
     shutil.copyfile(manifest_path(base_directory), manifest_path(folder))
-    write_lock(lock_path(folder), replace(lock, packages=packages))
+    write_lock(lock_path(folder), replace(lock, packs=packs, packages=packages))
 
 
 def plan_packs(
@@ -131,17 +173,42 @@ def _plan(
         raise FolderTaken(f"{entry.name}: {folder} was not installed by a sync; expected it moved away or renamed")
     if locked is not None and (locked.asked != entry.shown or options.is_update):
         locked = None
-    if locked is not None and read_mark(folder) == PackMark(entry.source, locked.commit, locked.sha256):
+    mark = read_mark(folder)
+    if locked is not None and mark is not None and mark.has_origin(entry.source, locked.commit, locked.sha256):
         _compare(entry, locked.sha256, locked)
-        return PackPlan(entry, locked, folder, None)
+        plan = PackPlan(entry, locked, folder, None, mark.installed_sha256)
+        if not plan.is_script_due or tree_sha256(folder) == locked.sha256:
+            return plan
+        # What an install.py that was killed has left is no tree to run it on again: the pack is fetched anew.
     if locked is None and options.is_locked:
         raise PackNotFetched(f"{entry.name}: {entry.shown} is not in packs.lock.toml; expected a sync without --locked")
     store = None if options.offline is None else options.offline / "packs"
     revision = entry.revision if locked is None else locked.commit
     fetched = fetch_pack(entry, staging / entry.name, revision=revision, registry=options.registry, store=store)
     found = tree_sha256(fetched.folder)
+    if locked is not None and entry.run_install and found == locked.installed_sha256:  # a snapshot's, after its run
+        _compare(entry, locked.sha256, locked)
+        return PackPlan(entry, locked, fetched.folder, fetched, found)
     _compare(entry, found, locked)
-    return PackPlan(entry, LockedPack(entry.shown, fetched.commit, found), fetched.folder, fetched)
+    return PackPlan(entry, locked or LockedPack(entry.shown, fetched.commit, found), fetched.folder, fetched)
+
+
+def _needs(plans: Sequence[PackPlan], lock: PacksLock) -> list[PackRequirements]:
+    needs = [requirements_of(plan.entry.name, plan.folder, plan.entry.skip_requirements) for plan in plans]
+    return _with_brought(needs, plans, lock)
+
+
+def _with_brought(
+    needs: Sequence[PackRequirements], plans: Sequence[PackPlan], lock: PacksLock
+) -> list[PackRequirements]:
+    """Return the requirements with what each `install.py` brought by the lock, if it ran on the same files."""
+    found = []
+    for item, plan in zip(needs, plans, strict=True):
+        before = lock.packs.get(item.pack)
+        is_same = plan.entry.run_install and before is not None and before.sha256 == plan.locked.sha256
+        brought = [one for one in lock.packages if is_same and one.installed_by == item.pack]
+        found.append(replace(item, brought=tuple(sorted(brought, key=lambda one: one.name))))
+    return found
 
 
 def _compare(entry: PackEntry, found: str, locked: LockedPack | None) -> None:
@@ -152,23 +219,25 @@ def _compare(entry: PackEntry, found: str, locked: LockedPack | None) -> None:
 
 
 def install_layer(
-    base_directory: Path, packages: Sequence[LockedPackage], installer: Installer, environment: str
+    base_directory: Path,
+    packages: Sequence[LockedPackage],
+    installer: Installer,
+    environment: str,
+    built: Path | None = None,
 ) -> None:
-    """Make the layer hold exactly these packages, unless it does. An interrupted run leaves the layer that was."""
+    """Make the layer hold exactly these packages, unless it does. An interrupted run leaves the layer that was.
+
+    `built` is a new layer that has them already.
+    """
     link = base_directory / LINK
     layers = base_directory / LAYERS
-    contents = "\n".join([environment, *sorted(package.requirement for package in packages)])
-    name = hashlib.sha256(contents.encode()).hexdigest()[:32]
     if not packages:
         link.unlink(missing_ok=True)
         shutil.rmtree(layers, ignore_errors=True)
         return
+    name = _layer_name(packages, environment)
     if not (layers / name).is_dir():
-        partial = layers / f"{name}.new"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        installer.install(packages, partial)
-        os.replace(partial, layers / name)
+        os.replace(built or _build_layer(base_directory, packages, installer), layers / name)
     new_link = base_directory / f".{LINK}.new"
     new_link.unlink(missing_ok=True)
     new_link.symlink_to(Path(LAYERS, name))
@@ -178,15 +247,67 @@ def install_layer(
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _place(plan: PackPlan, custom_nodes: Path, staging: Path) -> None:
-    """Exchange a pack's folder for the fetched one."""
-    if plan.fetched is None:
-        return
-    PackMark(plan.entry.source, plan.locked.commit, plan.locked.sha256).write(plan.folder)
-    target = custom_nodes / plan.entry.name
-    if target.exists():
-        os.replace(target, staging / f"{plan.entry.name}.old")
-    os.replace(plan.folder, target)
+def _layer_name(packages: Sequence[LockedPackage], environment: str) -> str:
+    contents = "\n".join([environment, *sorted(package.requirement for package in packages)])
+    return hashlib.sha256(contents.encode()).hexdigest()[:32]
+
+
+def _build_layer(base_directory: Path, packages: Sequence[LockedPackage], installer: Installer) -> Path:
+    """Install the packages into a new layer that is not in use. Return it."""
+    partial = base_directory / LAYERS / "new"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    installer.install(packages, partial)
+    return partial
+
+
+def _run_scripts(
+    plans: Sequence[PackPlan],
+    packages: Sequence[LockedPackage],
+    layer: Path,
+    run: InstallRun,
+    staging: Path,
+    show: Show,
+) -> tuple[LockedPackage, ...]:
+    """Run the `install.py` of packs that are in place. Return the packages that these installed into `layer`.
+
+    `layer` has `packages` and is not in use yet. Raises InstallScriptFailed.
+    """
+    added: list[LockedPackage] = []
+    for plan in plans:
+        name = plan.entry.name
+        folder = run.base_directory / "custom_nodes" / name
+        show(f"running    {name}/{INSTALL_SCRIPT}")
+        for item in run.run(name, folder, layer, [*packages, *added], staging / f"{name}.venv"):
+            show(f"installed  {item.name} {item.version} by {name}/{INSTALL_SCRIPT}")
+            added.append(replace(item, installed_by=name))
+        plan.mark(tree_sha256(folder)).write(folder)
+    return tuple(added)
+
+
+@contextmanager
+def _placed(plans: Sequence[PackPlan], custom_nodes: Path, staging: Path) -> Iterator[None]:
+    """Exchange the folders of packs for the fetched ones. A failure in the block brings back those that were."""
+    undone: list[tuple[Path, Path]] = []
+    try:
+        for plan in plans:
+            target, old = custom_nodes / plan.entry.name, staging / f"{plan.entry.name}.old"
+            if plan.fetched is not None:
+                plan.mark().write(plan.folder)
+                if target.exists():
+                    os.replace(target, old)
+                undone.append((target, old))
+                os.replace(plan.folder, target)
+            elif plan.is_script_due:
+                shutil.copytree(target, old, symlinks=True)
+                undone.append((target, old))
+        yield
+    except BaseException:
+        for target, old in reversed(undone):
+            shutil.rmtree(target, ignore_errors=True)
+            if old.exists():
+                os.replace(old, target)
+        raise
 
 
 def _prune(custom_nodes: Path, wanted: set[str], show: Show) -> None:
@@ -200,8 +321,10 @@ def _describe(plans: Sequence[PackPlan], packages: Sequence[LockedPackage], show
     for plan in plans:
         state = "is there  " if plan.fetched is None else "fetched   "
         show(f"{state} {plan.entry.name} {plan.entry.source}@{plan.locked.commit} sha256 {plan.locked.sha256}")
-        if (plan.folder / INSTALL_SCRIPT).is_file():
-            show(f"not run    {plan.entry.name}/{INSTALL_SCRIPT}: do by hand what it does besides installing packages")
+        if plan.is_script_due:
+            show(f"to run     {plan.entry.name}/{INSTALL_SCRIPT}, by run_install of packs.toml")
+        elif plan.has_script and not plan.entry.run_install:
+            show(f"not run    {plan.entry.name}/{INSTALL_SCRIPT}: `run_install = true` in packs.toml runs it at a sync")
     for package in packages:
         show(f"package    {package.name} {package.version}")
 

@@ -16,11 +16,24 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PackMark:
-    """Origin of a pack that a sync installed. `sha256` is of its tree as fetched."""
+    """Origin of a pack that a sync installed.
+
+    `sha256` is of its tree as fetched, `installed_sha256` of its tree after its `install.py`, empty until that has run.
+    """
 
     source: str
     revision: str
     sha256: str
+    installed_sha256: str = ""
+
+    @property
+    def tree(self) -> str:
+        """The hash of the tree as it should be now."""
+        return self.installed_sha256 or self.sha256
+
+    def has_origin(self, source: str, revision: str, sha256: str) -> bool:
+        """Return True for a pack that was fetched from there with this tree, whether or not its `install.py` ran."""
+        return (self.source, self.revision, self.sha256) == (source, revision, sha256)
 
     def write(self, folder: Path) -> None:
         (folder / MARK).write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")

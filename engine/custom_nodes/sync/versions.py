@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from engine.custom_nodes.layer import layer_folders
+from engine.custom_nodes.sync.install_script import INSTALL_SCRIPT
 from engine.custom_nodes.sync.lock import PacksLock, lock_path, read_lock
 from engine.custom_nodes.sync.manifest import PackEntry, manifest_path, read_packs
 from engine.custom_nodes.sync.tree import read_mark, tree_sha256
 
-State = Literal["good", "missing", "other version", "not synced", "changed", "no packages"]
+State = Literal["good", "missing", "other version", "not synced", "not installed", "changed", "no packages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ def _version(entry: PackEntry, lock: PacksLock, base_directory: Path, *, reads_f
         state = "not synced"
     elif (mark.revision, mark.sha256) != (locked.commit, locked.sha256):
         state = "other version"
-    elif reads_files and tree_sha256(folder) != locked.sha256:
+    elif entry.run_install and not mark.installed_sha256 and (folder / INSTALL_SCRIPT).is_file():
+        state = "not installed"
+    elif reads_files and tree_sha256(folder) != mark.tree:
         state = "changed"
     elif lock.packages and not layer_folders(base_directory):
         state = "no packages"

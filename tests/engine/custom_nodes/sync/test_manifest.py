@@ -40,6 +40,10 @@ def test_packs_are_read_in_order(tmp_path: Path) -> None:
         ("[a", "is not TOML"),
         ('[a]\nurl = "https://h/a"\n[A]\nurl = "https://h/a"\n', "differs from [a] in capitals alone"),
         ('[a]\nregistry = "a"\nskip_requirements = "x"\n', "expected a list of names"),
+        (
+            '[a]\nregistry = "a"\nrun_install = "yes"\n',
+            "[a] run_install: is not valid; got 'yes', expected true or false",
+        ),
     ],
 )
 def test_a_wrong_manifest_is_refused_with_what_is_allowed(tmp_path: Path, text: str, message: str) -> None:
