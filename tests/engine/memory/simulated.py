@@ -59,7 +59,7 @@ class Card:
     ) -> None:
         self.device = SimulatedDevice(budget_bytes)
         self.streams = TransferStreams(self.device, streams)
-        self.pinned = PinnedMemory(self.device, pinned_bytes)
+        self.pinned = PinnedMemory(self.device, pinned_bytes, lambda: 1 << 40)
         limits = Limits(reserve_bytes=0, minimum_inference_bytes=0)
         self.pool = ModelPool(state, limits=limits, smart_memory=smart_memory, ram_bytes=lambda: (1 << 40, 1 << 40))
 

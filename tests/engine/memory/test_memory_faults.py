@@ -120,7 +120,7 @@ class Rig:
         self.state = state
         self.pool = ModelPool(state, limits=Limits(0, 0), ram_bytes=lambda: (self.ram_bytes, 1 << 20))
         self.streams, self.cpu_streams = TransferStreams(self.device, 2), TransferStreams(self.cpu, 0)
-        self.pinned = PinnedMemory(self.device, SIZE if pins else 0)
+        self.pinned = PinnedMemory(self.device, SIZE if pins else 0, lambda: 1 << 40)
         self.handles = [self.add(index) for index in range(NUM_MODELS)]
 
     def add(self, index: int) -> Residency:

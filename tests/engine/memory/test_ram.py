@@ -210,7 +210,9 @@ def test_a_layer_of_which_only_a_part_is_in_the_file_comes_back_whole(tmp_path: 
 def test_copies_of_weights_that_the_file_has_as_views_are_counted_and_dropped(tmp_path: Path) -> None:
     device = SimulatedDevice(4 * SIZE)
     module, source = read(tmp_path, 0, stored=torch.float32, copies=False)
-    weights = ModuleWeights("model", module, device=device, source=source, pinned=PinnedMemory(device, 1 << 30))
+    weights = ModuleWeights(
+        "model", module, device=device, source=source, pinned=PinnedMemory(device, 1 << 30, lambda: 1 << 40)
+    )
     weights.load(0)
     assert weights.ram_bytes == weights.droppable_bytes > 0, "what is streamed is pinned"
     weights.drop()

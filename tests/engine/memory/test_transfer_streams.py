@@ -94,7 +94,7 @@ def test_a_simulated_device_refuses_what_does_not_fit_until_memory_is_really_gon
 
 
 def test_pinned_memory_ends_at_its_limit_and_comes_back() -> None:
-    pinned = PinnedMemory(SimulatedDevice(0), 100)
+    pinned = PinnedMemory(SimulatedDevice(0), 100, lambda: 1 << 40)
     first = pinned.pin(torch.zeros(20))
     assert first is not None and pinned.pinned_bytes == 80
     assert pinned.pin(torch.zeros(20)) is None
