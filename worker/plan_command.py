@@ -52,7 +52,9 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         room = "" if fetch["fits"] else f"; only {fetch['free_bytes'] / 1e9:.2f} GB are free"
         yield f"to fetch       {fetch['num_files']} files, {fetch['bytes'] / 1e9:.2f} GB{unknown}{room}"
     if estimate["load_units"] is not None:
-        seconds = "" if estimate["run_seconds"] is None else f", about {estimate['run_seconds']:g} s"
+        source = estimate["source"]
+        is_known = estimate["run_seconds"] is not None
+        seconds = f", about {estimate['run_seconds']:g} s ({source})" if is_known else f", seconds unknown: {source}"
         price = "" if estimate["price"] is None else f", price {estimate['price']:.4g}"
         wait = f", wait {estimate['wait_seconds']:g} s"
         yield f"run            {estimate['load_units']:g} units of load{seconds}{wait}{price}"

@@ -17,13 +17,14 @@ from worker.api.replies import Plan
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, LARGE_BYTES, body_schema, checked_workflow, reply_to
 from worker.engines.client import EngineClient
 from worker.errors import EngineUnreachable, Problem, RequestRejected
-from worker.jobs.cards import CARDS, GIB, card_bytes
+from worker.jobs.cards import CARDS, GIB, card_bytes, is_same_card, seconds_on
 from worker.jobs.memory_request import ROUTE, memory_request
 from worker.jobs.model_needs import ModelNeeds
 from worker.jobs.page_workflow import MAX_UNFOLDED_NODES, as_prompt
 from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
 from worker.json_values import JsonObject
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.qualification.expectation import read_reference
 from worker.services import Services
 from worker.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
 from worker.workflows.page_graph import is_page_format
@@ -60,10 +61,14 @@ async def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """Memory of the card that a plan is for, None: the engine's own; and the price of an hour, None: not known."""
+    """Terms of a plan: memory of its card, None for the engine's own; price of an hour, None for an unknown one.
+
+    `card` is the name in the request. The worker's own price is that of its engines, never of another card.
+    """
 
     vram_bytes: int | None
     price_per_hour: float | None
+    card: str = ""
 
 
 def _terms(services: Services, card: str, vram_gb: float | None, price_per_hour: float | None) -> _Terms:
@@ -74,8 +79,8 @@ def _terms(services: Services, card: str, vram_gb: float | None, price_per_hour:
         if vram_bytes is None:
             message = f"card: unknown card; got {card!r}, expected one of {', '.join(CARDS)}, or vram_gb instead"
             raise RequestRejected([Problem(message, "card", type="unknown_card")])
-    own = services.price_per_hour or None
-    return _Terms(vram_bytes, own if price_per_hour is None else price_per_hour)
+    own = services.price_per_hour or None if vram_bytes is None else None
+    return _Terms(vram_bytes, own if price_per_hour is None else price_per_hour, card)
 
 
 async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _Terms) -> WorkflowPlan:
@@ -151,14 +156,29 @@ async def _memory(
 async def _estimate(services: Services, prompt: JsonObject, engine: EngineClient, terms: _Terms) -> RunEstimate:
     """Return the cost of a run, with its seconds where the pace of an engine is known. Raises EngineUnreachable.
 
-    Seconds are those of the worker's own engines, and so is their price: it is unknown for another card.
+    For another card the seconds follow from a published figure of it; without one they and the price are unknown.
     """
     cost = await cost_of(services, prompt, engine)
-    seconds = services.run_clock.seconds_of(cost)
-    wait = services.queue_info.wait_of_a_new_job()
-    hourly = None if terms.vram_bytes is not None or seconds <= 0 else terms.price_per_hour
+    if terms.vram_bytes is None:
+        seconds = services.run_clock.seconds_of(cost)
+        wait = services.queue_info.wait_of_a_new_job()
+        source = "jobs or the benchmark of this worker" if seconds > 0 else "no job and no benchmark was run yet"
+    else:
+        seconds, source = await asyncio.to_thread(_seconds_elsewhere, cost, terms)
+        wait = 0.0
+    hourly = None if seconds <= 0 else terms.price_per_hour
     price = None if hourly is None else round(hourly * seconds / 3600, 6)
-    return RunEstimate(round(cost, 3), round(seconds, 2) if seconds > 0 else None, round(wait, 2), price)
+    return RunEstimate(round(cost, 3), round(seconds, 2) if seconds > 0 else None, round(wait, 2), price, source)
+
+
+def _seconds_elsewhere(cost: float, terms: _Terms) -> tuple[float, str]:
+    """Return the seconds on a named card and their source; 0 and the reason where no figure is known."""
+    if not terms.card:
+        return 0.0, "a card is not known by its memory alone; name it with `card`"
+    for name, known in read_reference().items():
+        if is_same_card(terms.card, name):
+            return seconds_on(cost, known.its_per_second), f"{known.its_per_second:g} steps a second: {known.source}"
+    return 0.0, f"no speed of {terms.card} is known here"
 
 
 @contextlib.contextmanager

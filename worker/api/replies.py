@@ -135,6 +135,7 @@ class PlannedRun(Reply):
     run_seconds: float | None
     wait_seconds: float
     price: float | None = Field(description="Of `run_seconds` at `price_per_hour` or `WORKER_PRICE_PER_HOUR`.")
+    source: str = Field(description="Where `run_seconds` come from, or why there are none.")
 
 
 class EvictedModel(Reply):

@@ -1,10 +1,12 @@
-"""Memory of well-known graphics cards, by which a plan may name one. Pure."""
+"""Memory of well-known graphics cards, by which a plan may name one, and the time of a run on them. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Final
+
+from benchmark.qualify.unit import UNIT_STEPS, UNIT_WORKLOAD
 
 GIB: Final = 1 << 30
 CARDS: Final[Mapping[str, int]] = {
@@ -19,5 +21,27 @@ CARDS: Final[Mapping[str, int]] = {
 
 def card_bytes(name: str) -> int | None:
     """Return the memory of a card, None for an unknown one."""
-    key = re.sub(r"[^a-z0-9]|nvidia|geforce|tesla", "", name.lower())
+    key = _key(name)
     return CARDS[key] * GIB if key in CARDS else None
+
+
+def is_same_card(name: str, full_name: str) -> bool:
+    """Return True if a driver's full name of a card, with its connector and memory, is that of a card asked for.
+
+    >>> is_same_card("A100", "NVIDIA A100-SXM4-80GB"), is_same_card("A100-40GB", "NVIDIA A100-SXM4-80GB")
+    (True, False)
+    """
+    key, found = _key(name), re.sub(r"sxm\d?(?=\d+gb$|$)|pcie", "", _key(full_name))
+    return found in (key, f"{key}{CARDS.get(key, 0)}gb")
+
+
+def seconds_on(cost: float, its_per_second: float) -> float:
+    """Return the seconds of a run of `cost` units on a card that makes so many guided SD1.5 steps of 512x512 a second.
+
+    The units compare families, so this is an estimate for each of them; see `benchmark/qualify/unit.py`.
+    """
+    return cost / UNIT_WORKLOAD * UNIT_STEPS / its_per_second
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]|nvidia|geforce|tesla", "", name.lower())

@@ -32,13 +32,15 @@ class MissingNode:
 class RunEstimate:
     """Cost of a run in units of load, its seconds on one engine, and the wait before it. None: not known yet.
 
-    `price` is what those seconds cost, in the currency of `WORKER_PRICE_PER_HOUR`.
+    `price` is what those seconds cost, in the currency of `WORKER_PRICE_PER_HOUR`. `source` says where the seconds come
+    from, or why there are none.
     """
 
     cost: float | None = None
     seconds: float | None = None
     wait_seconds: float = 0.0
     price: float | None = None
+    source: str = ""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -46,6 +48,7 @@ class RunEstimate:
             "run_seconds": self.seconds,
             "wait_seconds": self.wait_seconds,
             "price": self.price,
+            "source": self.source,
         }
 
 
