@@ -1,5 +1,7 @@
 """VAEs that cannot decode what a prompt samples, told before it samples. Only headers of files are read.
 
+They have other channels, or, for videos, are the network of another family.
+
 Certain cases alone: a sampler whose model and a decoder whose VAE come from files of known families, with nothing
 between them but nodes that keep the number of channels.
 """
@@ -7,6 +9,7 @@ between them but nodes that keep the number of channels.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -34,9 +37,31 @@ SAMPLES, VAE = "samples", "vae"
 MAX_DECODERS = 20  # looked at: a prompt of very many costs no more
 MAX_KEPT = 10_000
 MAX_SHOWN = 20
+SCALE = "small"  # of a family's VAE that is built to know its type
 
-Latents = tuple[int, int, str]
-"""Number of channels, of dimensions beside them, and the label of the family."""
+VIDEO_DIMENSIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Latents:
+    """Latents that a network samples or a VAE decodes, with the label of its family and the type of its VAE."""
+
+    channels: int
+    dimensions: int
+    label: str
+    vae: type[torch.nn.Module]
+
+    def problem_with(self, read: Latents) -> str | None:
+        """Return what a VAE of the latents `read` has and what was expected; None if it may decode these.
+
+        Several families of videos have as many channels, but VAEs of networks of their own. Families of pictures share
+        one, which differs by its weights alone.
+        """
+        if read.channels != self.channels:
+            return f"got a VAE of {read.channels} channels, expected one of {self.channels}, as {self.label} has it"
+        if VIDEO_DIMENSIONS in (self.dimensions, read.dimensions) and self.vae is not read.vae:
+            return f"got a VAE like that of {read.label}, expected one like that of {self.label}"
+        return None
 
 
 class LatentMisfits:
@@ -47,7 +72,7 @@ class LatentMisfits:
         self._known: dict[tuple[str, Path, int, int], Latents | None] = {}
 
     def find(self, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Mapping[str, Problem]:
-        """Return the problem of each decoder whose VAE has other channels than the latents it is given, by node id."""
+        """Return the problem of each decoder whose VAE does not take the latents that it is given, by node id."""
         decoders = [node for node in prompt.values() if node.class_type in DECODERS][:MAX_DECODERS]
         found = ((node.id, self._problem_of(node, prompt, rules)) for node in decoders)
         return {node_id: problem for node_id, problem in found if problem is not None}
@@ -61,12 +86,10 @@ class LatentMisfits:
         if len(models) != 1 or len(vaes) != 1:
             return None
         sampled, read = self._latents("network", *models[0]), self._latents("vae", *vaes[0])
-        if sampled is None or read is None or sampled[0] == read[0]:
+        problem = None if sampled is None or read is None else sampled.problem_with(read)
+        if sampled is None or problem is None:
             return None
-        message = (
-            f"vae: '{vaes[0][1]}' cannot decode what '{models[0][1]}' samples; got a VAE of {read[0]} channels, "
-            f"expected one of {sampled[0]}, as {sampled[2]} has it"
-        )
+        message = f"vae: '{vaes[0][1]}' cannot decode what '{models[0][1]}' samples; {problem}"
         explanation = Explanation(message, field=VAE, allowed=self._fitting(sampled))
         extra = {"input_name": VAE, "received_value": vaes[0][1]}
         return Problem("vae_of_other_latents", "VAE of other latents", message, extra, explanation)
@@ -74,7 +97,7 @@ class LatentMisfits:
     def _fitting(self, sampled: Latents) -> list[str]:
         """Return the first VAE files for such latents."""
         known = ((name, self._latents("vae", "vae", name)) for name in self._folders.names("vae"))
-        fitting = [name for name, read in known if read is not None and read[:2] == sampled[:2]]
+        fitting = [name for name, read in known if read is not None and sampled.problem_with(read) is None]
         return fitting[:MAX_SHOWN]
 
     def _latents(self, part: str, folder: str, name: str) -> Latents | None:
@@ -114,7 +137,9 @@ def _of_network(file: SafetensorsFile) -> Latents:
     found = registry.recognise(TensorIndex(file.shapes, file.metadata))
     latent_format = found.family.parameterise(found.match, file).latent_format or found.family.latent_format
     made = latent_format()
-    return made.latent_channels, made.latent_dimensions, found.family.label
+    with torch.device("meta"):
+        vae = found.family.vae.build(found.family.scales[SCALE].vae)
+    return Latents(made.latent_channels, made.latent_dimensions, found.family.label, type(vae))
 
 
 def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
@@ -129,4 +154,6 @@ def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
     with torch.device("meta"):
         network = family.vae.build(configured(file, family.vae, names))
     channels: int | None = getattr(network, "latent_channels", None)
-    return None if channels is None else (channels, getattr(network, "latent_dim", 2), family.label)
+    if channels is None:
+        return None
+    return Latents(channels, getattr(network, "latent_dim", 2), family.label, type(network))
