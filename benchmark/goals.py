@@ -89,8 +89,17 @@ GOALS: Sequence[Goal] = (
     Goal("generate_sync", "memory of the front after 100 jobs", "MB", at("front_mb_after_100_jobs"), most=100),
     Goal("demo_speed", "a picture of the demo model", "s", at("picture_seconds"), most=3.0),
     Goal("shared_steps", "8 requests in one batch, times one at a time", "x", at("ratio"), least=1.5),
-    Goal("comfyui_speed", "SD1.5, float32, times ComfyUI", "x", at("ratios_to_comfyui", "darkroom float32"), least=2),
-    Goal("comfyui_speed", "SD1.5, bfloat16, times ComfyUI", "x", at("ratios_to_comfyui", "darkroom bfloat16"), least=2),
+    *(
+        Goal(
+            "comfyui_speed",
+            f"{label}, {precision}, times ComfyUI",
+            "x",
+            row({"family": family, "precision": precision}, "ratio"),
+            least=2,
+        )
+        for family, label in (("sd15", "SD1.5"), ("sdxl", "layers of SDXL"), ("flux", "layers of Flux"))
+        for precision in ("float32", "bfloat16")
+    ),
     Goal("tuning", "strategies of `exact`, times the plain path", "x", gain("exact"), least=1),
     Goal("tuning", "strategies of `same`, times the plain path", "x", gain("same"), least=1),
     Goal("tuning", "strategies of `draft`, times the plain path", "x", gain("draft")),

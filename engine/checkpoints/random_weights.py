@@ -170,3 +170,14 @@ def write_random_checkpoint(
         tensors |= {f"{family.vision_prefix}{name}": item for name, item in _random_vision(vision, seed).items()}
     halved = {name: weight.to(torch.float16) for name, weight in tensors.items()}
     write_safetensors(path, halved | vocabularies, description(family, unet, vae))
+
+
+def write_random_denoiser(path: Path, config: Any, seed: int = 0, *, family: ModelFamily) -> None:
+    """Write a denoising network of this configuration alone, float16, under the names that a checkpoint has."""
+    with torch.device("meta"):
+        network = family.denoiser.build(config)
+    network.requires_grad_(False).to(torch.float16).to_empty(device="cpu")
+    _draw(network, torch.Generator().manual_seed(seed))
+    if isinstance(network, UnetModel):
+        _carry_latent(network)
+    write_safetensors(path, denoiser_tensors(family, network.state_dict()), description(family, network))

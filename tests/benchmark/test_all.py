@@ -31,7 +31,8 @@ def test_a_report_without_the_figure_leaves_it_open() -> None:
 @pytest.mark.parametrize("part", sorted({goal.part for goal in GOALS} - {"gpu", "tuning"}))
 def test_the_goals_find_their_figures_in_the_stored_reports(part: str) -> None:
     report = json.loads((STORED / f"{part}.json").read_text(encoding="utf-8"))
-    assert all(entry["value"] is not None for entry in compare({part: report}))
+    found = [entry["value"] is not None for entry in compare({part: report})]
+    assert any(found) if part == "comfyui_speed" else all(found)  # families and precisions of it are chosen
 
 
 def test_the_gain_of_tuning_is_that_of_a_quality() -> None:
@@ -50,9 +51,9 @@ def test_a_part_that_fails_is_named_and_stops_no_other(tmp_path: Path) -> None:
 
 def test_parts_fit_the_machine() -> None:
     def names(**given: object) -> list[str]:
-        wanted = {"has_gpu": False, "is_quick": True, "comfyui": (), "checkpoint": None, **given}
+        wanted = {"has_gpu": False, "is_quick": True, "comfyui": (), **given}
         return [part.name for part in everything.parts(**wanted)]  # type: ignore[arg-type]
 
     assert "gpu" not in names() and "comfyui_speed" not in names()
     assert "gpu" in names(has_gpu=True)
-    assert "comfyui_speed" in names(comfyui=("--comfyui", "x"), checkpoint=Path("model"))
+    assert "comfyui_speed" in names(comfyui=("--comfyui", "x"))
