@@ -63,7 +63,7 @@ def parts(*, has_gpu: bool, is_quick: bool, comfyui: Sequence[str]) -> list[Part
     if has_gpu:
         found.append(Part("gpu", (), 470.0, "--out"))
     if comfyui:
-        found.append(Part("comfyui_speed", (*comfyui, "--rounds", repeats, "--starts", "1"), 600.0))
+        found.append(Part("comfyui_speed", (*comfyui, "--rounds", "1" if is_quick else "2", "--starts", "1"), 660.0))
     return found
 
 

@@ -15,6 +15,7 @@ STRATEGIES: Final = (
     "prompt_cache",
     "threads",
     "channels_last",
+    "winograd_convolutions",
     "compiled_blocks",
     "fused_qkv",
     "fused_geglu",

@@ -18,6 +18,7 @@ from typer.main import get_group
 
 from engine.server import catalogue, device, files, memory_report, prompts, tuning, v1, web_folders
 from modifiers.registry import build_registry
+from names.tuning import STRATEGIES
 from tests.markdown import anchors, code_blocks, links, table_rows
 from worker.cli import app
 from worker.errors import HTTP_STATUS, WorkerError, http_status
@@ -122,6 +123,15 @@ def test_metrics_that_are_named_are_on_the_page_that_lists_them() -> None:
     }  # of other routes
     named = {name for page in PAGES for name in re.findall(r"`(darkroom_\w+)", text_of(page))}
     assert len(listed) > 80 and named <= listed
+
+
+def test_the_page_of_performance_explains_every_strategy() -> None:
+    """With the figure before and after, or that it is unmeasured."""
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    explained = page.partition("## The strategies")[2].partition("### Measured so far")[0]
+    rows = {row[0].strip("`"): row for row in table_rows(explained)}
+    assert set(rows) == set(STRATEGIES)
+    assert all(rows[name][-1] for name in STRATEGIES)
 
 
 def test_every_command_and_option_that_is_named_exists() -> None:

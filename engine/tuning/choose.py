@@ -9,7 +9,7 @@ from typing import Protocol
 from engine.tuning.outcome import Choice, Figure
 from engine.tuning.quality import Quality
 
-CERTAIN = "used wherever it fits: it only leaves out work"
+CERTAIN = "used wherever it fits: it leaves out work"
 LEAST_GAIN = 1.03  # less than this is noise, and not worth a departure from the plain path
 
 Names = tuple[str, ...]
@@ -26,6 +26,8 @@ class Candidate(Protocol):
     def conflicts(self) -> frozenset[str]: ...
     @property
     def is_certain(self) -> bool: ...
+    @property
+    def certain_error(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ def _try(candidate: Candidate, base: Choice, measure: Measure, reason: str | Non
     if reason is not None:
         return Figure(name, quality, False, reason), base
     if candidate.is_certain:
-        return Figure(name, quality, True, CERTAIN), Choice((*base.names, name), base.it_per_s, base.error)
+        return Figure(name, quality, True, CERTAIN), Choice(
+            (*base.names, name), base.it_per_s, max(base.error, candidate.certain_error)
+        )
     found = measure((*base.names, name), base.names)
     if found.failure is not None:
         return Figure(name, quality, False, found.failure), base

@@ -20,6 +20,7 @@ from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm
 from engine.tuning.strategies.prompt_cache import PromptCache
 from engine.tuning.strategies.step_graph import StepGraph
 from engine.tuning.strategies.threads import Threads
+from engine.tuning.strategies.winograd import WinogradConvolutions
 from engine.tuning.strategies.zero_blocks import ZeroBlocks
 from engine.tuning.strategy import Strategy
 from names.tuning import STRATEGIES
@@ -35,6 +36,7 @@ def make_strategies(folder: Path | None = None) -> Mapping[str, Strategy]:
         PromptCache(),
         Threads(),
         ChannelsLast(),
+        WinogradConvolutions(),
         FusedQkv(),
         FusedGeglu(),
         AttentionKernels(),

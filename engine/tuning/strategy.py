@@ -87,8 +87,9 @@ class Strategy:
 
     `quality` is the closest one for which it may be used. With `is_size_sensitive` a measurement with a small network
     says nothing about a large one. One that `is_opt_in` is measured only where the setting names it. One that
-    `is_certain` only leaves out work, and is used unmeasured wherever it fits. `target` is the network that it changes:
-    `denoiser`, `vae` or `any`. One that `makes_tensors` computes with tensors that it makes when it is applied.
+    `is_certain` leaves out work, and is used unmeasured wherever it fits; its latents are at most `certain_error` from
+    the plain path's. `target` is the network that it changes: `denoiser`, `vae` or `any`. One that `makes_tensors`
+    computes with tensors that it makes when it is applied.
     """
 
     name: ClassVar[str]
@@ -97,7 +98,8 @@ class Strategy:
     target: ClassVar[str] = "denoiser"
     is_size_sensitive: ClassVar[bool] = False
     is_opt_in: ClassVar[bool] = False
-    is_certain: ClassVar[bool] = False
+    is_certain: bool = False
+    certain_error: ClassVar[float] = 0.0
     makes_tensors: ClassVar[bool] = False
     conflicts: ClassVar[frozenset[str]] = frozenset()
 

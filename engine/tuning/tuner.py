@@ -162,7 +162,8 @@ class Tuner:
             outcomes = self._outcomes
             outcome = next(iter(outcomes.values()), None) if network == OWN_TYPE_OF_VAE else outcomes.get(network)
         choice = PLAIN if outcome is None else outcome.choice(quality)
-        certain = (name for name, item in self._strategies.items() if item.is_certain and quality.allows(item.quality))
+        certain = [name for name, item in self._strategies.items() if item.is_certain and quality.allows(item.quality)]
         names = dict.fromkeys((*certain, *choice.names))
         allowed = tuple(name for name in names if self.allowed is None or name in self.allowed)
-        return Choice(allowed, choice.it_per_s, choice.error)
+        errors = [self._strategies[name].certain_error for name in allowed if name in certain]
+        return Choice(allowed, choice.it_per_s, max(choice.error, *errors, 0.0))

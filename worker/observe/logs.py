@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import structlog
@@ -21,6 +22,7 @@ from worker.observe.prompt_texts import PromptTexts
 SECRET_KEYS = re.compile(r"secret|token|password|authorization|api_?key|access_key|signature|credential", re.IGNORECASE)
 SECRET_IN_TEXT = re.compile(r"(?i)\b(api_key|token|signature|x-amz-[a-z-]{1,64}|secret)=([^&\s\"']+)")
 HIDDEN = "[hidden]"
+MAX_KEYS = 1000
 PROMPT_FIELDS: Final = frozenset({"message", "reason", "exception", "error"})
 """Fields whose text may repeat a part of a prompt. The event does so too where an engine wrote it."""
 
@@ -41,24 +43,29 @@ class Redaction:
     def __init__(self, known_secrets: Collection[str], prompts: PromptTexts | None = None) -> None:
         self._known = sorted((secret for secret in known_secrets if len(secret) >= 4), key=len, reverse=True)
         self._prompts = prompts or PromptTexts()
+        self._names_secret = lru_cache(maxsize=MAX_KEYS)(_names_secret)  # the same few keys in every record
 
     def __call__(self, _logger: object, _method: str, record: Record) -> dict[str, object]:
         is_of_engine = record.get("logger") == "engine"
         for name, value in record.items():
             if isinstance(value, str) and (name in PROMPT_FIELDS or (is_of_engine and name == "event")):
                 record[name] = self._prompts.hide(value)
-        return {key: HIDDEN if SECRET_KEYS.search(key) else self._clean(value) for key, value in record.items()}
+        return {key: HIDDEN if self._names_secret(key) else self._clean(value) for key, value in record.items()}
 
     def _clean(self, value: object) -> object:
         if isinstance(value, dict):
-            return {key: HIDDEN if SECRET_KEYS.search(str(key)) else self._clean(item) for key, item in value.items()}
+            return {key: HIDDEN if _names_secret(str(key)) else self._clean(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._clean(item) for item in value]
         if not isinstance(value, str):
             return value
         for secret in self._known:
             value = value.replace(secret, HIDDEN)
-        return SECRET_IN_TEXT.sub(rf"\1={HIDDEN}", value)
+        return SECRET_IN_TEXT.sub(rf"\1={HIDDEN}", value) if "=" in value else value
+
+
+def _names_secret(key: str) -> bool:
+    return SECRET_KEYS.search(key) is not None
 
 
 def add_category(_logger: object, _method: str, record: Record) -> Record:

@@ -132,7 +132,9 @@ class CompiledBlocks(Strategy):
     about = "repeated blocks are compiled in the background and take their place when they are ready"
     is_size_sensitive = True
     # Their functions would be compiled anew.
-    conflicts = frozenset({"prompt_cache", "fused_qkv", "fused_geglu", "joined_embeddings", "nhwc_group_norm"})
+    conflicts = frozenset(
+        {"prompt_cache", "fused_qkv", "fused_geglu", "joined_embeddings", "nhwc_group_norm", "winograd_convolutions"}
+    )
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler

@@ -19,6 +19,7 @@ class Item:
     quality: Quality
     conflicts: frozenset[str] = frozenset()
     is_certain: bool = False
+    certain_error: float = 0.0
 
 
 A, B, C = (Item(STRATEGIES[index], quality) for index, quality in enumerate(Quality))
