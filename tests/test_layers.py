@@ -225,7 +225,7 @@ RULES = (
     ),
     Rule("engine.values", MODELS_IN_USE, TORCH),
     Rule("engine.store", (*MODELS_IN_USE, "engine.values"), TORCH),
-    Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store"), TORCH | NODE_EXTRAS),
+    Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store", "names"), TORCH | NODE_EXTRAS),
     Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", *CORE), NOTHING),
     Rule(
         "engine.custom_nodes.compat",

@@ -84,7 +84,7 @@ def stretches_in_tiles(
     first, total, weights = 0, torch.empty(0), torch.empty(0)  # of the output: where the two begin along the axis
     for _, row in itertools.groupby(places, key=lambda place: place[0]):
         for index, place in enumerate(row):
-            result = function(_cut(item, place)).to(output_device)
+            result = function(cut(item, place)).to(output_device)
             start, *others = (round(axis.place(begin)) for axis, (begin, _) in zip(scale, place, strict=True))
             if index == 0:
                 if start > first:  # what lies before is reached by no later tile
@@ -96,8 +96,8 @@ def stretches_in_tiles(
                 first = start
             weight = _feathered(result, feathers)
             target = ((0, result.shape[2]), *zip(others, result.shape[3:], strict=True))
-            _cut(total, target).add_(result * weight)
-            _cut(weights, target).add_(weight)
+            cut(total, target).add_(result * weight)
+            cut(weights, target).add_(weight)
             if on_tile is not None:
                 on_tile()
     yield total / weights
@@ -135,7 +135,16 @@ def num_tiles(samples: torch.Tensor, tile: tuple[int, int], overlap: int) -> int
     return samples.shape[0] * len(tile_places(samples.shape[2:], tile, overlap))
 
 
-def _cut(item: torch.Tensor, place: tuple[tuple[int, int], ...]) -> torch.Tensor:
+def tiles_of(
+    samples: torch.Tensor, tile: tuple[int, ...], overlap: int
+) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Return item and place of each tile that `run_in_tiles` evaluates, in its order."""
+    places = tile_places(samples.shape[2:], tile, overlap)
+    return [(index, place) for index in range(samples.shape[0]) for place in places]
+
+
+def cut(item: torch.Tensor, place: tuple[tuple[int, int], ...]) -> torch.Tensor:
+    """Return the part of [B, C, ...] at a place, as a view: (start, length) along each axis after the channels."""
     for dim, (start, length) in enumerate(place):
         item = item.narrow(dim + 2, start, length)
     return item

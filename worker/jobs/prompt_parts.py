@@ -3,8 +3,9 @@
 A prompt with several pictures is split in one of two ways. By `outputs`: every part runs some of the output nodes, with
 all that they need, so each picture has the bits of the whole run. By `batch`: the one latent that creates a batch is
 cut, and each part runs some items of it. An item has the same noise in every batch, but a processor rounds the last
-bits of wide and narrow batches differently. Both know which nodes allow that; any other prompt is run whole, with the
-reason.
+bits of wide and narrow batches differently. A prompt that enlarges pictures without sampling is split by `tiles`: the
+first part runs all of it, and the others compute tiles of the upscale, which the first takes where they are there. Each
+way knows which nodes allow it; any other prompt is run whole, with the reason.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from names.tiles import SHARED_UPSCALE, UPSCALE_HELP
 from worker.jobs.prompt_work import PromptWork
 from worker.json_values import JsonObject, object_at
 
@@ -59,13 +61,25 @@ WITHOUT_ITEMS: Final = frozenset(
 """Classes whose results apply to every item of a batch alike."""
 
 
+UPSCALE: Final = "ImageUpscaleWithModel"
+
+BEFORE_TILES: Final = frozenset(
+    {
+        *("LoadImage", "UpscaleModelLoader", "ImageScale", "ImageScaleBy", "ImageCrop", "ImageInvert", "ImageSharpen"),
+        *("ImageBlur", "ImagePadForOutpaint", "ImageBatch", "ImageFlip", "ImageRotate", "ImageFromBatch"),
+    }
+)
+"""Classes that every engine runs for itself to have the picture whose tiles it computes."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """The output nodes that one engine runs, and all nodes that they need."""
+    """The output nodes that one engine runs, and all nodes that they need. One that `is_optional` only helps."""
 
     prompt: JsonObject
     targets: tuple[str, ...]
     nodes: frozenset[str]
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +90,18 @@ class PromptSplit:
     """
 
     parts: tuple[PromptPart, ...] = ()
-    by: Literal["outputs", "batch"] | None = None
+    by: Literal["outputs", "batch", "tiles"] | None = None
     reason: str = ""
     by_item: frozenset[str] = frozenset()
 
 
-def split_prompt(prompt: JsonObject, object_info: JsonObject, max_parts: int, *, may_round: bool) -> PromptSplit:
-    """Return the parts of a prompt for up to `max_parts` engines. `may_round` allows a split by batch."""
+def split_prompt(
+    prompt: JsonObject, object_info: JsonObject, max_parts: int, *, may_round: bool, exchange: str = ""
+) -> PromptSplit:
+    """Return the parts of a prompt for up to `max_parts` engines.
+
+    `may_round` allows a split by batch; `exchange` is a name for the tiles that this run's engines exchange.
+    """
     graph = _Graph(prompt, object_info)
     work = PromptWork(prompt, object_info)
     costs = {item.node_id: item.steps * item.picture.sampled_pixels for item in work.samplings()}
@@ -91,7 +110,7 @@ def split_prompt(prompt: JsonObject, object_info: JsonObject, max_parts: int, *,
         return PromptSplit(reason=f"more than {MAX_OUTPUTS} outputs")
     groups = _groups(graph, targets, costs)
     if not groups:
-        return PromptSplit(reason="no output needs a node that samples")
+        return _by_tiles(graph, targets, max_parts, exchange)
     if len(groups) > 1:
         return _by_outputs(graph, targets, groups, costs, max_parts)
     if not may_round:
@@ -194,6 +213,35 @@ def _by_outputs(
         if graph.is_of_pack(node_id) and sum(node_id in part.nodes for part in parts) > 1:
             return PromptSplit(reason=f"outputs share node {node_id} ({graph.class_of(node_id)}) of a node pack")
     return PromptSplit(tuple(parts), "outputs")
+
+
+def _by_tiles(graph: _Graph, targets: list[str], max_parts: int, exchange: str) -> PromptSplit:
+    """Have the other engines compute tiles of the one upscale of a prompt."""
+    upscales = [node_id for node_id in graph.prompt if graph.class_of(node_id) == UPSCALE]
+    if not upscales or not exchange:
+        return PromptSplit(reason="no output needs a node that samples")
+    if len(upscales) > 1:
+        return PromptSplit(reason=f"several upscales: {upscales}")
+    upscale = upscales[0]
+    if graph.is_of_pack(upscale) or not (graph.has_class(SHARED_UPSCALE) and graph.has_class(UPSCALE_HELP)):
+        return PromptSplit(reason=f"the tiles of node {upscale} cannot be shared")
+    for node_id in sorted(graph.needed_by([upscale]) - {upscale}):
+        if graph.class_of(node_id) not in BEFORE_TILES or graph.is_of_pack(node_id):
+            return PromptSplit(reason=f"node {node_id} ({graph.class_of(node_id)}) may not run at each engine")
+    inputs = {**graph.inputs(upscale), "exchange": exchange}
+    shared = {
+        **graph.prompt,
+        upscale: {**object_at(graph.prompt, upscale), "class_type": SHARED_UPSCALE, "inputs": inputs},
+    }
+    first = PromptPart(shared, tuple(targets), graph.needed_by(targets))
+    name = f"{upscale}.tiles"
+    while name in graph.prompt:
+        name += "."
+    needed = graph.needed_by([upscale]) - {upscale}
+    helping = {node_id: graph.prompt[node_id] for node_id in graph.prompt if node_id in needed}
+    helping[name] = {"class_type": UPSCALE_HELP, "inputs": inputs}
+    helper = PromptPart(helping, (name,), frozenset(helping), is_optional=True)
+    return PromptSplit((first, *[helper] * (max_parts - 1)), "tiles")
 
 
 def _by_batch(graph: _Graph, work: PromptWork, targets: list[str], max_parts: int) -> PromptSplit:

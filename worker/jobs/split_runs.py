@@ -7,13 +7,16 @@ loss of the job's run, as if it had been alone there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import structlog
 
+from names.tiles import SHARED_TILES_FOLDER
 from worker.engines.client import EngineClient, OnMessage
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
@@ -34,6 +37,7 @@ class RunPart:
     """A prompt to send to an engine; `targets` None: all its output nodes.
 
     `own_nodes` are the nodes that no earlier part runs; None for the first part. `is_again`: its first engine was lost.
+    `is_optional`: the others end without it, too.
     """
 
     engine: EngineClient
@@ -42,6 +46,7 @@ class RunPart:
     targets: Sequence[str] | None = None
     own_nodes: frozenset[str] | None = None
     is_again: bool = False
+    is_optional: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -53,6 +58,8 @@ class RunPart:
         A later part reports nodes that it has left as cached ones, which are done without a place in the progress.
         """
         own_nodes = self.own_nodes
+        if self.is_optional:  # its nodes are none of the job's
+            return lambda kind, data: None
         if own_nodes is None:
             return on_message
         running: set[str] = set()
@@ -104,6 +111,8 @@ class SplitRuns:
         helpers = self._helpers(job, engine)
         split = await self._split(job, prompt, engine, 1 + len(helpers))
         helpers = [client for client in helpers if client in self._pool.idle_engines][: max(0, len(split.parts) - 1)]
+        if split.by == "tiles" and helpers:
+            split = replace(split, parts=split.parts[: len(helpers) + 1])
         if split.parts and len(helpers) + 1 < len(split.parts):
             split = PromptSplit(reason="other engines got prompts meanwhile")
         if not split.parts:
@@ -112,7 +121,8 @@ class SplitRuns:
         engines = [engine, *helpers]
         with self._pool.borrow(helpers, job.order):
             log.info("job split", request_id=job.id, by=split.by, engines=len(engines))
-            outcomes = await self._run_parts(_parts_of(job, engines, split), runs_part)
+            async with _tiles_folder(job, engine, split):
+                outcomes = await self._run_parts(_parts_of(job, engines, split), runs_part)
         return _with_report(_joined(outcomes, split), {"engines": len(engines), "by": split.by})
 
     def _helpers(self, job: Job, engine: EngineClient) -> list[EngineClient]:
@@ -133,15 +143,18 @@ class SplitRuns:
         except EngineUnreachable:  # its run will tell
             return PromptSplit(reason="the engine does not answer")
         may_round, is_large = job.request.quality != EXACT, len(prompt) >= LARGE_GRAPH_NODES
-        return await off_loop(is_large, partial(split_prompt, may_round=may_round), prompt, info, num_engines)
+        return await off_loop(
+            is_large, partial(split_prompt, may_round=may_round, exchange=job.prompt_id), prompt, info, num_engines
+        )
 
     async def _run_parts(self, parts: Sequence[RunPart], runs_part: RunsPart) -> list[RunOutcome]:
-        """Return the outcomes of all parts, or that of the one that failed."""
+        """Return the outcomes of all parts but optional ones, or that of the one that failed."""
         tasks = [asyncio.create_task(_run_part(part, runs_part), name=f"part-{part.prompt_id}") for part in parts]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            needed = [(part, task) for part, task in zip(parts, tasks, strict=True) if not part.is_optional]
+            await asyncio.wait([task for _, task in needed], return_when=asyncio.FIRST_EXCEPTION)
             found = []
-            for part, task in zip(parts, tasks, strict=True):
+            for part, task in needed:
                 if not task.done():  # another one has failed
                     continue
                 outcome = task.result()
@@ -153,6 +166,20 @@ class SplitRuns:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _tiles_folder(job: Job, engine: EngineClient, split: PromptSplit) -> AsyncIterator[None]:
+    """Have a folder for the tiles that engines exchange while the context is open, where the split is one by tiles."""
+    if split.by != "tiles" or engine.folders is None:
+        yield
+        return
+    folder = engine.folders.output / SHARED_TILES_FOLDER / job.prompt_id
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 async def _run_part(part: RunPart, runs_part: RunsPart) -> RunOutcome | None:
@@ -190,7 +217,8 @@ def _parts_of(job: Job, engines: Sequence[EngineClient], split: PromptSplit) -> 
     parts = [RunPart(engines[0], first.prompt, f"{job.prompt_id}.part1", first.targets)]
     for number, (engine, part) in enumerate(zip(engines[1:], others, strict=True), start=2):
         own_nodes = part.nodes - first.nodes
-        parts.append(RunPart(engine, part.prompt, f"{job.prompt_id}.part{number}", part.targets, own_nodes))
+        prompt_id = f"{job.prompt_id}.part{number}"
+        parts.append(RunPart(engine, part.prompt, prompt_id, part.targets, own_nodes, is_optional=part.is_optional))
     return parts
 
 

@@ -19,11 +19,16 @@ KINDS: dict[str, list[str]] = {
     "VAEDecode": ["IMAGE"],
     "SaveImage": [],
     "PackText": ["STRING"],
+    "LoadImage": ["IMAGE", "MASK"],
+    "UpscaleModelLoader": ["UPSCALE_MODEL"],
+    "ImageUpscaleWithModel": ["IMAGE"],
+    "DarkroomSharedUpscale": ["IMAGE"],
+    "DarkroomUpscaleHelp": [],
 }
 INFO: dict[str, Any] = {
     name: {
         "output": types,
-        "output_node": name == "SaveImage",
+        "output_node": name in ("SaveImage", "DarkroomUpscaleHelp"),
         "python_module": "custom_nodes.pack" if name.startswith("Pack") else "nodes",
     }
     for name, types in KINDS.items()
@@ -122,3 +127,38 @@ def test_what_cannot_be_split_has_a_reason(prompt: dict[str, Any], may_round: bo
 def test_two_batches_are_not_split() -> None:
     prompt = {**batch(), "second": node("EmptyLatentImage", width=64, height=64, batch_size=3)}
     assert split_prompt(prompt, INFO, 2, may_round=True).reason == "several batches: ['latent', 'second']"
+
+
+def upscale(**changed: Any) -> dict[str, Any]:
+    return {
+        "picture": node("LoadImage", image="a.png"),
+        "network": node("UpscaleModelLoader", model_name="x4.pth"),
+        "large": node("ImageUpscaleWithModel", upscale_model=["network", 0], image=["picture", 0]),
+        "o": node("SaveImage", images=["large", 0], filename_prefix="x"),
+        **changed,
+    }
+
+
+def test_the_tiles_of_an_upscale_are_computed_by_engines_that_only_help() -> None:
+    split = split_prompt(upscale(), INFO, 3, may_round=False, exchange="j-1")
+    first, *helpers = split.parts
+    assert split.by == "tiles" and [part.is_optional for part in split.parts] == [False, True, True]
+    assert first.targets == ("o",) and first.prompt["large"]["class_type"] == "DarkroomSharedUpscale"  # type: ignore[index]
+    linked = {"upscale_model": ["network", 0], "image": ["picture", 0], "exchange": "j-1"}
+    assert helpers[0].targets == ("large.tiles",) and helpers[0].nodes == {"picture", "network", "large.tiles"}
+    assert helpers[0].prompt["large.tiles"] == node("DarkroomUpscaleHelp", **linked)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        (upscale(picture=node("PackText")), r"node picture \(PackText\) may not run at each engine"),
+        (upscale(again=node("ImageUpscaleWithModel")), "several upscales"),
+        ({"o": node("SaveImage", images=["x", 0])}, "no output needs a node that samples"),
+    ],
+)
+def test_other_upscales_stay_whole(prompt: dict[str, Any], reason: str) -> None:
+    split = split_prompt(prompt, INFO, 2, may_round=True, exchange="j-1")
+    assert not split.parts and re.match(reason, split.reason)
+    older = {name: item for name, item in INFO.items() if not name.startswith("Darkroom")}
+    assert split_prompt(upscale(), older, 2, may_round=True, exchange="j-1").reason.endswith("cannot be shared")
