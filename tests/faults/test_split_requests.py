@@ -117,4 +117,27 @@ async def test_tiles_of_an_upscale_have_the_same_bits_and_a_lost_helper_costs_no
             busy = [engine["pid"] for engine in await engines_of(rig) if engine["prompts"]]
         rig.kill_process(busy[1])
         assert len(pictures(await rig.until("lost"))) == 1
-        assert not list((tmp_path / "output" / ".shared_tiles").iterdir())
+        assert not list((tmp_path / "output" / ".shared_work").iterdir())
+
+
+async def test_guidance_halves_on_two_engines_draw_the_same_picture_and_a_lost_helper_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    async with a_rig(tmp_path, ENGINES="2", SPLIT_GUIDANCE="true", ENGINE_MAX_RESTARTS="1000") as rig:
+        await rig.start()
+        await until_both_are_up(rig)
+        split = await drawn(rig, "split", seeds(1, steps=8), split=True)
+        whole = await drawn(rig, "whole", seeds(1, steps=8))
+        assert split["split"] == {"engines": 2, "by": "guidance"} and "split" not in whole
+        assert abs(pictures(whole)[0] - pictures(split)[0]).max() <= 2
+
+        await rig.submit("lost", seeds(2, steps=60), split=True)
+        busy: list[int] = []
+        while len(busy) < 2:
+            busy = [engine["pid"] for engine in await engines_of(rig) if engine["prompts"]]
+        rig.kill_process(busy[1])
+        (lost,) = pictures(await rig.until("lost"))
+        await until_both_are_up(rig)
+        (plain,) = pictures(await drawn(rig, "plain", seeds(2, steps=60)))
+        assert abs(lost - plain).max() <= 2
+        assert not list((tmp_path / "output" / ".shared_work").iterdir())

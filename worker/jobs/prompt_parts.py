@@ -4,7 +4,8 @@ A prompt with several pictures is split in one of two ways. By `outputs`: every 
 all that they need, so each picture has the bits of the whole run. By `batch`: the one latent that creates a batch is
 cut, and each part runs some items of it. An item has the same noise in every batch, but a processor rounds the last
 bits of wide and narrow batches differently. A prompt that enlarges pictures without sampling is split by `tiles`: the
-first part runs all of it, and the others compute tiles of the upscale, which the first takes where they are there. Each
+first part runs all of it, and the others compute tiles of the upscale, which the first takes where they are there. By
+`guidance`, where the operator wants it: a second engine computes the negative side of each step of one picture. Each
 way knows which nodes allow it; any other prompt is run whole, with the reason.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from names.tiles import SHARED_UPSCALE, UPSCALE_HELP
+from names.shared_work import GUIDANCE_HELP, SHARED_GUIDANCE, SHARED_UPSCALE, UPSCALE_HELP
 from worker.jobs.prompt_work import PromptWork
 from worker.json_values import JsonObject, object_at
 
@@ -72,6 +73,17 @@ BEFORE_TILES: Final = frozenset(
 """Classes that every engine runs for itself to have the picture whose tiles it computes."""
 
 
+BEFORE_GUIDANCE: Final = (
+    WITHOUT_ITEMS
+    | BEFORE_TILES
+    | {
+        *("EmptyLatentImage", "EmptySD3LatentImage", "VAEEncode", "VAEEncodeForInpaint", "SetLatentNoiseMask"),
+        *("LoadImageMask", "ControlNetLoader", "ControlNetApply", "ControlNetApplyAdvanced"),
+    }
+)
+"""Classes that both engines run for themselves before they sample in step."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptPart:
     """The output nodes that one engine runs, and all nodes that they need. One that `is_optional` only helps."""
@@ -90,17 +102,24 @@ class PromptSplit:
     """
 
     parts: tuple[PromptPart, ...] = ()
-    by: Literal["outputs", "batch", "tiles"] | None = None
+    by: Literal["outputs", "batch", "tiles", "guidance"] | None = None
     reason: str = ""
     by_item: frozenset[str] = frozenset()
 
 
 def split_prompt(
-    prompt: JsonObject, object_info: JsonObject, max_parts: int, *, may_round: bool, exchange: str = ""
+    prompt: JsonObject,
+    object_info: JsonObject,
+    max_parts: int,
+    *,
+    may_round: bool,
+    exchange: str = "",
+    shares_guidance: bool = False,
 ) -> PromptSplit:
     """Return the parts of a prompt for up to `max_parts` engines.
 
-    `may_round` allows a split by batch; `exchange` is a name for the tiles that this run's engines exchange.
+    `may_round` allows splits by batch and, with `shares_guidance`, by guidance; `exchange` is a name for the tensors
+    that this run's engines exchange.
     """
     graph = _Graph(prompt, object_info)
     work = PromptWork(prompt, object_info)
@@ -115,7 +134,8 @@ def split_prompt(
         return _by_outputs(graph, targets, groups, costs, max_parts)
     if not may_round:
         return PromptSplit(reason="all outputs come from one sampling; quality `exact` keeps its batch whole")
-    return _by_batch(graph, work, targets, max_parts)
+    found = _by_batch(graph, work, targets, max_parts)
+    return found if found.parts or not shares_guidance else _by_guidance(graph, targets, exchange)
 
 
 class _Graph:
@@ -133,6 +153,12 @@ class _Graph:
 
     def has_class(self, class_type: str) -> bool:
         return class_type in self._object_info
+
+    def free_name(self, name: str) -> str:
+        """Return the name, or one like it that no node has."""
+        while name in self.prompt:
+            name += "."
+        return name
 
     def is_output(self, node_id: str) -> bool:
         return bool(self.declared(node_id).get("output_node"))
@@ -234,14 +260,43 @@ def _by_tiles(graph: _Graph, targets: list[str], max_parts: int, exchange: str) 
         upscale: {**object_at(graph.prompt, upscale), "class_type": SHARED_UPSCALE, "inputs": inputs},
     }
     first = PromptPart(shared, tuple(targets), graph.needed_by(targets))
-    name = f"{upscale}.tiles"
-    while name in graph.prompt:
-        name += "."
+    name = graph.free_name(f"{upscale}.tiles")
     needed = graph.needed_by([upscale]) - {upscale}
     helping = {node_id: graph.prompt[node_id] for node_id in graph.prompt if node_id in needed}
     helping[name] = {"class_type": UPSCALE_HELP, "inputs": inputs}
     helper = PromptPart(helping, (name,), frozenset(helping), is_optional=True)
     return PromptSplit((first, *[helper] * (max_parts - 1)), "tiles")
+
+
+def _by_guidance(graph: _Graph, targets: list[str], exchange: str) -> PromptSplit:
+    """Have a second engine compute the negative side of the one sampling of a prompt."""
+    samplers = [node_id for node_id in graph.prompt if graph.class_of(node_id) in SAMPLERS]
+    if len(samplers) != 1:
+        return PromptSplit(reason=f"several samplings: {samplers}" if samplers else "no sampler shares its guidance")
+    sampler = samplers[0]
+    inputs = graph.inputs(sampler)
+    if graph.is_of_pack(sampler) or not (graph.has_class(SHARED_GUIDANCE) and graph.has_class(GUIDANCE_HELP)):
+        return PromptSplit(reason=f"the guidance of node {sampler} cannot be shared")
+    if inputs.get("cfg") == 1 or not exchange:
+        return PromptSplit(reason=f"node {sampler} samples without guidance")
+    needed = graph.needed_by([sampler])
+    for node_id in sorted(needed - {sampler}):
+        if graph.class_of(node_id) not in BEFORE_GUIDANCE or graph.is_of_pack(node_id):
+            return PromptSplit(reason=f"node {node_id} ({graph.class_of(node_id)}) may not run at each engine")
+    shared, help_name = graph.free_name(f"{sampler}.guidance"), graph.free_name(f"{sampler}.help")
+
+    def with_guidance(prompt: JsonObject, *, is_helper: bool) -> dict[str, object]:
+        sharing = {"model": inputs.get("model"), "exchange": exchange, "is_helper": is_helper}
+        sampling = {**object_at(prompt, sampler), "inputs": {**inputs, "model": [shared, 0]}}
+        return {**prompt, shared: {"class_type": SHARED_GUIDANCE, "inputs": sharing}, sampler: sampling}
+
+    whole = with_guidance(graph.prompt, is_helper=False)
+    first = PromptPart(whole, tuple(targets), graph.needed_by(targets) | {shared})
+    helping = with_guidance(
+        {node_id: graph.prompt[node_id] for node_id in graph.prompt if node_id in needed}, is_helper=True
+    )
+    helping[help_name] = {"class_type": GUIDANCE_HELP, "inputs": {"samples": [sampler, 0]}}
+    return PromptSplit((first, PromptPart(helping, (help_name,), frozenset(helping), is_optional=True)), "guidance")
 
 
 def _by_batch(graph: _Graph, work: PromptWork, targets: list[str], max_parts: int) -> PromptSplit:
@@ -259,7 +314,7 @@ def _by_batch(graph: _Graph, work: PromptWork, targets: list[str], max_parts: in
     for number in range(num_parts):
         length = size // num_parts + (number < size % num_parts)
         ours = tuple(target for target in targets if target in below or number == 0)
-        cut = _cut(graph.prompt, creator, first, length)
+        cut = _cut(graph, creator, first, length)
         parts.append(PromptPart(cut, ours, graph.needed_by(ours)))
         first += length
     return PromptSplit(tuple(parts), "batch", by_item=frozenset(below))
@@ -294,13 +349,11 @@ def _whole_because(graph: _Graph, work: PromptWork, creator: str, below: set[str
     return ""
 
 
-def _cut(prompt: JsonObject, creator: str, first: int, length: int) -> dict[str, object]:
+def _cut(graph: _Graph, creator: str, first: int, length: int) -> dict[str, object]:
     """Return the prompt with items `first` to `first + length` of a latent in the place of the whole one."""
-    name = f"{creator}.items"
-    while name in prompt:
-        name += "."
+    name = graph.free_name(f"{creator}.items")
     cutter = {"class_type": CUTTER, "inputs": {"samples": [creator, 0], "batch_index": first, "length": length}}
-    linked = {node_id: _relinked(node, creator, name) for node_id, node in prompt.items()}
+    linked = {node_id: _relinked(node, creator, name) for node_id, node in graph.prompt.items()}
     return {**linked, name: cutter}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from names.tiles import SHARED_TILES_FOLDER
+from names.shared_work import SHARED_WORK_FOLDER
 from worker.engines.client import EngineClient, OnMessage
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
@@ -95,8 +95,9 @@ class _PartFailed(Exception):
 class SplitRuns:
     """Runs of prompts at the engines of a pool, split where a job's request asks for it."""
 
-    def __init__(self, pool: EnginePool) -> None:
+    def __init__(self, pool: EnginePool, *, shares_guidance: bool = False) -> None:
         self._pool = pool
+        self._shares_guidance = shares_guidance
 
     async def run(
         self, job: Job, prompt: JsonObject, engine: EngineClient, runs_part: RunsPart, *, is_there: bool = False
@@ -121,7 +122,7 @@ class SplitRuns:
         engines = [engine, *helpers]
         with self._pool.borrow(helpers, job.order):
             log.info("job split", request_id=job.id, by=split.by, engines=len(engines))
-            async with _tiles_folder(job, engine, split):
+            async with _shared_folder(job, engine, split):
                 outcomes = await self._run_parts(_parts_of(job, engines, split), runs_part)
         return _with_report(_joined(outcomes, split), {"engines": len(engines), "by": split.by})
 
@@ -143,9 +144,10 @@ class SplitRuns:
         except EngineUnreachable:  # its run will tell
             return PromptSplit(reason="the engine does not answer")
         may_round, is_large = job.request.quality != EXACT, len(prompt) >= LARGE_GRAPH_NODES
-        return await off_loop(
-            is_large, partial(split_prompt, may_round=may_round, exchange=job.prompt_id), prompt, info, num_engines
+        split = partial(
+            split_prompt, may_round=may_round, exchange=job.prompt_id, shares_guidance=self._shares_guidance
         )
+        return await off_loop(is_large, split, prompt, info, num_engines)
 
     async def _run_parts(self, parts: Sequence[RunPart], runs_part: RunsPart) -> list[RunOutcome]:
         """Return the outcomes of all parts but optional ones, or that of the one that failed."""
@@ -169,12 +171,12 @@ class SplitRuns:
 
 
 @asynccontextmanager
-async def _tiles_folder(job: Job, engine: EngineClient, split: PromptSplit) -> AsyncIterator[None]:
-    """Have a folder for the tiles that engines exchange while the context is open, where the split is one by tiles."""
-    if split.by != "tiles" or engine.folders is None:
+async def _shared_folder(job: Job, engine: EngineClient, split: PromptSplit) -> AsyncIterator[None]:
+    """Have a folder for the tensors that engines exchange while the context is open, where they do."""
+    if split.by not in ("tiles", "guidance") or engine.folders is None:
         yield
         return
-    folder = engine.folders.output / SHARED_TILES_FOLDER / job.prompt_id
+    folder = engine.folders.output / SHARED_WORK_FOLDER / job.prompt_id
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     try:
         yield

@@ -69,6 +69,10 @@ class EngineSettings(Section):
     has its own `split`
     ([engines](engines.md#one-request-on-several-engines))."""
 
+    splits_guidance: Annotated[bool, env("SPLIT_GUIDANCE")] = False
+    """Have a second idle engine compute the negative side of each step of a split request that has one picture
+    ([engines](engines.md#one-request-on-several-engines))."""
+
     max_concurrent_runs: Annotated[
         Annotated[int, Field(gt=0, le=MAX_CONCURRENT_RUNS)] | Literal["auto"], LOWER, env("MAX_CONCURRENT_RUNS")
     ] = 1

@@ -24,11 +24,13 @@ KINDS: dict[str, list[str]] = {
     "ImageUpscaleWithModel": ["IMAGE"],
     "DarkroomSharedUpscale": ["IMAGE"],
     "DarkroomUpscaleHelp": [],
+    "DarkroomSharedGuidance": ["MODEL"],
+    "DarkroomGuidanceHelp": [],
 }
 INFO: dict[str, Any] = {
     name: {
         "output": types,
-        "output_node": name in ("SaveImage", "DarkroomUpscaleHelp"),
+        "output_node": name in ("SaveImage", "DarkroomUpscaleHelp", "DarkroomGuidanceHelp"),
         "python_module": "custom_nodes.pack" if name.startswith("Pack") else "nodes",
     }
     for name, types in KINDS.items()
@@ -162,3 +164,36 @@ def test_other_upscales_stay_whole(prompt: dict[str, Any], reason: str) -> None:
     assert not split.parts and re.match(reason, split.reason)
     older = {name: item for name, item in INFO.items() if not name.startswith("Darkroom")}
     assert split_prompt(upscale(), older, 2, may_round=True, exchange="j-1").reason.endswith("cannot be shared")
+
+
+def one_picture(**inputs: Any) -> dict[str, Any]:
+    return batch(1, **{"cfg": 7.0, **inputs})
+
+
+def test_the_guidance_of_one_picture_is_shared_by_two_engines_where_the_operator_wants_it() -> None:
+    split = split_prompt(one_picture(), INFO, 4, may_round=True, exchange="j-1", shares_guidance=True)
+    first, helper = split.parts
+    assert split.by == "guidance" and helper.is_optional and first.targets == ("o",)
+    assert helper.targets == ("s.help",) and "d" not in helper.prompt
+    for part, is_helper in ((first, False), (helper, True)):
+        prompt: Any = part.prompt
+        assert prompt["s"]["inputs"]["model"] == ["s.guidance", 0] and "s.guidance" in part.nodes
+        sharing = {"model": ["loader", 0], "exchange": "j-1", "is_helper": is_helper}
+        assert prompt["s.guidance"] == node("DarkroomSharedGuidance", **sharing)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        (one_picture(cfg=1), "node s samples without guidance"),
+        ({**one_picture(), "text": node("PackText")}, r"node text \(PackText\) may not run at each engine"),
+    ],
+)
+def test_other_guidance_stays_whole(prompt: dict[str, Any], reason: str) -> None:
+    split = split_prompt(prompt, INFO, 2, may_round=True, exchange="j-1", shares_guidance=True)
+    assert not split.parts and re.match(reason, split.reason)
+
+
+def test_guidance_is_not_shared_unasked_nor_where_bits_count() -> None:
+    assert not split_prompt(one_picture(), INFO, 2, may_round=True, exchange="j-1").parts
+    assert not split_prompt(one_picture(), INFO, 2, may_round=False, exchange="j-1", shares_guidance=True).parts

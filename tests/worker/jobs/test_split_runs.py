@@ -227,7 +227,7 @@ def test_a_later_part_reports_its_own_nodes_as_done_once_it_has_left_them() -> N
 async def test_an_upscale_ends_with_the_first_engine_whatever_becomes_of_those_that_help(
     bench: Bench, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "output" / ".shared_tiles" / "j-1"
+    folder = tmp_path / "output" / ".shared_work" / "j-1"
 
     async def does(part: RunPart) -> RunOutcome:
         if part.is_first:

@@ -8,9 +8,10 @@ import torch
 
 from engine.architectures.tiles import num_tiles, run_in_tiles
 from engine.nodes.base import ModelCombo, NodeContext, NodeOutput, Text, node
-from engine.nodes.library.image.shared_tiles import OwnersNetwork, TileExchange, help_with_tiles
+from engine.nodes.exchange import Exchange
+from engine.nodes.library.image.shared_tiles import OwnersNetwork, help_with_tiles
 from engine.nodes.sockets import IMAGE, UPSCALE_MODEL
-from names.tiles import SHARED_UPSCALE, UPSCALE_HELP
+from names.shared_work import SHARED_UPSCALE, UPSCALE_HELP
 
 UPSCALE_MODULE = "comfy_extras.nodes_upscale_model"
 TILE_PX, SMALLEST_TILE_PX, OVERLAP_PX = 512, 128, 32
@@ -46,7 +47,7 @@ def shared_upscale(
     context: NodeContext, *, upscale_model: UPSCALE_MODEL, image: IMAGE, exchange: Annotated[str, Text()]
 ) -> IMAGE:
     """Enlarge a picture as `ImageUpscaleWithModel` does, and take tiles from the engines that help with it."""
-    tiles = TileExchange(context.files.folders.of("output"), exchange)
+    tiles = Exchange(context.files.folders.of("output"), exchange)
     tiles.open()
     return _enlarged(context, upscale_model, image, tiles)
 
@@ -62,7 +63,7 @@ def upscale_help(
     context: NodeContext, *, upscale_model: UPSCALE_MODEL, image: IMAGE, exchange: Annotated[str, Text()]
 ) -> NodeOutput:
     """Compute tiles of a picture that another engine enlarges with `DarkroomSharedUpscale`."""
-    tiles = TileExchange(context.files.folders.of("output"), exchange)
+    tiles = Exchange(context.files.folders.of("output"), exchange)
     pixels = image.movedim(-1, -3)
     with upscale_model.patcher.in_use(working_bytes=_working_bytes(upscale_model, pixels)):
         pixels = pixels.to(upscale_model.device)
@@ -74,7 +75,7 @@ def _working_bytes(model: Any, pixels: torch.Tensor) -> int:
     return int(TILE_PX**2 * 3 * pixels.element_size() * max(model.scale, 1) * BYTES_PER_TILE_VALUE)
 
 
-def _enlarged(context: NodeContext, upscale_model: Any, image: torch.Tensor, exchange: TileExchange | None) -> IMAGE:
+def _enlarged(context: NodeContext, upscale_model: Any, image: torch.Tensor, exchange: Exchange | None) -> IMAGE:
     pixels = image.movedim(-1, -3)  # [B, C, H, W]
     with upscale_model.patcher.in_use(working_bytes=_working_bytes(upscale_model, pixels)):
         tile = TILE_PX
