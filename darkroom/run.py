@@ -27,9 +27,13 @@ def make_importable() -> None:
 def main() -> None:
     """Run the command `darkroom`."""
     make_importable()
-    from worker.cli import main as command  # noqa: PLC0415 - importable only now
+    if sys.argv[1:] == ["serve"]:  # a container's command: it starts without the libraries of the command line
+        del sys.argv[1:]
+        from worker.__main__ import main as command  # importable only now
+    else:
+        from worker.cli import main as command
 
-    command()
+    sys.exit(command())
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ NODES_OF_FAMILIES = tuple(f"engine.families.{folder}.nodes" for folder in FAMILY
 # The front, lowest first: every group may import those above it in this list, and its own package.
 WORKER_LEAVES = (
     "worker.backoff", "worker.child_environment", "worker.dedicated_thread", "worker.finite_json", "worker.json_values",
-    "worker.long_json", "worker.object_keys", "worker.off_loop", "worker.priority", "worker.version", "worker.workload",
+    "worker.lean_imports", "worker.long_json", "worker.object_keys", "worker.off_loop", "worker.priority",
+    "worker.version", "worker.workload",
 )  # fmt: skip
 WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LEAVES)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
@@ -165,7 +166,7 @@ WORKER_RULES = (
             "worker.serve",
         ),
     ),
-    Rule("worker.__main__", ("worker.cli", "worker.serve")),
+    Rule("worker.__main__", ("worker.cli", "worker.lean_imports", "worker.serve")),
 )
 
 RULES = (

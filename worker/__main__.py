@@ -8,8 +8,10 @@ import sys
 def main() -> int:
     """Serve with the settings of the environment; any argument makes this the command line of `darkroom`."""
     if len(sys.argv) == 1:
-        from worker.serve import leave, serve  # each branch imports only what it needs
+        from worker.lean_imports import UNUSED_LIBRARIES, without_libraries  # each branch imports only what it needs
 
+        with without_libraries(*UNUSED_LIBRARIES):
+            from worker.serve import leave, serve
         leave(serve())
     from worker.cli import main as command_line
 

@@ -51,8 +51,7 @@ from worker.jobs.envelope import refusal
 from worker.services import Services
 
 MAX_PATH_LENGTH = 200
-PARTS = (
-    documentation,
+PARTS = (  # the first ones are found first
     generate,
     batch,
     stored_workflows,
@@ -63,6 +62,7 @@ PARTS = (
     jobs,
     job_list,
     health,
+    documentation,
     benchmark,
     webhooks,
     runpod,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 JsonObject: TypeAlias = Mapping[str, object]
 
@@ -11,5 +11,10 @@ JsonObject: TypeAlias = Mapping[str, object]
 def object_at(value: object, *names: str) -> JsonObject:
     """Return the JSON object at a path of names, an empty one where there is none."""
     for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
+        value = value.get(name) if _is_object(value) else None
+    return value if _is_object(value) else {}
+
+
+def _is_object(value: object) -> TypeGuard[JsonObject]:
+    """Return True for a JSON object. Parsed JSON is a plain dict, which is cheaper to check than a Mapping."""
+    return type(value) is dict or isinstance(value, Mapping)

@@ -538,8 +538,8 @@ class Front:
     # while it runs
 
     def _webhooks(self, job: Job, kept: Credentials | None) -> list[WebhookRow]:
-        if job.is_handed_back:
-            return []  # the worker that ends it sends it
+        if job.is_handed_back or job.request.webhook is None:
+            return []  # handed back: the worker that ends it sends it
         base = self.services.outputs.public_url or job.request.base_url
         link = partial(self._link, base, job.id) if base else None
         outputs = [public_record(record, link) for record in job.outputs]

@@ -16,6 +16,9 @@ TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MARK = "darkroom_record"
 """Key of a JSON record that distinguishes it from JSON that a node pack prints; its value is the format's version."""
 
+PROMPT_ENDS = "engine.prompts"
+"""Logger of the end of each prompt. A parent that reads records logs it itself, so there it is for debugging."""
+
 
 class JsonRecords(logging.Formatter):
     """Formatter of one JSON object on one line, with the prompt and node that the record belongs to."""
@@ -42,3 +45,5 @@ def set_up_logging(level: LogLevel, form: LogFormat = "text") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(TEXT_FORMAT) if form == "text" else JsonRecords())
     logging.basicConfig(level=level, handlers=[handler])
+    if form == "json" and logging.getLogger().level >= logging.INFO:
+        logging.getLogger(PROMPT_ENDS).setLevel(logging.WARNING)

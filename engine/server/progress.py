@@ -14,6 +14,7 @@ from engine.server.messages import node_progress
 
 WHOLE_UP_TO = 64
 PER_SECOND = 10
+PROGRESS_STATE = "progress_state"
 
 
 class ProgressBoard:
@@ -66,4 +67,4 @@ class ProgressBoard:
             self._parts[node_id] = f"{json.dumps(node_id)}: {part}"
         self._changed.clear()
         nodes = ", ".join(self._parts.values())
-        return f'{{"type": "progress_state", "data": {{"prompt_id": {self._prompt_id}, "nodes": {{{nodes}}}}}}}'
+        return f'{{"type": "{PROGRESS_STATE}", "data": {{"prompt_id": {self._prompt_id}, "nodes": {{{nodes}}}}}}}'

@@ -15,7 +15,7 @@ from typing import Any
 from engine.events import Event, NodeStarted, NodeText, PreviewMade, RunInterrupted, RunSaving
 from engine.server import messages
 from engine.server.messages import Message
-from engine.server.progress import PER_SECOND, ProgressBoard
+from engine.server.progress import PER_SECOND, PROGRESS_STATE, ProgressBoard
 from engine.server.queue import QueuedPrompt
 from engine.server.run_figures import RunFigures
 from engine.server.websocket import Clients
@@ -95,6 +95,7 @@ class RunRelay:
             return
         if message is not None and message[0] in messages.RUN_ENDS:
             self._send_board(self._board.held_back(time.monotonic()))
+        is_change = is_change and self._clients.is_reading(self.client_id, PROGRESS_STATE)
         if is_change and not self._send_board(self._board.message(time.monotonic())):
             self._catch_up_soon()
         self._send_with_preview(event, message)
@@ -117,7 +118,7 @@ class RunRelay:
     def _send_board(self, encoded: str | None) -> bool:
         """Send a `progress_state` unless it is None; return False where there was nothing to send."""
         if encoded is not None:
-            self._clients.send_encoded(encoded, self.client_id)
+            self._clients.send_encoded(encoded, self.client_id, PROGRESS_STATE)
         return encoded is not None
 
     def _catch_up_soon(self) -> None:

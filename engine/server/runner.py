@@ -11,6 +11,7 @@ from engine.log_context import logged_as
 from engine.server import messages
 from engine.server.engine_start import EngineStart
 from engine.server.history import History, HistoryEntry
+from engine.server.log_records import PROMPT_ENDS
 from engine.server.messages import Message
 from engine.server.queue import PromptQueue, QueuedPrompt
 from engine.server.relay import RunRelay
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 0.005
 
 log = logging.getLogger(__name__)
+ends = logging.getLogger(PROMPT_ENDS)
 
 
 class PromptRunner:
@@ -177,7 +179,7 @@ class PromptRunner:
             relay.open()
             self.num_events += relay.num_events
             self._relays = [other for other in self._relays if other is not relay]
-        log.info("prompt %s: %s in %.3f s", item.prompt_id, result.status, time.monotonic() - began_seconds)
+        ends.info("prompt %s: %s in %.3f s", item.prompt_id, result.status, time.monotonic() - began_seconds)
         is_good = result.status == "success"
         return HistoryEntry(
             item, result.outputs, result.meta, "success" if is_good else "error", relay.history_messages

@@ -40,6 +40,7 @@ class Connection:
     ) -> None:
         self.sid = sid
         self.feature_flags: Mapping[str, Any] = {}
+        self.unread: frozenset[str] = frozenset()
         self._socket = socket
         self._cut = cut
         self._max_outbox_bytes = max_outbox_bytes
@@ -47,6 +48,12 @@ class Connection:
         self._outbox: deque[str | bytes] = deque()
         self._outbox_bytes = 0
         self._has_mail = asyncio.Event()
+
+    def take_flags(self, flags: Mapping[str, Any]) -> None:
+        """Remember what the client can do. `darkroom_unread` lists types of messages that it does without."""
+        self.feature_flags = flags
+        unread = flags.get("darkroom_unread")
+        self.unread = frozenset(str(kind) for kind in unread) if isinstance(unread, list) else frozenset()
 
     def send(self, payload: str | bytes) -> None:
         if self._is_cut:
@@ -108,6 +115,12 @@ class Clients:
         """Return True where messages for `sid` reach any client; None stands for everyone."""
         return bool(self._connections) if sid is None else sid in self._connections
 
+    def is_reading(self, sid: str | None, kind: str) -> bool:
+        """Return True where a message of this type for `sid` reaches any client."""
+        if sid is None:
+            return any(kind not in connection.unread for connection in self._connections.values())
+        return sid in self._connections and kind not in self._connections[sid].unread
+
     def wants_preview_metadata(self, sid: str | None) -> bool:
         return self._has_flag(sid, "supports_preview_metadata")
 
@@ -126,15 +139,15 @@ class Clients:
 
     def send(self, message: Message, sid: str | None = None) -> None:
         """Send to one client, or with None to all; dropped when that client is not connected."""
-        if self.is_listening(sid):
-            self.send_encoded(messages.encode(message), sid)
+        if self.is_reading(sid, message[0]):
+            self.send_encoded(messages.encode(message), sid, message[0])
 
-    def send_encoded(self, payload: str | bytes, sid: str | None = None) -> None:
-        if sid is None:
-            for connection in self._connections.values():
+    def send_encoded(self, payload: str | bytes, sid: str | None = None, kind: str = "") -> None:
+        """Send an encoded message, but not to clients that do without its type `kind`."""
+        own = None if sid is None else self._connections.get(sid)
+        for connection in self._connections.values() if sid is None else [own] if own is not None else []:
+            if kind not in connection.unread:
                 connection.send(payload)
-        elif sid in self._connections:
-            self._connections[sid].send(payload)
 
 
 async def serve_client(
@@ -174,6 +187,6 @@ async def _read_forever(socket: web.WebSocketResponse, connection: Connection, f
             continue
         if is_first and isinstance(data, dict) and data.get("type") == "feature_flags":
             flags = data.get("data")
-            connection.feature_flags = flags if isinstance(flags, dict) else {}
+            connection.take_flags(flags if isinstance(flags, dict) else {})
             connection.send(messages.encode(("feature_flags", features)))
         is_first = False

@@ -56,7 +56,15 @@ UPLOAD_FOLDER = "darkroom"
 LAST_LOOK_SECONDS = 2.0  # for the history of a prompt whose time is over: it may have ended just now
 LOSS_SECONDS = 1.0  # until the end of an engine's process is reported after its connections broke
 RECALL_LOOK_SECONDS = 0.05
-FEATURE_FLAGS = '{"type": "feature_flags", "data": {"supports_preview_metadata": true, "darkroom_saving": true}}'
+UNREAD = ("status", "progress_state", "executed", "execution_success", "execution_interrupted", "execution_error")
+"""Types of messages that say nothing to the front, which reads ends from the history: an engine of ours omits them."""
+
+FEATURE_FLAGS = json.dumps(
+    {
+        "type": "feature_flags",
+        "data": {"supports_preview_metadata": True, "darkroom_saving": True, "darkroom_unread": UNREAD},
+    }
+)
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 SOCKET_OPEN_SECONDS = 5.0
 SOCKET_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
@@ -160,6 +168,8 @@ class EngineClient:
     ) -> None:
         self.address = EngineAddress.of(address)
         self.folders = folders
+        # Folders of an engine of ours, which no reply may name.
+        self._hidden = () if folders is None else prefixes_of((folders.input, folders.output, folders.temp))
         self.has_check = has_check
         self.client_id = uuid.uuid4().hex
         self.num_run = 0  # prompts sent since the engine's start
@@ -202,12 +212,6 @@ class EngineClient:
         await self.stops.close()
         await self._http.close()
         await self._pulse.close()
-
-    @property
-    def _hidden(self) -> tuple[str, ...]:
-        """Folders of an engine of ours, which no reply may name."""
-        folders = self.folders
-        return () if folders is None else prefixes_of((folders.input, folders.output, folders.temp))
 
     @property
     def url(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Final
 
 from pydantic import SecretStr
@@ -21,6 +22,7 @@ from worker.identity.loopback import direct_host, is_loopback, is_own_name
 from worker.settings.access import AuthConfig
 
 MAX_SHOWN_HOST: Final = 100
+MAX_NAMES: Final = 256  # hosts and addresses whose check is remembered: the same few in every request
 OTHER_SCHEMES: Final = frozenset({"basic", "digest", "token", "apikey", "key"})
 FOREIGN_KEY_HEADERS: Final = ("x-api-key", "api-key", "x-auth-token")
 """Headers in which other services take their keys."""
@@ -35,6 +37,8 @@ class Gatekeeper:
         """Read the key files. Raises SettingsInvalid for a file that cannot be used."""
         self._config = config
         self._own_key = b"" if own_key is None else own_key.get_secret_value().encode()
+        self._is_own_name = lru_cache(maxsize=MAX_NAMES)(partial(is_own_name, public_host=config.public_host))
+        self._is_loopback = lru_cache(maxsize=MAX_NAMES)(is_loopback)
         self._ring = KeyRing(config.keys, config.key_files)
         self._is_under_vast = bool(config.master_token.get_secret_value())
         self._is_open = not self._is_under_vast and self._ring.is_empty
@@ -69,11 +73,11 @@ class Gatekeeper:
         return Identity("", address, ALL_SCOPES) if is_own else None
 
     def _is_own(self, direct: str | None, headers: Headers) -> bool:
-        return self._config.trusts_loopback and is_loopback(direct) and self._has_own_host(headers)
+        return self._config.trusts_loopback and self._is_loopback(direct) and self._has_own_host(headers)
 
     def _has_own_host(self, headers: Headers) -> bool:
         hosts = [value for name, value in headers if name == "host"]
-        return bool(hosts) and all(is_own_name(host, self._config.public_host) for host in hosts)
+        return bool(hosts) and all(map(self._is_own_name, hosts))
 
     def _check_host(self, headers: Headers) -> None:
         """Raise Forbidden for a Host that may be a web page's.

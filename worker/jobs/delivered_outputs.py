@@ -20,14 +20,14 @@ import structlog
 from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
-from worker.files.media_facts import with_media_facts
+from worker.files.media_facts import is_media, with_media_facts
 from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
 from worker.json_values import JsonObject
 from worker.object_keys import make_keys
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.collect import InlineOutput, Output, collect_outputs
+from worker.outputs.collect import Output, collect_outputs
 from worker.outputs.delivered import OutputRecord, Processing, delivered_names, needs_processing, process_output
 from worker.outputs.hub import HubTarget, HubUploader
 from worker.outputs.options import MetadataLevel
@@ -112,7 +112,11 @@ class DeliveredOutputs:
         )
         if self._level(job) != "none" and outputs:
             await asyncio.to_thread(_keep_texts, directory, texts_of(outcome.entry))
-        return await asyncio.to_thread(_records_of, outputs)
+        records = [output.as_record() for output in outputs]
+        if not any(is_media(record.get("media_type")) for record in records):
+            return records
+        paths = [output.path if isinstance(output, Output) else None for output in outputs]
+        return await asyncio.to_thread(with_media_facts, list(zip(records, paths, strict=True)))
 
     async def check_store(self) -> None:
         """Log whether the operator's store can be used, before the first upload."""
@@ -291,12 +295,6 @@ def _with_links(record: OutputRecord, added: Mapping[int, OutputRecord]) -> Outp
     if "thumbnail" in record:
         linked["thumbnail"] = record["thumbnail"] | added.get(id(record["thumbnail"]), {})
     return linked
-
-
-def _records_of(outputs: Sequence[Output | InlineOutput]) -> list[OutputRecord]:
-    """Return the records of outputs, with size, frames and duration of videos and sounds. Blocking."""
-    paths = (output.path if isinstance(output, Output) else None for output in outputs)
-    return with_media_facts([(output.as_record(), path) for output, path in zip(outputs, paths, strict=True)])
 
 
 def _size_of(path: Path) -> int:

@@ -14,11 +14,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import structlog
 from structlog.contextvars import bind_contextvars
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
 from names.downloads import ARRIVING_KEY
 from worker.backoff import Backoff
@@ -424,21 +424,18 @@ class Pipeline:
         An engine that is unreachable for a while is waited for: the pictures are not drawn again.
         """
         directory = self._store.job_directory(job.id)
-
-        async def clear(state: RetryCallState) -> None:
-            reason = None if state.outcome is None else state.outcome.exception()
-            pause = round(COLLECT_BACKOFF(state), 3)
-            log.warning("output collection failed", request_id=job.id, reason=str(reason), retry_in_seconds=pause)
-            await asyncio.to_thread(shutil.rmtree, directory, True)
-
-        tries = AsyncRetrying(
-            retry=retry_if_exception_type(EngineUnreachable),
-            wait=COLLECT_BACKOFF,
-            stop=stop_after_attempt(COLLECT_TRIES),
-            before_sleep=clear,
-            reraise=True,
-        )
-        return await tries(self._outputs.collect, job, outcome, directory, engine)
+        for number in count(1):
+            try:
+                return await self._outputs.collect(job, outcome, directory, engine)
+            except EngineUnreachable as error:
+                if number == COLLECT_TRIES:
+                    raise
+                pause = COLLECT_BACKOFF.seconds(number)
+                shown = {"reason": str(error), "retry_in_seconds": round(pause, 3)}
+                log.warning("output collection failed", request_id=job.id, **shown)
+                await asyncio.to_thread(shutil.rmtree, directory, True)
+                await asyncio.sleep(pause)
+        raise AssertionError("a loop without an end has ended")
 
     async def _fetch(self, job: Job) -> JsonObject:
         """Fetch the inputs and return the prompt for the engine.

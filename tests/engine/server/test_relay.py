@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, cast
 
-from engine.events import NodeRef, NodeStarted, NodeText, RunSaving
+from aiohttp import web
+
+from engine.events import NodeProgress, NodeRef, NodeStarted, NodeText, OutputReady, RunSaving
 from engine.server.progress import WHOLE_UP_TO
 from engine.server.queue import QueuedPrompt
 from engine.server.relay import RunRelay
@@ -20,6 +21,7 @@ class Listener:
 
     sid = "me"
     feature_flags: Mapping[str, Any] = {}
+    unread: frozenset[str] = frozenset()
 
     def __init__(self, num_nodes: int) -> None:
         self.num_states = 0
@@ -32,6 +34,30 @@ class Listener:
             self.num_states += 1
             if len(message["data"]["nodes"]) == self._num_nodes:
                 self.has_heard_of_all.set()
+
+
+class Sent(Connection):
+    """A connection that keeps what is sent."""
+
+    def __init__(self, **flags: object) -> None:
+        super().__init__("me", cast(web.WebSocketResponse, None), lambda: None)
+        self.take_flags(flags)
+        self.payloads: list[str | bytes] = []
+
+    def send(self, payload: str | bytes) -> None:
+        self.payloads.append(payload)
+
+    @property
+    def types(self) -> list[str]:
+        return [json.loads(payload)["type"] for payload in self.payloads]
+
+
+def relay_to(connection: Connection) -> RunRelay:
+    clients = Clients()
+    clients.add(connection)
+    relay = RunRelay(QueuedPrompt(0.0, "p", {}, {"client_id": "me"}, ()), clients, asyncio.get_running_loop())
+    relay.open()
+    return relay
 
 
 async def test_in_a_large_run_a_node_that_begins_is_reported_though_nothing_follows_for_long() -> None:
@@ -47,24 +73,30 @@ async def test_in_a_large_run_a_node_that_begins_is_reported_though_nothing_foll
 
 
 async def test_words_of_a_node_go_out_as_comfyuis_binary_message() -> None:
-    sent: list[Any] = []
-    clients = Clients()
-    clients.add(cast(Connection, SimpleNamespace(sid="me", feature_flags={}, send=sent.append)))
-    relay = RunRelay(QueuedPrompt(0.0, "p", {}, {"client_id": "me"}, ()), clients, asyncio.get_running_loop())
-    relay.open()
-    relay.on_event(NodeText("p", NodeRef.of("12"), "width: 8, height: 4\n batch size: 1"))
+    sent = Sent()
+    relay_to(sent).on_event(NodeText("p", NodeRef.of("12"), "width: 8, height: 4\n batch size: 1"))
     await asyncio.sleep(0)
-    assert sent == [b"\0\0\0\3\0\0\0\x0212width: 8, height: 4\n batch size: 1"]
+    assert sent.payloads == [b"\0\0\0\3\0\0\0\x0212width: 8, height: 4\n batch size: 1"]
 
 
 async def test_the_notice_that_a_run_only_saves_is_sent_to_those_who_asked_for_it() -> None:
-    for flags, expected in (({}, []), ({"darkroom_saving": True}, ["darkroom_saving"])):
-        sent: list[Any] = []
-        clients = Clients()
-        clients.add(cast(Connection, SimpleNamespace(sid="me", feature_flags=flags, send=sent.append)))
-        relay = RunRelay(QueuedPrompt(0.0, "p", {}, {"client_id": "me"}, ()), clients, asyncio.get_running_loop())
-        relay.open()
+    for sent, expected in ((Sent(), []), (Sent(darkroom_saving=True), ["darkroom_saving"])):
+        relay = relay_to(sent)
         relay.on_event(RunSaving("p"))
         await asyncio.sleep(0)
         assert relay.is_past_nodes.is_set()
-        assert [json.loads(payload)["type"] for payload in sent] == expected
+        assert sent.types == expected
+
+
+async def test_a_client_gets_no_messages_of_types_that_it_does_not_read() -> None:
+    node = NodeRef.of("1")
+    for sent, expected in (
+        (Sent(), ["progress_state", "executing", "progress_state", "progress", "executed"]),
+        (Sent(darkroom_unread=["progress_state", "executed"]), ["executing", "progress"]),
+        (Sent(darkroom_unread="executed"), ["progress_state", "executing", "progress_state", "progress", "executed"]),
+    ):
+        relay = relay_to(sent)
+        for event in (NodeStarted("p", node), NodeProgress("p", node, 1, 2), OutputReady("p", node, {}, False)):
+            relay.on_event(event)
+        await asyncio.sleep(0)
+        assert sent.types == expected

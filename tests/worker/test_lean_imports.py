@@ -1,0 +1,34 @@
+"""Optional libraries of libraries are not imported where the front has no use for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from worker.lean_imports import UNUSED_LIBRARIES, without_libraries
+
+ABSENT = "xml.dom.pulldom"  # a module of the standard library that nothing here uses
+PROGRAM = """
+import sys
+from worker.lean_imports import UNUSED_LIBRARIES, without_libraries
+with without_libraries(*UNUSED_LIBRARIES):
+    import worker.serve, worker.startup, worker.app
+print(*sys.modules)
+"""
+
+
+def test_a_library_is_absent_in_the_block_and_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, ABSENT, raising=False)
+    with without_libraries(ABSENT, "json"):
+        with pytest.raises(ImportError):
+            __import__(ABSENT)
+        assert __import__("json") is sys.modules["json"]  # imported before, by whoever uses it
+    __import__(ABSENT)
+    assert sys.modules[ABSENT] is not None
+
+
+def test_the_front_needs_none_of_them() -> None:
+    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout.split()
+    assert "worker.app" in found and not set(UNUSED_LIBRARIES) & set(found)
