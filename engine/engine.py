@@ -83,7 +83,7 @@ from engine.runtime.cache.store import ResultCache
 from engine.runtime.executor import RunServices, no_company, run_nodes
 from engine.runtime.garbage import GarbageCollection
 from engine.runtime.idle_timer import IdleTimer
-from engine.runtime.outputs import FileFolders, RunFiles
+from engine.runtime.outputs import FileFolders, FileNumbers, RunFiles
 from engine.runtime.request import RunRequest, RunResult
 from engine.runtime.run_threads import RunThreads
 from engine.runtime.turns import Turns, TurnSelector
@@ -145,6 +145,7 @@ class Engine:
         self.folders = _model_folders(settings)
         self._file_families = FileFamilies(self.folders)
         self.tiny_decoders = TinyDecoders(self.folders)
+        self._file_numbers = FileNumbers()
         self.files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
         self.sampling = SamplingTables()
         self.environment: NodeEnvironment = Environment(self.folders, self.files, self.sampling, self._max_pixels)
@@ -779,7 +780,9 @@ class Engine:
                 make_room=self.memory.make_room_to_read,
                 on_read=self.memory.file_read,
             ),
-            open_files=lambda: RunFiles(self.files, self._writers, self._wait_for_files, self._max_pixels, _free_bytes),
+            open_files=lambda: RunFiles(
+                self.files, self._writers, self._wait_for_files, self._max_pixels, _free_bytes, self._file_numbers
+            ),
             file_is_there=self._file_is_there,
             device_errors=translate_device_error,
             relief=self._relief,

@@ -12,7 +12,9 @@ import random
 import re
 import string
 import sys
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ FileKind = Literal["output", "temp", "input"]
 _ANNOTATED = re.compile(r"^(?P<name>.*?) ?\[(?P<kind>input|output|temp)\]$", re.DOTALL)
 _TEMP_SUFFIX_LETTERS = 5
 MAX_SHOWN_LENGTH = 200
+MOST_FOLDERS = 64  # whose last numbers are remembered
 BAD_NAMES = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.EISDIR})
 
 
@@ -77,6 +80,35 @@ class OutputFile:
         return {"filename": self.filename, "subfolder": self.subfolder, "type": self.kind}
 
 
+class FileNumbers:
+    """Numbers of the files that runs have created last, by folder and name; shared by all runs.
+
+    They save reading a folder of many thousand files for each file, while its time of change is that of the last
+    creation here. What others create within the same tick of the clock goes unnoticed: that name is then taken, and
+    the next number is tried.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folders: OrderedDict[Path, tuple[int, dict[str, int]]] = OrderedDict()
+
+    def highest(self, folder: Path, name: str) -> int:
+        """Return the highest number among the files `name_<number>_...` of a folder; 0 when there is none."""
+        with self._lock:
+            changed_ns, numbers = self._folders.get(folder, (0, {}))
+            if name in numbers and folder.stat().st_mtime_ns == changed_ns:
+                return numbers[name]
+        return highest_number(os.listdir(folder), name)
+
+    def created(self, folder: Path, name: str, number: int) -> None:
+        """Record the number of a file that was created just now."""
+        with self._lock:
+            self._folders[folder] = folder.stat().st_mtime_ns, {name: number}
+            self._folders.move_to_end(folder)
+            while len(self._folders) > MOST_FOLDERS:
+                self._folders.popitem(last=False)
+
+
 class RunFiles:
     """The files of one run. Used by one thread at a time; the functions given to `submit` run on the pool.
 
@@ -92,8 +124,10 @@ class RunFiles:
         before_reading: Callable[[], None] = lambda: None,
         max_pixels: Callable[[], int] = lambda: sys.maxsize,
         free_bytes: Callable[[], int] = lambda: sys.maxsize,
+        numbers: FileNumbers | None = None,
     ) -> None:
         self.folders = folders
+        self._numbers = numbers or FileNumbers()
         self.max_pixels = max_pixels
         self.free_bytes = free_bytes
         self._before_reading = before_reading
@@ -139,7 +173,7 @@ class RunFiles:
         root = self.folders.of(kind)
         folder = inside(root, subfolder)
         folder.mkdir(parents=True, exist_ok=True)
-        number = self._next.get((folder, name)) or highest_number(os.listdir(folder), name) + 1
+        number = self._next.get((folder, name)) or self._numbers.highest(folder, name) + 1
         while True:
             filename = f"{name.replace('%batch_num%', str(batch_index))}_{number:05}_{suffix}"
             number += 1
@@ -148,6 +182,7 @@ class RunFiles:
             except FileExistsError:
                 continue
             self._next[folder, name] = number
+            self._numbers.created(folder, name, number - 1)
             self._created.append(folder / filename)
             self._unsettled.append(folder / filename)
             return OutputFile(folder / filename, filename, subfolder, kind)

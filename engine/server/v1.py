@@ -89,8 +89,9 @@ async def post_workflow(request: web.Request) -> web.Response:
     prompt = body["prompt"]
     excuses = partial(is_pending, {str(name) for name in pending})
     try:
-        found = await asyncio.to_thread(engine.find_problems, prompt, targets, excuses)
-        needs = await asyncio.to_thread(engine.needs_of, prompt)
+        found, needs, explained = await asyncio.to_thread(  # together: a thread's turn costs more than a small graph
+            lambda: (found := engine.find_problems(prompt, targets, excuses), engine.needs_of(prompt), explain(found))
+        )
     except PromptRejected as rejected:
         return web.json_response(
             {
@@ -101,10 +102,6 @@ async def post_workflow(request: web.Request) -> web.Response:
                 **_no_needs(),
             }
         )
-    explained = await asyncio.to_thread(explain, found)
-    errors = [problem.as_json() for problem in found.problems if problem.type != "prompt_outputs_failed_validation"]
-    if not errors and not found.outputs:
-        explained = await asyncio.to_thread(explain, found)
     errors = [problem.as_json() for problem in found.problems]
     return web.json_response(
         {

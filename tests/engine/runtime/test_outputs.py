@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.runtime.outputs import FileFolders, RunFiles, fill_placeholders, highest_number
+from engine.runtime.outputs import FileFolders, FileNumbers, RunFiles, fill_placeholders, highest_number
 
 
 @pytest.fixture
@@ -38,6 +39,32 @@ def test_two_runs_never_get_one_name(folders: FileFolders) -> None:
         first, second = RunFiles(folders, pool), RunFiles(folders, pool)
         names = [item.save_path("fox").filename for item in (first, second, first, second)]
     assert len(set(names)) == 4
+
+
+def test_runs_count_on_without_reading_the_folder_again_until_it_changes(
+    folders: FileFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers, folder = FileNumbers(), folders.output
+    read, listdir = [], os.listdir
+
+    def noted(path: Path) -> list[str]:
+        read.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", noted)
+    with ThreadPoolExecutor(1) as pool:
+
+        def name_of_next_run() -> str:
+            return RunFiles(folders, pool, numbers=numbers).save_path("fox").filename
+
+        assert [name_of_next_run(), name_of_next_run()] == ["fox_00001_.png", "fox_00002_.png"]
+        assert read == [folder]
+        (folder / "fox_00009_.png").touch()
+        os.utime(folder, ns=(0, 1))  # as if the clock had ticked
+        assert name_of_next_run() == "fox_00010_.png" and read == [folder, folder]
+        (folder / "fox_00011_.png").touch()
+        numbers.created(folder, "fox", 10)  # another engine was as fast as the clock's tick
+        assert name_of_next_run() == "fox_00012_.png" and read == [folder, folder]
 
 
 def test_a_prefix_may_name_folders_and_sizes(files: RunFiles) -> None:
