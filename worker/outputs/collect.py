@@ -29,8 +29,9 @@ from worker.json_values import JsonObject
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.engine_files import check_regular, opened_file, opened_folder
 
-SKIPPED_TYPES = frozenset({"temp", "preview"})
-SKIPPED_LISTS = frozenset({"animated"})  # only a flag of whether the pictures are animated
+TEMPORARY = "temp"
+SKIPPED_TYPES = frozenset({"preview"})  # no folder of the engine
+SKIPPED_LISTS = frozenset({"animated", "unfinished_batch"})  # flags: pictures are animated, a batch is not the last
 MAX_INLINE_BYTES = 256 * 1024
 COUNTER = re.compile(r"_\d{5,}_?\.\w+$")  # in ComfyUI's names, which are never written to again
 MAX_NAME_BYTES = 200
@@ -147,11 +148,14 @@ class _Taken:
 
 
 def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | InlineOutput]:
-    """List everything in a history entry's `outputs`, whatever the list's name, except temporary files and previews.
+    """List everything in a history entry's `outputs`, whatever the list's name.
 
-    A node that lists `files` lists its pictures there too, so its `images` are skipped then.
+    Temporary files are left out, unless no node saved any other: then they are what the workflow is for. A node that
+    lists `files` lists its pictures there too, so its `images` are skipped then.
     """
-    return [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
+    listed = [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
+    is_saved = any(isinstance(item, ListedFile) and item.kind != TEMPORARY for item in listed)
+    return [item for item in listed if not (is_saved and isinstance(item, ListedFile) and item.kind == TEMPORARY)]
 
 
 def _listed_by(node_id: str, shown: JsonObject) -> Iterator[ListedFile | InlineOutput]:

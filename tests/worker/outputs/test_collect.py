@@ -84,6 +84,23 @@ def test_every_list_counts_and_previews_do_not() -> None:
     ]
 
 
+def test_temporary_files_are_outputs_where_no_node_saved_any_other() -> None:
+    """A workflow whose videos are written with `save_output` off, or whose pictures are previewed, is run for them."""
+    shown: dict[str, dict[str, Any]] = {
+        "4": {"images": [saved("p.png", kind="preview"), saved("t.png", kind="temp")], "text": ["words"]},
+        "9": {"gifs": [saved("a_00001.mp4", kind="temp")]},
+    }
+    assert listed_outputs(shown) == [
+        ListedFile("4", "images", "t.png", "", "temp"),
+        InlineOutput("4", "text", "words"),
+        ListedFile("9", "gifs", "a_00001.mp4", "", "temp"),
+    ]
+    assert listed_outputs({**shown, "12": {"images": [saved("a.png")]}}) == [
+        InlineOutput("4", "text", "words"),
+        ListedFile("12", "images", "a.png", "", "output"),
+    ]
+
+
 async def test_texts_and_values_stand_in_the_record_with_the_fields_of_a_file(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
