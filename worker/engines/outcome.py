@@ -30,6 +30,7 @@ LOST_DEVICE_WORDS = (
 CALLER_TYPES = frozenset(
     {
         *("SafetensorError", "BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "foreign_file"),
+        *("BadMedia", "NoAudio"),
         *("UnidentifiedImageError", "PictureTooLarge", "PromptTooDeep", "bad_file_name"),
     }
 )
