@@ -40,11 +40,13 @@ def opened_for_reading(source: Source) -> Iterator[Any]:
 
 
 def _opened(av: Any, source: Source) -> Any:
-    """Open a file with the demuxers of plain files. Raises BadMedia for a format that none of them reads."""
+    """Open a file with the demuxers of plain files. Raises BadMedia for one that none of them reads, or without data."""
     try:
         return av.open(_place(source), mode="r", options=READING)
     except av.ArgumentError:  # FFmpeg's answer to a format that is not in the list
         raise BadMedia("no video and no sound; expected a file of either") from None
+    except EOFError:
+        raise BadMedia("the file ends before its first frame") from None
 
 
 @contextmanager
