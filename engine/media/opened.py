@@ -40,7 +40,7 @@ def opened_for_reading(source: Source) -> Iterator[Any]:
 
 
 def _opened(av: Any, source: Source) -> Any:
-    """Open a file with the demuxers of plain files. Raises BadMedia for one that none of them reads, or without data."""
+    """Open a file with the demuxers of plain files. Raises BadMedia for one that none of them reads."""
     try:
         return av.open(_place(source), mode="r", options=READING)
     except av.ArgumentError:  # FFmpeg's answer to a format that is not in the list
