@@ -96,7 +96,9 @@ def _with_sound(
     content: VideoContent, container: Any, max_bytes: int, check_cancelled: Callable[[], None]
 ) -> VideoContent:
     stream = next(iter(container.streams.audio), None)
-    waveform = None if stream is None else join_frames(container.decode(stream), max_bytes, check_cancelled)
+    if stream is None:
+        return content
+    waveform = join_frames(container.decode(stream), max_bytes, check_cancelled)
     if waveform is None:
         return content
     return replace(content, waveform=waveform[None], sample_rate_hz=int(stream.sample_rate or 1))

@@ -128,7 +128,7 @@ def texts_of(worker: RunningWorker, workflow: dict[str, Any]) -> dict[str, str]:
 
 
 def frames_of(output: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
-    with av.open(io.BytesIO(httpx.get(output["url"], trust_env=False).content)) as container:
+    with av.open(io.BytesIO(httpx.get(output["url"], trust_env=False).content), "r") as container:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_mp4(plain, PICTURES, Fraction(8), {}, torch.zeros(1, 2, 44100), 44100, "mp4")
     (folder / "plain.mp4").write_bytes(plain.getvalue())
     with (
-        av.open(io.BytesIO(plain.getvalue())) as source,
+        av.open(io.BytesIO(plain.getvalue()), "r") as source,
         av.open(str(folder / "early.mp4"), "w", options={"movflags": "+faststart"}) as target,
     ):
         kept = {stream.index: target.add_stream_from_template(stream) for stream in source.streams}
