@@ -177,6 +177,7 @@ class Engine:
         self._run_numbers = itertools.count()
         self._running: list[int] = []
         self._run_of_thread: dict[int, str] = {}  # identifier of a thread -> prompt
+        self._place_of: dict[str, int] = {}  # the last prompt of each place for runs, and the place
         self._idle = IdleTimer(settings.memory.idle_unload_seconds, self._unload_idle)
 
     def check(
@@ -325,7 +326,10 @@ class Engine:
         with self._lock:
             self._runs[number] = (request.prompt_id, cancel)
         try:
-            self._threads.submit_run(lambda place: self._run(place, number, request, cancel, on_event, result))
+            self._threads.submit_run(
+                lambda place: self._run(place, number, request, cancel, on_event, result),
+                self._place_of.get(request.continues) if request.continues else None,
+            )
         except RuntimeError:
             with self._lock:
                 del self._runs[number]
@@ -593,6 +597,7 @@ class Engine:
     ) -> None:
         """Run a prompt on the thread of that number, in turns with other runs where there may be some."""
         self._run_of_thread[threading.get_ident()] = request.prompt_id
+        self._place_of = {id_: at for id_, at in self._place_of.items() if at != place} | {request.prompt_id: place}
         with nullcontext() if self.batcher is None else self.batcher.turns.run():
             end = self._run_nodes(place, number, request, cancel, on_event)
             self._ending = self._finisher.submit(_settle, result, end)
@@ -635,13 +640,25 @@ class Engine:
             self._garbage.after_run()
             self._idle.start()
 
+    def _hold_place(self, prompt_id: str) -> None:
+        place = self._place_of.get(prompt_id)
+        if place is not None:
+            self._threads.reserve(place)
+
+    def release_place(self, prompt_id: str) -> None:
+        """Give up the place that is kept for the run which was to continue this prompt's."""
+        place = self._place_of.get(prompt_id)
+        if place is not None:
+            self._threads.release(place)
+
     def _recorder(self, request: RunRequest) -> RunRecorder | None:
         """Return the recorder of a prompt's sampling, None for a prompt without a checkpoint."""
         folder = folder_of_key(self.settings.checkpoint_directory, request.extra_data.get(CHECKPOINT_KEY))
         if folder is None:
             return None
         device = torch.device(self.resolved.device)
-        return RunRecorder(folder, self.settings.checkpoint_seconds, device, _place_of_call)
+        part = f"{request.part} " if request.part else ""  # the same node samples in every part
+        return RunRecorder(folder, self.settings.checkpoint_seconds, device, lambda: part + _place_of_call())
 
     def _forget_changed_files(self) -> None:
         """Drop results computed from model files that have changed on disk since, such as by a new download."""
@@ -788,6 +805,7 @@ class Engine:
             relief=self._relief,
             relieved=self.memory.relieved,
             alone=no_company if self.batcher is None else self.batcher.turns.alone,
+            hold_place=self._hold_place,
             begin_node=self.memory.pool.begin_node,
             taken_by_node=self.memory.taken_by_node,
             make_preview=self._preview,

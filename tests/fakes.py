@@ -2,8 +2,8 @@
 
 It is a real aiohttp server on a free port. Node classes: `Draw` saves one small file, `Paint` takes a file and saves a
 real PNG that says how it was made, `Say` shows a text, `Wait` runs until it is interrupted or `seconds` pass, `Steps`
-goes `steps` steps and at the step `hold` waits for `go_on`, `Fail` raises, `OutOfMemory` raises like the device; all
-are output nodes.
+goes `steps` steps and at the step `hold` waits for `go_on`, `Parts` saves a file and queues the prompt once more until
+there are `parts` of them, `Fail` raises, `OutOfMemory` raises like the device; all are output nodes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ OBJECT_INFO: dict[str, Any] = {
         "Say": {"text": ["STRING", {}]},
         "Wait": {"seconds": ["FLOAT", {"default": 1.0, "min": 0.0, "max": 600.0}]},
         "Steps": {"steps": ["INT", {"default": 4}], "latent_image": ["INT", {}], "hold": ["INT", {"default": 0}]},
+        "Parts": {"parts": ["INT", {"default": 3}]},
         "Fail": {"kind": [["ValueError", "BadModelFile", "DeviceLost"], {}]},
         "OutOfMemory": {},
         "VAEDecode": {"text": ["STRING", {}]},
@@ -64,6 +65,10 @@ def _steps(num_steps: int, hold: int) -> dict[str, Any]:
     return {"steps": num_steps, "latent_image": 0, "hold": hold}
 
 
+def parts(num_parts: int = 3) -> dict[str, Any]:
+    return {"1": {"class_type": "Parts", "inputs": {"parts": num_parts}}}
+
+
 def fail(kind: str = "ValueError") -> dict[str, Any]:
     return {"1": {"class_type": "Fail", "inputs": {"kind": kind}}}
 
@@ -93,6 +98,10 @@ class FakeEngine:
         self._running: str | None = None
         self._interrupted = asyncio.Event()
         self.go_on = asyncio.Event()
+        self.drops_parts = False  # a prompt that a node queues is taken away at once
+        self.part_begun = asyncio.Event()
+        self.hold_parts = asyncio.Event()  # while it is not set, a part does not end
+        self.hold_parts.set()
         self._serving = contextlib.AsyncExitStack()
         self._sockets: dict[str, web.WebSocketResponse] = {}
 
@@ -104,6 +113,7 @@ class FakeEngine:
                 web.get("/object_info", self._object_info),
                 web.post("/prompt", self._prompt),
                 web.get("/history/{id}", self._history),
+                web.get("/history", self._whole_history),
                 web.get("/queue", self._get_queue),
                 web.post("/queue", self._post_queue),
                 web.post("/interrupt", self._interrupt),
@@ -188,11 +198,24 @@ class FakeEngine:
         prompt_id = request.match_info["id"]
         return web.json_response({prompt_id: self.history[prompt_id]} if prompt_id in self.history else {})
 
+    async def _whole_history(self, request: web.Request) -> web.Response:
+        return web.json_response(dict(list(self.history.items())[-int(request.query["max_items"]) :]))
+
     async def _get_queue(self, _request: web.Request) -> web.Response:
-        running = [[0, self._running, {}, {}, []]] if self._running else []
-        return web.json_response(
-            {"queue_running": running, "queue_pending": [[0, p, {}, {}, []] for p in self._pending]}
-        )
+        running = [self._queued(self._running)] if self._running else []
+        return web.json_response({"queue_running": running, "queue_pending": [self._queued(p) for p in self._pending]})
+
+    def _queued(self, prompt_id: str) -> list[Any]:
+        return [0, prompt_id, {}, self._extra_data.get(prompt_id, {}), []]
+
+    def _put_part(self, prompt_id: str, prompt: dict[str, Any], client_id: str) -> None:
+        """Queue a prompt as a node of a pack does it: with the extra data of its own."""
+        if self.drops_parts:
+            return
+        name = str(uuid.uuid4())
+        self._pending.append(name)
+        self._extra_data[name] = self._extra_data.get(prompt_id, {})
+        self._queue.put_nowait((name, prompt, client_id))
 
     async def _post_queue(self, request: web.Request) -> web.Response:
         for prompt_id in (await request.json()).get("delete", ()):
@@ -282,6 +305,18 @@ class FakeEngine:
                 name = f"{prompt_id}_{node_id}.png"
                 _paint(self.folder / name, prompt)
                 outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
+            elif node["class_type"] == "Parts":
+                self.part_begun.set()
+                await self.hold_parts.wait()
+                name = f"{prompt_id}_{node_id}.png"
+                (self.folder / name).write_text("part")
+                outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
+                if inputs["parts"] > 1:
+                    self._put_part(prompt_id, parts(inputs["parts"] - 1), client_id)
+                    outputs[node_id]["unfinished_batch"] = [True]
+                await asyncio.sleep(0.03)
+                if self._interrupted.is_set():  # too late for what it has queued
+                    return _entry({}, "error", [["execution_interrupted", where]])
             elif node["class_type"] == "Say":
                 outputs[node_id] = {"text": [inputs["text"]]}
             elif node["class_type"] == "Wait":

@@ -495,9 +495,17 @@ def cast_value(spec: InputSpec, value: Any) -> Any:
         value = value["__value__"]
     declared = spec.type
     if type(declared) is not str:
-        return value
+        return _cast_by_equality(declared, value) if isinstance(declared, str) else value
     cast = _CASTS.get(declared)
     return value if cast is None or type(value) is cast else cast(value)
+
+
+def _cast_by_equality(declared: str, value: Any) -> Any:
+    """Convert a value of a type name that may define `==` itself, as one that stands for two types does."""
+    for name, cast in _CASTS.items():
+        if declared == name and type(value) is not cast:
+            value = cast(value)
+    return value
 
 
 def is_compatible(given: str | Sequence[object], wanted: str | Sequence[object]) -> bool:

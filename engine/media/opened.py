@@ -25,14 +25,28 @@ class BadMedia(ValueError):
     """A video or sound that FFmpeg cannot read or write."""
 
 
+class MediaUnsupported(BadMedia):
+    """This engine has no library for videos and sounds."""
+
+
 @contextmanager
 def opened_for_reading(source: Source) -> Iterator[Any]:
     """Open a file or buffer as an input container of PyAV. Raises BadMedia when it is damaged or no plain file."""
     av = _library()
     if isinstance(source, io.BytesIO):
         source.seek(0)
-    with _translated_errors(av), av.open(_place(source), mode="r", options=READING) as container:
+    with _translated_errors(av), _opened(av, source) as container:
         yield container
+
+
+def _opened(av: Any, source: Source) -> Any:
+    """Open a file with the demuxers of plain files. Raises BadMedia for one that none of them reads."""
+    try:
+        return av.open(_place(source), mode="r", options=READING)
+    except av.ArgumentError:  # FFmpeg's answer to a format that is not in the list
+        raise BadMedia("no video and no sound; expected a file of either") from None
+    except EOFError:
+        raise BadMedia("the file ends before its first frame") from None
 
 
 @contextmanager
@@ -51,7 +65,7 @@ def _library() -> Any:
     try:
         import av
     except ImportError:
-        raise BadMedia("video and audio: PyAV is missing; expected the package av, pip install av") from None
+        raise MediaUnsupported("video and audio: PyAV is missing; expected the package av, pip install av") from None
     return av
 
 

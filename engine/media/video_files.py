@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -52,12 +52,24 @@ def read_video(
     `max_bytes` of memory.
     """
     with opened_for_reading(source) as container:
-        stream = video_stream_of(container)
-        images = _pictures(container.decode(stream), stream, max_bytes // BYTES_PER_PIXEL, check_cancelled)
-        tags = dict(container.metadata)
-        frame_rate = Fraction(stream.average_rate or 1)
-    waveform, rate_hz = _sound_of(source, max_bytes, check_cancelled)
-    return VideoContent(images, waveform, rate_hz, frame_rate, tags)
+        content = _without_sound(container, max_bytes, check_cancelled)
+    with opened_for_reading(source) as container:
+        return _with_sound(content, container, max_bytes, check_cancelled)
+
+
+def read_opened(
+    container: Any, max_bytes: int = sys.maxsize, check_cancelled: Callable[[], None] = lambda: None
+) -> VideoContent:
+    """Decode the same of a container that PyAV has opened and that can be read twice."""
+    content = _without_sound(container, max_bytes, check_cancelled)
+    container.seek(0)
+    return _with_sound(content, container, max_bytes, check_cancelled)
+
+
+def _without_sound(container: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> VideoContent:
+    stream = video_stream_of(container)
+    images = _pictures(container.decode(stream), stream, max_bytes // BYTES_PER_PIXEL, check_cancelled)
+    return VideoContent(images, None, 0, Fraction(stream.average_rate or 1), dict(container.metadata))
 
 
 def _pictures(frames: Iterable[Any], stream: Any, max_pixels: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
@@ -80,13 +92,16 @@ def _pictures(frames: Iterable[Any], stream: Any, max_pixels: int, check_cancell
     return images
 
 
-def _sound_of(source: Source, max_bytes: int, check_cancelled: Callable[[], None]) -> tuple[torch.Tensor | None, int]:
-    with opened_for_reading(source) as container:
-        stream = next(iter(container.streams.audio), None)
-        if stream is None:
-            return None, 0
-        waveform = join_frames(container.decode(stream), max_bytes, check_cancelled)
-        return (None, 0) if waveform is None else (waveform[None], int(stream.sample_rate or 1))
+def _with_sound(
+    content: VideoContent, container: Any, max_bytes: int, check_cancelled: Callable[[], None]
+) -> VideoContent:
+    stream = next(iter(container.streams.audio), None)
+    if stream is None:
+        return content
+    waveform = join_frames(container.decode(stream), max_bytes, check_cancelled)
+    if waveform is None:
+        return content
+    return replace(content, waveform=waveform[None], sample_rate_hz=int(stream.sample_rate or 1))
 
 
 def video_stream_of(container: Any) -> Any:
@@ -139,7 +154,7 @@ def copy_streams(source: Source, target: Source, tags: Mapping[str, str], to_for
     """
     options = {} if to_format is None else {"format": to_format.split(",")[0]}
     with opened_for_reading(source) as old, opened_for_writing(target, options=KEEPS_TAGS, **options) as new:
-        new.metadata.update({**old.metadata, **tags})
+        new.metadata.update({key: value for key, value in old.metadata.items() if key not in tags} | dict(tags))
         kept = {
             stream.index: new.add_stream_from_template(stream, opaque=True)
             for stream in old.streams

@@ -32,7 +32,7 @@ from __future__ import annotations
 import inspect
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
@@ -423,6 +423,10 @@ def _unheard(text: str) -> None:
     """Discard a text that has no receiver."""
 
 
+def _not_continued(node_ids: Collection[str]) -> None:
+    """Have no effect: outside of a run nothing goes on."""
+
+
 def _held() -> bool:
     """Return False: the result is held for whoever takes it."""
     return False
@@ -452,6 +456,7 @@ class NodeContext:
     list_index: int = 0  # which element of its lists this call is for
     report_text: Callable[[str], None] = _unheard  # shown with the node
     output_is_streamed: Callable[[], bool] = _held  # True where one input alone takes the result, and in pieces
+    continued: Callable[[Collection[str]], None] = _not_continued  # a prompt that goes on has these nodes changed
 
 
 # --- what the runtime sees -------------------------------------------------------------------------------------------

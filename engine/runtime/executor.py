@@ -100,7 +100,8 @@ class RunServices:
     memory. `make_preview` turns what a node reports
     (`NodeContext.report_preview`) into an encoded picture and its media type, or None. `file_is_there` says whether a
     file that a kept result shows still exists. `alone` waits until no other run is inside of a node, or its argument
-    returns True, and yields whether there was one.
+    returns True, and yields whether there was one. `hold_place` keeps the place of a run, by its prompt, for the one
+    that continues it.
     """
 
     find_class: FindClass
@@ -118,6 +119,7 @@ class RunServices:
     taken_by_node: Callable[[], Sequence[ReliefTaken]] = tuple
     make_preview: Callable[[Any, Any], EncodedPreview | None] = lambda preview, latent_format: None
     alone: Callable[[Callable[[], bool]], AbstractContextManager[bool]] = no_company
+    hold_place: Callable[[str], None] = lambda prompt_id: None
     embed_metadata: bool = True
 
 
@@ -213,7 +215,7 @@ class _Run:
         node_id = next(iter(self.request.prompt), "")
         try:
             node_ids = list(self.request.prompt)
-            known = await self.graph.begin(node_ids, self.services.file_is_there)
+            known = await self.graph.begin(node_ids, self.services.file_is_there, self.request.passing)
             self.emit(NodesCached(self.prompt_id, known, _now_ms()))
             self.graph.watch(self.request.outputs)
             for node_id in self.request.outputs:
@@ -596,7 +598,13 @@ class _Run:
             index,
             lambda text: self.emit(NodeText(self.prompt_id, ref, text)),
             partial(self.graph.is_streamed, ref.node_id),
+            self._continued,
         )
+
+    def _continued(self, changed: Collection[str]) -> None:
+        """Prepare for a prompt that goes on with this run: it gets its instances, not what its counters change."""
+        self.graph.forget_after_run(changed)
+        self.services.hold_place(self.prompt_id)
 
     def _progress(self, ref: NodeRef, value: float, maximum: float) -> None:
         self.emit(NodeProgress(self.prompt_id, ref, value, maximum))

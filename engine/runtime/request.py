@@ -13,6 +13,9 @@ class RunRequest:
 
     `prompt` is in API format, best as `CheckedPrompt.prompt` gives it; `outputs` are the output nodes to run;
     `extra_data` holds `client_id`, `extra_pnginfo` and whatever else a node may ask for.
+
+    A run that `continues` another one, by its prompt id, gets the node instances of that one; `part` counts the runs
+    before it. The results of `passing` nodes and of those after them are not kept after the run.
     """
 
     prompt_id: str
@@ -20,6 +23,9 @@ class RunRequest:
     outputs: tuple[str, ...]
     extra_data: Mapping[str, Any] = field(default_factory=dict)
     wants_previews: bool = False
+    continues: str | None = None
+    part: int = 0
+    passing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

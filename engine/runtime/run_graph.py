@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.graph.consumers import Consumers
@@ -80,11 +80,17 @@ class RunGraph:
         self._keys = signatures(prompt.find, classes.rules)
         self._consumers = Consumers() if cache.forgets_within_run else None
         self._told_prompt = prompt.get_original_prompt()
+        self._passing: set[str] = set()  # nodes whose results are not kept after the run
 
     # --- keys and results ---
 
-    async def begin(self, node_ids: Sequence[str], file_is_there: FileCheck) -> list[str]:
-        """Make the keys of the client's nodes and take what the cache has of them; which are known is returned."""
+    async def begin(
+        self, node_ids: Sequence[str], file_is_there: FileCheck, passing: Collection[str] = ()
+    ) -> list[str]:
+        """Make the keys of the client's nodes and take what the cache has of them; which are known is returned.
+
+        Results of `passing` nodes and of those after them are neither taken nor kept.
+        """
         nodes = [self.prompt.node(node_id) for node_id in node_ids]
         fingerprints = await self._fingerprints(nodes)
         self._keys.add(node_ids, fingerprints)
@@ -92,6 +98,7 @@ class RunGraph:
         classes = {node.id: node.class_type for node in nodes}
         self._cache.begin({node_id: self._keys[node_id] for node_id in node_ids}, classes)
         self._instances.begin(classes)
+        self.forget_after_run(passing)
         known: list[str] = []
         for node_id in node_ids:
             result = self._cache.get(None, self._keys[node_id])
@@ -126,6 +133,29 @@ class RunGraph:
         """Let go of every result but those of these nodes, in the cache too. What is needed after all runs again."""
         self.results = {node_id: self.results[node_id] for node_id in needed if node_id in self.results}
         self._cache.forget_results()
+
+    def forget_after_run(self, node_ids: Collection[str]) -> None:
+        """Keep results of these nodes and of those after them no longer than the run, also those known already."""
+        if not node_ids:
+            return
+        takers: dict[str, list[str]] = {}
+        for node in map(self.prompt.node, self.prompt.all_node_ids()):
+            for link in node.links:
+                takers.setdefault(link.source, []).append(node.id)
+        found = [node_id for node_id in node_ids if self.prompt.has_node(node_id)]
+        while found:
+            node_id = found.pop()
+            if node_id not in self._passing:
+                self._passing.add(node_id)
+                self._cache.drop(self.prompt.get_parent_node_id(node_id), self._keys[node_id])
+                found.extend(takers.get(node_id, ()))
+
+    def _is_passing(self, node_id: str) -> bool:
+        """Return True for a passing node, and for one into which such a node has expanded."""
+        found: str | None = node_id
+        while found is not None and found not in self._passing:
+            found = self.prompt.get_parent_node_id(found)
+        return found is not None
 
     async def expand(self, owner: str, graphs: Iterable[Mapping[str, object]]) -> list[Node]:
         """Add the nodes a node expanded into, in all its calls together."""
@@ -162,6 +192,8 @@ class RunGraph:
 
     def put(self, node_id: str, result: NodeResult) -> None:
         self.results[node_id] = result
+        if self._passing and self._is_passing(node_id):
+            return
         self._cache.put(self.prompt.get_parent_node_id(node_id), self._keys[node_id], result)
 
     def instance(self, node: Node, node_class: NodeClass) -> object:

@@ -21,6 +21,7 @@ class _Work:
     call: Callable[[int], Any]
     future: Future[Any]
     is_run: bool
+    place: int | None = None  # the only thread that may take it
 
 
 class RunThreads:
@@ -33,6 +34,7 @@ class RunThreads:
         self._inbox: deque[_Work] = deque()
         self._threads: list[threading.Thread] = []
         self._idle: set[int] = set()  # numbers of the threads that wait
+        self._reserved: set[int] = set()  # and of those among them that wait for one run alone
         self._num_running = 0
         self._is_exclusive = False  # what runs is no run of a prompt
         self._is_closed = False
@@ -41,28 +43,42 @@ class RunThreads:
         """Run `work` by itself, after all that was submitted before. Raises RuntimeError once closed."""
         return self._submit(lambda place: work(), is_run=False)
 
-    def submit_run(self, work: Callable[[int], T]) -> Future[T]:
-        """Call `work` with the number of its thread, from 0, as soon as there is a place. RuntimeError once closed."""
-        return self._submit(work, is_run=True)
+    def submit_run(self, work: Callable[[int], T], place: int | None = None) -> Future[T]:
+        """Call `work` with the number of its thread, from 0, as soon as there is a place. RuntimeError once closed.
 
-    def _submit(self, call: Callable[[int], T], *, is_run: bool) -> Future[T]:
+        `place` is the number of a thread that has run before, where no other one will do.
+        """
+        return self._submit(work, is_run=True, place=place)
+
+    def _submit(self, call: Callable[[int], T], *, is_run: bool, place: int | None = None) -> Future[T]:
         future: Future[T] = Future()
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("the engine is closed")
-            self._inbox.append(_Work(call, future, is_run))
-            if len(self._threads) < min(self._max_runs, self._num_running + len(self._inbox)):
-                place = len(self._threads)
+            self._inbox.append(_Work(call, future, is_run, place))
+            if len(self._threads) < min(self._max_runs, self._num_running + len(self._reserved) + len(self._inbox)):
+                number = len(self._threads)
                 thread = threading.Thread(
                     target=self._serve,
-                    args=(place,),
-                    name=f"{self._name}-{place}" if place else self._name,
+                    args=(number,),
+                    name=f"{self._name}-{number}" if number else self._name,
                     daemon=True,
                 )
                 self._threads.append(thread)
                 thread.start()
             self._changed.notify_all()
         return future
+
+    def reserve(self, place: int) -> None:
+        """Keep a thread for the next run that asks for it, as long as there are others or may be."""
+        with self._changed:
+            self._reserved.add(place)
+
+    def release(self, place: int) -> None:
+        """End a reservation whose run does not come."""
+        with self._changed:
+            self._reserved.discard(place)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads. Does nothing the second time."""
@@ -101,12 +117,23 @@ class RunThreads:
             if not self._inbox:
                 return None
             item = self._inbox.popleft()
+            self._reserved.discard(place)
             self._num_running += 1
             self._is_exclusive = not item.is_run
             return item
 
     def _may_begin(self, place: int) -> bool:
         """Return True where this thread takes what comes next: the first idle one, whose caches are the fullest."""
-        if not self._inbox or self._is_exclusive or place != min(self._idle):
+        if not self._inbox or self._is_exclusive:
+            return False
+        if place != self._next_place():
             return False
         return self._inbox[0].is_run or not self._num_running
+
+    def _next_place(self) -> int | None:
+        """Return the thread that takes what comes next, None while it is busy."""
+        wanted = self._inbox[0].place
+        if wanted is not None:
+            return wanted
+        is_only_reserved = not self._num_running and len(self._reserved) >= self._max_runs
+        return min(self._idle if is_only_reserved else self._idle - self._reserved, default=None)

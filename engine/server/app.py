@@ -49,7 +49,7 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
     queue, history, clients = PromptQueue(settings.max_concurrent_runs), History(), Clients()
     figures = RunFigures()
     runner = PromptRunner(queue, history, clients, start, figures)
-    packs = PackRoutes(settings, queue, clients)
+    packs = PackRoutes(settings, queue, runner, clients)
     app[SERVICES] = Services(settings, start, queue, history, clients, runner, packs, figures)
     start.then(packs.load)
     routes = [

@@ -8,21 +8,27 @@ from typing import Any, Literal
 
 from engine.graph.spec import ValueDict
 from engine.server.queue import QueuedPrompt
+from names.continuations import CONTINUED_BY
 
 MAX_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One finished prompt. `messages` are the run's own messages, `[type, data]`, as its client got them."""
+    """One finished prompt. `messages` are the run's own messages, `[type, data]`, as its client got them.
+
+    `continued_by` are the prompts that its nodes queued.
+    """
 
     item: QueuedPrompt
     outputs: Mapping[str, Any]
     meta: Mapping[str, Any]
     status: Literal["success", "error"]
     messages: Sequence[tuple[str, Mapping[str, Any]]]
+    continued_by: Sequence[str] = ()
 
     def as_json(self) -> ValueDict:
+        continued = {CONTINUED_BY: list(self.continued_by)} if self.continued_by else {}
         return {
             "prompt": self.item.as_json(),
             "outputs": self.outputs,
@@ -32,6 +38,7 @@ class HistoryEntry:
                 "messages": [list(message) for message in self.messages],
             },
             "meta": self.meta,
+            **continued,
         }
 
 

@@ -71,10 +71,7 @@ async def post_cancel_many(request: web.Request) -> web.Response:
 
 
 async def _cancel(parts: Services, job_id: str) -> bool:
-    if parts.queue.delete(job_id):
-        parts.runner.tell_queue()
-        return True
-    return await parts.runner.interrupt(job_id)
+    return parts.runner.delete(job_id) or await parts.runner.interrupt(job_id)
 
 
 def _is_id(value: object) -> bool:

@@ -18,7 +18,8 @@ from PIL import Image
 
 from engine.log_context import log_context
 from engine.server import messages
-from engine.server.queue import PromptQueue
+from engine.server.queue import SECRET_EXTRA_DATA, Continuation, PromptQueue, QueuedPrompt
+from engine.server.runner import PromptRunner
 from engine.server.websocket import Clients
 from engine.settings import EngineSettings
 
@@ -36,13 +37,14 @@ PromptHandler = Callable[[dict[str, Any]], dict[str, Any]]
 class PackRoutes:
     """`engine/custom_nodes/compat/host.py::PackServer`. Made on the server's loop; packs use it from any thread."""
 
-    def __init__(self, settings: EngineSettings, queue: PromptQueue, clients: Clients) -> None:
+    def __init__(self, settings: EngineSettings, queue: PromptQueue, runner: PromptRunner, clients: Clients) -> None:
         self.app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024))
         self.routes = web.RouteTableDef()
         self.loop = asyncio.get_running_loop()
         self.reports: list[PackReport] = []
         self._settings = settings
         self._queue = queue
+        self._runner = runner
         self._clients = clients
         self._handlers: list[PromptHandler] = []
         self._is_open = False
@@ -80,6 +82,40 @@ class PackRoutes:
     def queue_lists(self) -> tuple[list[Any], list[Any]]:
         running = [item.as_json() for item in self._queue.all_running]
         return running, [item.as_json() for item in self._queue.waiting()]
+
+    @property
+    def number(self) -> int:
+        """The number of the next prompt that asks for none."""
+        return self._runner.number
+
+    @number.setter
+    def number(self, number: int) -> None:
+        self._runner.number = number
+
+    def queue_prompt(
+        self,
+        number: float,
+        prompt_id: str,
+        prompt: Mapping[str, Any],
+        extra_data: Mapping[str, Any],
+        outputs: list[str],
+    ) -> frozenset[str]:
+        """Queue a prompt unchecked. By a node it continues that node's prompt; return the nodes that differ from it.
+
+        A prompt that ends badly takes those that continue it along.
+        """
+        current = log_context().prompt_id
+        of = next((item for item in self._queue.all_running if item.prompt_id == current), None)
+        link: Continuation | None = None
+        if of is not None:
+            before = (0, frozenset()) if of.continued is None else (of.continued.part, of.continued.changed)
+            changed = {node_id for node_id, node in prompt.items() if node != of.prompt.get(node_id)}
+            link = Continuation(of.prompt_id, before[0] + 1, before[1] | changed)
+            secrets = {name: of.extra_data[name] for name in SECRET_EXTRA_DATA if name in of.extra_data}
+            extra_data = {**secrets, **extra_data}
+        item = QueuedPrompt(number, prompt_id, prompt, extra_data, tuple(outputs), link)
+        self.loop.call_soon_threadsafe(self._runner.accept, item)
+        return frozenset() if link is None else link.changed
 
     # --- for the server ---
 

@@ -69,11 +69,9 @@ async def post_queue(request: web.Request) -> web.Response:
     body = await read_object(request)
     parts = services(request)
     if body.get("clear"):
-        parts.queue.clear()
-        parts.runner.tell_queue()
+        parts.runner.clear()
     for prompt_id in _ids(body):
-        if parts.queue.delete(prompt_id):
-            parts.runner.tell_queue()
+        parts.runner.delete(prompt_id)
     return web.Response()
 
 

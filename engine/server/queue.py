@@ -14,14 +14,30 @@ SECRET_EXTRA_DATA = ("auth_token_comfy_org", "api_key_comfy_org")
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """Link of a prompt to the one that it continues. `part` counts the prompts before it, from 1.
+
+    `changed` are the nodes whose inputs differ: the state that they hold counts the parts.
+    """
+
+    prompt_id: str
+    part: int
+    changed: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedPrompt:
-    """One accepted prompt. `number` as the client sees it, `outputs` the output nodes that can run."""
+    """One accepted prompt. `number` as the client sees it, `outputs` the output nodes that can run.
+
+    `continued` describes the prompt whose node queued this one; None for a client's.
+    """
 
     number: float
     prompt_id: str
     prompt: Mapping[str, Any]
     extra_data: Mapping[str, Any]
     outputs: tuple[str, ...]
+    continued: Continuation | None = None
 
     @property
     def client_id(self) -> str | None:

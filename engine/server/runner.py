@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from engine.log_context import logged_as
 from engine.server import messages
@@ -41,14 +43,17 @@ class PromptRunner:
         self._figures = figures
         self._has_work = asyncio.Event()
         self._relays: list[RunRelay] = []  # of the running prompts that clients hear of, in the order they began
-        self._last_number = 0
+        self._continued_by: dict[str, list[str]] = {}  # running prompts, and those that their nodes queued
+        self.number = 0  # of the next prompt that asks for none; packs read and set it, from any thread
 
     def next_number(self) -> int:
         """Return the place of a prompt that asks for none, counted from 0."""
-        self._last_number += 1
-        return self._last_number - 1
+        self.number += 1
+        return self.number - 1
 
     def accept(self, item: QueuedPrompt) -> None:
+        if item.continued is not None:
+            self._continued_by.setdefault(item.continued.prompt_id, []).append(item.prompt_id)
         self._queue.put(item)
         self.tell_queue()
         self._has_work.set()
@@ -64,6 +69,31 @@ class PromptRunner:
         if engine is None:
             return False
         return any(await asyncio.gather(*(self._interrupt(engine, item) for item in asked)))
+
+    def delete(self, prompt_id: str) -> bool:
+        """Take a waiting prompt out of the queue. False when none of that id waits."""
+        return self._take_out([item for item in self._queue.waiting() if item.prompt_id == prompt_id])
+
+    def clear(self) -> None:
+        """Take every waiting prompt out of the queue."""
+        self._take_out(self._queue.waiting())
+        self.tell_queue()
+
+    def _take_out(self, items: Sequence[QueuedPrompt]) -> bool:
+        engine = self._start.engine_now()
+        for item in items:
+            self._queue.delete(item.prompt_id)
+            if item.continued is not None and engine is not None:
+                engine.release_place(item.continued.prompt_id)
+        if items:
+            self.tell_queue()
+        return bool(items)
+
+    async def _withdraw(self, prompt_ids: Sequence[str]) -> None:
+        """Take prompts out of the queue; one that runs already is interrupted."""
+        for prompt_id in prompt_ids:
+            if not self.delete(prompt_id):
+                await self.interrupt(prompt_id)
 
     async def _interrupt(self, engine: Engine, item: QueuedPrompt) -> bool:
         log.info("interrupting prompt %s", item.prompt_id)
@@ -146,6 +176,11 @@ class PromptRunner:
         entry = await self._run(item, relay, before)
         if before is not None:
             await before
+        continued_by = self._continued_by.pop(item.prompt_id, [])
+        if entry.status == "success":
+            entry = replace(entry, continued_by=continued_by)
+        else:  # what it began does not go on
+            await self._withdraw(continued_by)
         self._queue.finish(item)
         self._has_work.set()
         self._history.add(entry)
@@ -195,4 +230,11 @@ class PromptRunner:
             outputs=item.outputs,
             extra_data=item.extra_data,
             wants_previews=self._clients.is_listening(item.client_id),
+            **_continuation(item),
         )
+
+
+def _continuation(item: QueuedPrompt) -> dict[str, Any]:
+    """Return the fields of a run's request that a prompt has which continues another one."""
+    link = item.continued
+    return {} if link is None else {"continues": link.prompt_id, "part": link.part, "passing": link.changed}

@@ -27,10 +27,8 @@ async def get_queue(request: web.Request) -> web.Response:
 
 async def delete_queued(request: web.Request) -> web.Response:
     """Forget a waiting prompt; 404 when none of that id waits."""
-    parts = services(request)
-    if not parts.queue.delete(request.match_info["prompt_id"]):
+    if not services(request).runner.delete(request.match_info["prompt_id"]):
         raise web.HTTPNotFound(text="")
-    parts.runner.tell_queue()
     return web.Response(status=204)
 
 

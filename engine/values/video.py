@@ -79,7 +79,7 @@ class VideoInput(ABC):
         codec: str = VideoCodec.AUTO,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Write the video to a file or buffer. Values of `metadata` other than texts are stored as JSON."""
+        """Write the video to a file or buffer. Values of `metadata` are stored as JSON, texts perhaps as they are."""
 
     def get_stream_source(self) -> str | io.BytesIO:
         """Return a path or a buffer that PyAV opens."""
@@ -126,11 +126,11 @@ class VideoFromFile(VideoInput):
         return video_files.container_format(self._file)
 
     def get_components(self) -> VideoComponents:
-        content = video_files.read_video(self._file, self._free_bytes(), check_cancelled)
-        audio: Audio | None = None
-        if content.waveform is not None:
-            audio = {"waveform": content.waveform, "sample_rate": content.sample_rate_hz}
-        return VideoComponents(content.images, content.frame_rate, audio, dict(content.tags))
+        return _components_of(video_files.read_video(self._file, self._free_bytes(), check_cancelled))
+
+    def get_components_internal(self, container: Any) -> VideoComponents:
+        """Return pictures, sound and frame rate of a container that a pack has opened with PyAV."""
+        return _components_of(video_files.read_opened(container, self._free_bytes(), check_cancelled))
 
     def save_to(
         self,
@@ -170,7 +170,10 @@ class VideoFromComponents(VideoInput):
         codec: str = VideoCodec.AUTO,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Encode the video as MP4 of H.264 and AAC. Raises ValueError for another container or codec."""
+        """Encode the video as MP4 of H.264 and AAC. Values of `metadata` are stored as JSON, texts too, as in ComfyUI.
+
+        Raises ValueError for another container or codec.
+        """
         if format not in VideoContainer.as_input():
             raise ValueError(f"format: not supported; got {format}, expected {VideoContainer.MP4.value}")
         if codec not in VideoCodec.as_input():
@@ -180,7 +183,7 @@ class VideoFromComponents(VideoInput):
             path,
             self._frames(),
             Fraction(parts.frame_rate),
-            _texts(metadata),
+            {key: json.dumps(value) for key, value in (metadata or {}).items()},
             parts.audio["waveform"] if parts.audio else None,
             int(parts.audio["sample_rate"]) if parts.audio else 0,
             VideoContainer.MP4.value if _is_buffer(path) else None,
@@ -207,6 +210,13 @@ class VideoFromFrames(VideoFromComponents):
 
     def _frames(self) -> FrameStream:
         return self.frames
+
+
+def _components_of(content: video_files.VideoContent) -> VideoComponents:
+    audio: Audio | None = None
+    if content.waveform is not None:
+        audio = {"waveform": content.waveform, "sample_rate": content.sample_rate_hz}
+    return VideoComponents(content.images, content.frame_rate, audio, dict(content.tags))
 
 
 def _is_buffer(path: object) -> bool:

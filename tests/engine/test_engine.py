@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from engine import Engine, EngineSettings, RunRequest
 from engine.errors import PromptRejected
@@ -152,3 +153,33 @@ def test_an_engine_does_not_go_on_on_another_device(engine: Engine, monkeypatch:
     monkeypatch.setattr(engine, "device_identity", lambda: other)
     with pytest.raises(RuntimeError, match="another card"):
         engine.thaw()
+
+
+@pytest.mark.slow
+def test_a_part_that_continues_a_prompt_samples_anew_though_its_noise_is_the_same(tmp_path: Path) -> None:
+    """The record of the part before would fit: noise and latent are the same, the words are not in it."""
+
+    def drawn(engine: Engine, text: str, **request: Any) -> bytes:
+        prompt = {
+            "1": node("DarkroomRandomCheckpoint", family="sd15", scale="small", seed=1),
+            "2": node("CLIPTextEncode", clip=["1", 1], text=text),
+            "3": node("EmptyLatentImage", width=64, height=64, batch_size=1),
+            "4": node("KSampler", model=["1", 0], positive=["2", 0], negative=["2", 0], latent_image=["3", 0], seed=5,
+                      steps=2, cfg=1.0, sampler_name="euler", scheduler="normal", denoise=1.0),
+            "5": node("SaveLatent", samples=["4", 0], filename_prefix="latent"),
+        }  # fmt: skip
+        checked = engine.check(prompt)
+        extra = {"checkpoint": "a" * 32}
+        run = RunRequest(text, checked.prompt, checked.outputs, extra, **request)
+        result = engine.submit(run, lambda event: None).result(60)
+        [latent] = result.outputs["5"]["latents"]
+        return load_file(tmp_path / "output" / latent["filename"])["latent_tensor"].numpy().tobytes()
+
+    settings = EngineSettings(
+        base_directory=tmp_path, cpu=True, checkpoint_directory=tmp_path / "records", checkpoint_seconds=0.0
+    )
+    with Engine(settings) as engine:
+        first, second = drawn(engine, "a dog"), drawn(engine, "a ship", continues="a dog", part=1)
+    with Engine(replace(settings, checkpoint_directory=None)) as engine:
+        assert [first, second] == [drawn(engine, "a dog"), drawn(engine, "a ship")]
+    assert first != second

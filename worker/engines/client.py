@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from websockets.exceptions import WebSocketException
 from worker.backoff import Backoff
 from worker.engines.address import EngineAddress
 from worker.engines.choices import with_hints
+from worker.engines.continuations import FIRST_PROMPT, HISTORY_ITEMS, continuations_in, is_unfinished, joined
 from worker.engines.family_lookup import FamilyLookup
 from worker.engines.graph_check import FoundProblems, find_problems, read_problems
 from worker.engines.heartbeat import Heartbeat
@@ -40,6 +42,7 @@ from worker.errors import (
     DeviceLost,
     EngineUnreachable,
     InputRejected,
+    JobCancelled,
     JobTimedOut,
     Problem,
     RequestRejected,
@@ -67,6 +70,7 @@ FEATURE_FLAGS = json.dumps(
 )
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 SOCKET_OPEN_SECONDS = 5.0
+MAX_ABANDONED = 100
 SOCKET_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 log = structlog.get_logger("engine.client")
@@ -126,6 +130,21 @@ class _Run:
     reported_at: float | None = None  # the same: its last progress report
     longest_gap_seconds: float = 0.0  # between two of them
     lost: EngineLost | None = None
+    first_id: str = ""  # of the prompt that this one continues, by way of others; empty: none
+
+    def following(self, prompt_id: str) -> _Run:
+        """Return the run of a prompt that continues this one, for the job a part of the same run."""
+        return _Run(
+            prompt_id,
+            self.on_message,
+            has_events=self.has_events,
+            is_own=self.is_own,
+            on_preview=self.on_preview,
+            is_sent=True,
+            should_look=True,
+            started_at=self.started_at,
+            first_id=self.first_id or self.prompt_id,
+        )
 
     def report(self, now: float) -> None:
         if self.reported_at is not None:
@@ -174,7 +193,7 @@ class EngineClient:
         self.client_id = uuid.uuid4().hex
         self.num_run = 0  # prompts sent since the engine's start
         self.uploaded: dict[str, str] = {}  # uploaded files, and the engine's names of them
-        self.stops = StopRequests(self._withdraw, self._queue_position, on_stops_changed)
+        self.stops = StopRequests(self._withdraw, self._queue_position, on_stops_changed, self._withdraw_abandoned)
         self._on_fault = on_fault
         self._on_completed = on_completed
         self._is_supervised = is_supervised
@@ -182,6 +201,7 @@ class EngineClient:
         self._pulse = EngineHttp(self.address, timeout_seconds=heartbeat_seconds)
         self.families = FamilyLookup(lambda path: self._http.request("GET", path))
         self._runs: dict[str, _Run] = {}
+        self._abandoned: deque[str] = deque(maxlen=MAX_ABANDONED)  # prompts that were stopped, at a foreign engine
         self._faulty: str | None = None  # the prompt under which the device failed
         self._sending = asyncio.Lock()
         self._is_away = False  # does not answer at present
@@ -353,15 +373,36 @@ class EngineClient:
         has stopped. `is_there`: it was sent before, only await it. `is_own`: it is the front's own, and an engine that
         is lost meanwhile is lost by itself. `traceparent` goes to the engine in the prompt's request. `on_preview` gets
         pictures of unfinished latents, if the engine sends any. `targets` are the output nodes to run; None: all.
+
+        Prompts that its nodes queue to go on with it are awaited, too, within the same time.
         """
         run = _Run(prompt_id, on_message, has_events=not is_there, is_own=is_own, on_preview=on_preview)
         self.stops.forget(prompt_id)
-        self._runs[prompt_id] = run
-        sending = (
-            None
-            if is_there
-            else asyncio.ensure_future(self._submit(prompt, prompt_id, extra_data or {}, traceparent, targets))
-        )
+        if not self.has_check:
+            extra_data = {**(extra_data or {}), FIRST_PROMPT: prompt_id}
+            self._abandoned = deque((found for found in self._abandoned if found != prompt_id), MAX_ABANDONED)
+        sending: asyncio.Future[None] | None = None
+        if not is_there:
+            submitted = self._submit(prompt, prompt_id, extra_data or {}, traceparent, targets)
+            sending = asyncio.ensure_future(submitted)
+        outcomes = [await self._end_of(run, timeout_seconds, sending)]
+        waiting = deque(await self._continuations(run, outcomes[0], {prompt_id}, is_last=True))
+        seen = {prompt_id, *waiting}
+        while waiting:
+            run = run.following(waiting.popleft())
+            outcomes.append(await self._end_of(run, timeout_seconds))
+            more = await self._continuations(run, outcomes[-1], seen, is_last=not waiting)
+            seen.update(more)
+            waiting.extend(more)
+        return joined(outcomes)
+
+    async def _end_of(
+        self, run: _Run, timeout_seconds: float, sending: asyncio.Future[None] | None = None
+    ) -> RunOutcome:
+        """Return the outcome of one prompt once it is sent. Stop it when cancelled or when its time is over."""
+        self._runs[run.prompt_id] = run
+        if run.should_look:
+            run.wake.set()
         try:
             if sending is not None:
                 await self._send(run, sending)
@@ -371,7 +412,43 @@ class EngineClient:
             await self._stop(run, sending)
             raise
         finally:
-            self._runs.pop(prompt_id, None)
+            self._runs.pop(run.prompt_id, None)
+
+    async def _continuations(
+        self, run: _Run, outcome: RunOutcome, seen: Collection[str], *, is_last: bool
+    ) -> list[str]:
+        """Return the prompts that a run's nodes have queued. Raises JobCancelled if the next one was taken away.
+
+        Of a recovered job several may be known at once: `is_last` is False while others are still to be awaited.
+        """
+        if self.has_check or outcome.error is not None or not is_unfinished(outcome):
+            return [prompt_id for prompt_id in outcome.continued_by if prompt_id not in seen]
+        try:
+            found = await self._queued_for([run.first_id or run.prompt_id], seen)
+        except asyncio.CancelledError:
+            await self._stop(run)
+            raise
+        except EngineUnreachable as error:
+            raise EngineLost(error.message, was_running=True) from None
+        if not found and is_last:
+            raise JobCancelled("The prompt that goes on with this job is not in the engine any more")
+        return found
+
+    async def _queued_for(self, first_ids: Collection[str], seen: Collection[str] = ()) -> list[str]:
+        """Return the prompts in the engine that continue one of these."""
+        queue = await self._get("/queue")
+        history = await self._get(f"/history?max_items={HISTORY_ITEMS}") if seen else {}
+        return continuations_in(queue, history, first_ids, {*seen, *first_ids})
+
+    async def _withdraw_abandoned(self, prompt_id: str) -> None:
+        """Withdraw what goes on with stopped prompts in a foreign engine; one of ours does so by itself."""
+        if self.has_check:
+            return
+        with contextlib.suppress(EngineUnreachable):
+            while found := await self._queued_for(self._abandoned):
+                for continuation in found:
+                    await self._withdraw(continuation)
+                await asyncio.sleep(LOOK_SECONDS_WITHOUT_SOCKET)
 
     async def _send(self, run: _Run, sending: asyncio.Future[None]) -> None:
         """Send a run's prompt. Raises EngineLost.
@@ -389,6 +466,8 @@ class EngineClient:
             raise run.lost or lost from None
 
     async def _stop(self, run: _Run, sending: asyncio.Future[None] | None = None) -> None:
+        if not self.has_check:
+            self._abandoned.append(run.first_id or run.prompt_id)
         await self.stops.stop(
             run.prompt_id,
             sending,

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.graph.explain import SUMMARY_TYPE
 from engine.graph.object_info import read_input
+from names.continuations import CONTINUED_BY
 from worker.engines.hidden_folders import without_folders
 from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
@@ -29,6 +30,7 @@ LOST_DEVICE_WORDS = (
 CALLER_TYPES = frozenset(
     {
         *("SafetensorError", "BadModelFile", "bad_model_file", "BadInputFile", "bad_input_file", "foreign_file"),
+        *("BadMedia", "NoAudio"),
         *("UnidentifiedImageError", "PictureTooLarge", "PromptTooDeep", "bad_file_name"),
     }
 )
@@ -38,7 +40,8 @@ CALLER_TYPES = frozenset(
 class RunOutcome:
     """Outcome of a run: success, `was_interrupted` or `error`. `outputs`: items to show by node id.
 
-    `tuning` is the quality, the strategies that an engine of ours used for it, and their measured error.
+    `tuning` is the quality, the strategies that an engine of ours used for it, and their measured error. `continued_by`
+    are the prompts that the run's nodes queued in an engine of ours.
     """
 
     outputs: Mapping[str, Mapping[str, Any]]
@@ -46,6 +49,7 @@ class RunOutcome:
     was_interrupted: bool = False
     error: WorkerError | None = None
     tuning: Mapping[str, Any] = field(default_factory=dict)
+    continued_by: tuple[str, ...] = ()
 
 
 def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOutcome:
@@ -56,7 +60,8 @@ def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOut
     outputs = entry.get("outputs") or {}
     status = entry.get("status") or {}
     if status.get("status_str", "success") == "success":
-        return RunOutcome(outputs, entry, tuning=_tuning_of(status.get("messages")))
+        continued_by = tuple(map(str, entry.get(CONTINUED_BY) or ()))
+        return RunOutcome(outputs, entry, tuning=_tuning_of(status.get("messages")), continued_by=continued_by)
     for name, data in reversed(status.get("messages") or []):
         if name == "execution_interrupted":
             return RunOutcome(outputs, entry, was_interrupted=True)

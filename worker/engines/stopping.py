@@ -39,7 +39,7 @@ class StopRequests:
     """Requests to stop prompts of one engine, each repeated until its prompt is gone.
 
     `ask` sends a request, `place_of` returns a prompt's place in the engine's queue (None: nowhere). `on_change` is
-    called whenever `running` may have changed.
+    called whenever `running` may have changed, `on_gone` when a prompt has left the engine.
     """
 
     def __init__(
@@ -47,8 +47,10 @@ class StopRequests:
         ask: Callable[[str], Awaitable[None]],
         place_of: Callable[[str], Awaitable[str | None]],
         on_change: Callable[[], None] = lambda: None,
+        on_gone: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._on_change = on_change
+        self._on_gone = on_gone
         self._ask = ask
         self._place_of = place_of
         self._requests: dict[str, StopRequest] = {}
@@ -126,6 +128,8 @@ class StopRequests:
             was_asked.set()
             if not is_past_nodes:
                 await self._poll_until_gone(request)
+            if self._on_gone is not None and self.is_open(request):
+                await self._on_gone(request.prompt_id)
         finally:
             was_asked.set()
             if self.is_open(request):

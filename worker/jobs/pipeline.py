@@ -38,9 +38,11 @@ from worker.errors import (
     JobTimedOut,
     NothingMade,
     OutOfMemory,
+    RequestRejected,
     StateUnusable,
     WorkerError,
 )
+from worker.jobs.asked_names import in_asked_names
 from worker.jobs.checkpoints import JobCheckpoints
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
@@ -367,6 +369,8 @@ class Pipeline:
                 queued_at = time.monotonic()
                 try:
                     outcome, engine = await self._run_on_engine(job, prompt, may_be_there)
+                except RequestRejected as rejected:
+                    raise in_asked_names(rejected, job.prompt, prompt) from None
                 finally:
                     _record_run(job, queued_at, time.monotonic())
                 if not isinstance(outcome.error, OutOfMemory) or not await self._retry_with_less_memory(job, engine):

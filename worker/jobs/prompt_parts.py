@@ -73,6 +73,10 @@ BEFORE_TILES: Final = frozenset(
 """Classes that every engine runs for itself to have the picture whose tiles it computes."""
 
 
+QUEUEING: Final = frozenset({"VHS_BatchManager"})
+"""Classes that count all outputs of a prompt, and queue it again when these are done."""
+
+
 BEFORE_GUIDANCE: Final = (
     WITHOUT_ITEMS
     | BEFORE_TILES
@@ -124,6 +128,9 @@ def split_prompt(
     graph = _Graph(prompt, object_info)
     work = PromptWork(prompt, object_info)
     costs = {item.node_id: item.steps * item.picture.sampled_pixels for item in work.samplings()}
+    batches = next((node_id for node_id in prompt if graph.class_of(node_id) in QUEUEING), None)
+    if batches is not None:
+        return PromptSplit(reason=f"node {batches} goes on in prompts of its own")
     targets = [node_id for node_id in prompt if graph.is_output(node_id)]
     if len(targets) > MAX_OUTPUTS:
         return PromptSplit(reason=f"more than {MAX_OUTPUTS} outputs")

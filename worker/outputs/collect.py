@@ -19,7 +19,7 @@ import re
 import shutil
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -28,12 +28,15 @@ from worker.files.kinds import HEAD_BYTES, kind_of
 from worker.json_values import JsonObject
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.engine_files import check_regular, opened_file, opened_folder
+from worker.outputs.sequences import sequence_of
 
-SKIPPED_TYPES = frozenset({"temp", "preview"})
-SKIPPED_LISTS = frozenset({"animated"})  # only a flag of whether the pictures are animated
+TEMPORARY = "temp"
+SKIPPED_TYPES = frozenset({"preview"})  # no folder of the engine
+SKIPPED_LISTS = frozenset({"animated", "unfinished_batch"})  # flags: pictures are animated, a batch is not the last
 MAX_INLINE_BYTES = 256 * 1024
 COUNTER = re.compile(r"_\d{5,}_?\.\w+$")  # in ComfyUI's names, which are never written to again
 MAX_NAME_BYTES = 200
+NEVER_EMPTY = ("image/", "video/", "audio/")
 
 
 class FileSource(Protocol):
@@ -147,11 +150,14 @@ class _Taken:
 
 
 def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | InlineOutput]:
-    """List everything in a history entry's `outputs`, whatever the list's name, except temporary files and previews.
+    """List everything in a history entry's `outputs`, whatever the list's name.
 
-    A node that lists `files` lists its pictures there too, so its `images` are skipped then.
+    Temporary files are left out, unless no node saved any other: then they are what the workflow is for. A node that
+    lists `files` lists its pictures there too, so its `images` are skipped then.
     """
-    return [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
+    listed = [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
+    is_saved = any(isinstance(item, ListedFile) and item.kind != TEMPORARY for item in listed)
+    return [item for item in listed if not (is_saved and isinstance(item, ListedFile) and item.kind == TEMPORARY)]
 
 
 def _listed_by(node_id: str, shown: JsonObject) -> Iterator[ListedFile | InlineOutput]:
@@ -191,11 +197,14 @@ async def collect_outputs(
         for taken in here:
             if taken.origin is not None and isinstance(taken.item, Output):
                 claimed_outputs.claim(taken.origin, taken.item.path)
-        items = (taken.item for taken in here)
-        return [
-            await _download_files(item, job_directory, source, budget) if isinstance(item, ListedFile) else item
-            for item in items
-        ]
+        collected: list[Output | InlineOutput] = []
+        for taken in here:
+            item = taken.item
+            if isinstance(item, ListedFile):
+                collected += await _download_files(item, job_directory, source, budget)
+            else:
+                collected.append(item)
+        return collected
     except OSError as error:
         await asyncio.to_thread(_make_empty, job_directory)  # leaves room to store the job's end
         raise DeliveryFailed(f"The outputs cannot be stored: {error.strerror or error}") from None
@@ -213,7 +222,20 @@ def _take_local_files(
 ) -> list[_Taken]:
     """Take all local files in one thread call, since each call costs as much as a link."""
     _make_empty(directory)
-    return [_take_one_locally(item, directory, source, holder_of, budget) for item in listed]
+    return [
+        _take_one_locally(single, directory, source, holder_of, budget)
+        for item in listed
+        for single in _singles(item, source)
+    ]
+
+
+def _singles(item: ListedFile | InlineOutput, source: FileSource) -> Sequence[ListedFile | InlineOutput]:
+    """Return the files of a numbered sequence on this machine, or the item itself."""
+    folder = source.folder_of(item.kind) if isinstance(item, ListedFile) else None
+    sequence = sequence_of(item.filename) if isinstance(item, ListedFile) else None
+    if not isinstance(item, ListedFile) or folder is None or sequence is None:
+        return [item]
+    return [replace(item, filename=name) for name in sequence.names_in(_origin(folder, item).parent)] or [item]
 
 
 def _take_one_locally(
@@ -234,9 +256,27 @@ def _take_one_locally(
     return _Taken(_output(item, path), origin if item.kind == "output" else None)
 
 
-async def _download_files(listed: ListedFile, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
+async def _download_files(listed: ListedFile, directory: Path, source: FileSource, budget: ByteBudget) -> list[Output]:
+    """Download a file, or those of a numbered sequence up to the first that the engine does not have."""
+    sequence = sequence_of(listed.filename)
+    if sequence is None:
+        return [await _download_file(listed, directory, source, budget)]
+    found: list[Output] = []
+    for name in sequence.names():
+        try:
+            found.append(await _download_file(replace(listed, filename=name), directory, source, budget))
+        except DeliveryFailed:
+            return found or [await _download_file(listed, directory, source, budget)]
+    raise AssertionError("unreachable: the names do not end")
+
+
+async def _download_file(listed: ListedFile, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
     path = await asyncio.to_thread(_reserve, directory, clean_name(listed.filename))
-    await source.view(listed.filename, listed.subfolder, listed.kind, path, budget.left)
+    try:
+        await source.view(listed.filename, listed.subfolder, listed.kind, path, budget.left)
+    except WorkerError:
+        await asyncio.to_thread(path.unlink, True)
+        raise
     output = await asyncio.to_thread(_output, listed, path)
     budget.spend(output.size_bytes, listed.node_id)
     return output
@@ -267,7 +307,11 @@ def _make_empty(directory: Path) -> None:
 
 
 def _output(listed: ListedFile, path: Path) -> Output:
+    """Return the output of a file. Raises DeliveryFailed for a picture, video or sound without a byte."""
     media_type, size_bytes = _look_at(path)
+    if not size_bytes and media_type.startswith(NEVER_EMPTY):
+        reason = "its encoder may be missing on this machine, as those of graphics cards"
+        raise DeliveryFailed(f"{path.name} of node {listed.node_id} is empty: {reason}", node_id=listed.node_id)
     return Output(
         filename=clean_name(listed.filename),
         path=path,

@@ -17,6 +17,7 @@ from worker.workflows.page_graph import INPUT_NODE, OUTPUT_NODE, Link, PageGraph
 from worker.workflows.widgets import has_control, is_widget
 
 PREFIXES: Final = ("workflow>", "workflow/")
+ANY: Final = "*"
 FindSpec = Callable[[str], NodeSpec | None]
 
 
@@ -131,10 +132,21 @@ class _Group:
         return name
 
     def _type_from(self, node: PageNode) -> str:
-        """Return the type of what passes through a reroute, as its links in the file name it."""
+        """Return the type of what passes through a reroute: of the input that takes it, else as its links name it."""
+        taken = (self._type_of_input(link) for link in self.links.values() if link.origin_id == node.id)
         found = self.definition.get("links")
         links = [item for item in found if isinstance(item, list) and len(item) > 5] if isinstance(found, list) else []
-        return next((str(item[5]) for item in links if node.id in (str(item[0]), str(item[2]))), "*")
+        named = (str(item[5]) for item in links if node.id in (str(item[0]), str(item[2])))
+        return next((kind for kind in (*taken, *named) if kind != ANY), ANY)
+
+    def _type_of_input(self, link: Link) -> str:
+        """Return the type of the inner input that a link leads to."""
+        found = self.definition.get("nodes")
+        inner = [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+        node = inner[int(link.target_id)] if int(link.target_id) < len(inner) else {}
+        slots = node.get("inputs")
+        slot = slots[link.target_slot] if isinstance(slots, list) and link.target_slot < len(slots) else None
+        return str(slot.get("type", ANY)) if isinstance(slot, Mapping) else ANY
 
     def _add_outputs(self, node: PageNode) -> None:
         found = self.definition.get("external")
@@ -144,7 +156,8 @@ class _Group:
         config = object_at(self.definition, "config", node.id, "output")
         for index, slot in enumerate(node.outputs):
             place = (node.id, index)
-            if (place in used and place not in external) or object_at(config, str(index)).get("visible") is False:
+            is_shown = object_at(config, str(index)).get("visible")
+            if not (is_shown if isinstance(is_shown, bool) else place not in used or place in external):
                 continue
             self._add_link(node.id, index, OUTPUT_NODE, len(self.outputs))
             self.outputs.append(slot)

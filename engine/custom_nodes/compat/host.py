@@ -88,6 +88,20 @@ class PackServer(Protocol):
         """Return the running prompts and the waiting ones, in ComfyUI's form."""
         ...
 
+    number: int
+    """Number of the next prompt that asks for none."""
+
+    def queue_prompt(
+        self,
+        number: float,
+        prompt_id: str,
+        prompt: Mapping[str, Any],
+        extra_data: Mapping[str, Any],
+        outputs: list[str],
+    ) -> frozenset[str]:
+        """Queue a prompt unchecked. By a node it continues that node's prompt; return the nodes that differ from it."""
+        ...
+
 
 @dataclass
 class Host:

@@ -7,7 +7,7 @@ from typing import Annotated
 from engine.diffusion.model_sampling_variants import FluxFlow
 from engine.families.flux.style_reference import StyleTokens, layer_outputs
 from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Float, Int, NodeContext, PromptText, node
+from engine.nodes.base import Combo, Float, Int, NodeContext, NodeEnvironment, PromptText, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
 from engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
@@ -62,20 +62,32 @@ def flux_kontext_image_scale(context: NodeContext, *, image: IMAGE) -> IMAGE:
     return resize_image(image, width, height, "lanczos", "center")
 
 
+REFERENCE_METHODS = ("offset", "index", "uxo/uno", "index_timestep_zero")
+FORMER_METHODS = ("uso", "uxo", "uno")  # which published workflows have, and ComfyUI takes
+
+
+def _unknown_method(environment: NodeEnvironment, reference_latents_method: object) -> str | None:
+    if reference_latents_method is None or reference_latents_method in (*REFERENCE_METHODS, *FORMER_METHODS):
+        return None
+    return f"unknown method; got {reference_latents_method!r}, expected one of {', '.join(REFERENCE_METHODS)}"
+
+
 @node(
     "FluxKontextMultiReferenceLatentMethod",
     display_name=None,
     category=CATEGORY,
     python_module=MODULE,
     experimental=True,
+    check=_unknown_method,
 )
 def flux_kontext_multi_reference_latent_method(
     context: NodeContext,
     *,
     conditioning: CONDITIONING,
-    reference_latents_method: Annotated[str, Combo(("offset", "index", "uxo/uno", "index_timestep_zero"))],
+    reference_latents_method: Annotated[str, Combo(REFERENCE_METHODS)],
 ) -> CONDITIONING:
-    method = "uxo" if "uxo" in reference_latents_method else reference_latents_method
+    is_behind = "uxo" in reference_latents_method or "uso" in reference_latents_method
+    method = "uxo" if is_behind else reference_latents_method
     return with_options(conditioning, reference_latents_method=method)
 
 

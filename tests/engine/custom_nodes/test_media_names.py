@@ -40,7 +40,7 @@ CLIP_PACK = """
                              hidden=[io.Hidden.prompt], is_output_node=True)
 
         @classmethod
-        def execute(cls, video: Input.Video):
+        def execute(cls, video: Input.Video) -> tuple[io.Audio.AudioDict, io.Latent.LatentDict, io.Load3D.Model3DDict]:
             assert isinstance(video, VideoInput) and video.get_duration() == 1.0
             audio = video.get_components().audio
             return io.NodeOutput(audio, ui=ui.AudioSaveHelper.get_save_audio_ui(audio, "track", cls, format="mp3"))

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from engine.families.flux import nodes
+from engine.nodes.built_in import built_in_nodes
+from tests.engine.runtime.runs import NoFiles
 
 CONTEXT: Any = None  # these nodes use nothing of it
 
@@ -31,3 +33,23 @@ def test_conditioning_gets_options_and_the_given_one_stays_as_it_is() -> None:
         "pooled_output": None,
         "reference_latents_method": "uxo",
     }
+
+
+@pytest.mark.parametrize(("given", "stored"), [("uxo/uno", "uxo"), ("uso", "uxo"), ("uxo", "uxo"), ("index", "index")])
+def test_former_names_of_reference_methods_are_taken(given: str, stored: str) -> None:
+    conditioning: list[list[Any]] = [[torch.zeros(1, 1, 4), {}]]
+    method = nodes.flux_kontext_multi_reference_latent_method
+    found = method(CONTEXT, conditioning=conditioning, reference_latents_method=given)
+    assert found[0][1]["reference_latents_method"] == stored
+    assert verdict_on(given) is True
+
+
+def test_an_unknown_reference_method_is_refused_with_those_there_are() -> None:
+    assert "got 'sideways', expected one of offset, index" in str(verdict_on("sideways"))
+
+
+def verdict_on(method: str) -> object:
+    [item] = [item for item in built_in_nodes() if item.class_type == "FluxKontextMultiReferenceLatentMethod"]
+    check = item.rules(NoFiles()).check
+    assert check is not None and check.takes("reference_latents_method")
+    return check.function(reference_latents_method=method)

@@ -10,8 +10,8 @@ import pytest
 
 from engine.errors import PromptRejected
 from engine.graph.size import GraphLimits
-from engine.graph.spec import InputCheck, NodeRules
-from engine.graph.validate import MAX_PROBLEMS, check_prompt, find_problems, is_compatible
+from engine.graph.spec import InputCheck, InputSpec, NodeRules
+from engine.graph.validate import MAX_PROBLEMS, cast_value, check_prompt, find_problems, is_compatible
 from tests.engine.graph.declared import node, rules
 from tests.reference import REFERENCE
 
@@ -44,6 +44,20 @@ def test_a_good_prompt_gives_its_outputs_in_order() -> None:
     assert checked.outputs == ("b", "a")
     assert checked.node_problems == {}
     assert checked.prompt is prompt
+
+
+def test_a_type_name_that_stands_for_two_casts_by_what_it_equals() -> None:
+    """Node packs declare inputs of several types by a name with comparisons of its own."""
+
+    class Either(str):
+        def __ne__(self, other: object) -> bool:
+            return other not in ("FLOAT", "INT")
+
+    given = InputSpec("rate", Either("FLOAT"))
+    assert isinstance(cast_value(given, 8), float) and cast_value(given, 8) == 8.0
+    assert cast_value(InputSpec("any", Either("*")), 8) == 8
+    with pytest.raises(ValueError, match="could not convert"):
+        cast_value(given, "fast")
 
 
 def test_values_are_cast_in_a_copy() -> None:

@@ -45,3 +45,25 @@ def test_close_finishes_what_was_asked_for_and_takes_no_more() -> None:
     assert future.result() == 1
     with pytest.raises(RuntimeError):
         thread.submit(lambda: 2)
+
+
+def test_a_reserved_thread_waits_for_its_run_while_others_take_another() -> None:
+    threads = RunThreads(max_runs=2)
+    assert threads.submit_run(lambda place: place).result(10) == 0
+    threads.reserve(0)
+    assert [threads.submit_run(lambda place: place).result(10) for _ in range(3)] == [1, 1, 1]
+    assert threads.submit(threading.get_ident).result(10) != threading.get_ident()
+    assert threads.submit_run(lambda place: place, 0).result(10) == 0
+    assert threads.submit_run(lambda place: place).result(10) == 0  # reserved for one run alone
+    threads.reserve(0)
+    threads.release(0)
+    assert threads.submit_run(lambda place: place).result(10) == 0
+    threads.close()
+
+
+def test_nothing_waits_for_ever_where_every_thread_is_reserved() -> None:
+    thread = RunThreads()
+    assert thread.submit_run(lambda place: place).result(10) == 0
+    thread.reserve(0)
+    assert thread.submit_run(lambda place: place).result(10) == 0
+    thread.close()

@@ -65,13 +65,23 @@ def test_a_saved_video_has_the_pictures_the_sound_and_the_tags(mp4: Path) -> Non
     assert parts.audio["waveform"].shape[:2] == (1, 2) and parts.audio["waveform"].dtype == torch.float32
     middle = parts.audio["waveform"][0, :, 10_000:30_000]
     assert middle.square().mean().sqrt() == pytest.approx(0.5 / math.sqrt(2), abs=0.02)
-    assert json.loads(tags_of(mp4)["prompt"]) == {"1": {}}
+    assert tags_of(mp4)["prompt"] == '{"1": {}}' and tags_of(mp4)["note"] == '"old"'
 
 
 def test_a_sound_ends_with_the_pictures(tmp_path: Path) -> None:
     made(tone(5.0)).save_to(str(tmp_path / "a.mp4"))
     parts = VideoFromFile(tmp_path / "a.mp4").get_components()
     assert parts.audio is not None and parts.audio["waveform"].shape[-1] == pytest.approx(44100, rel=0.05)
+
+
+def test_a_container_that_a_pack_has_opened_has_the_same_parts(mp4: Path) -> None:
+    video = VideoFromFile(mp4)
+    with av.open(str(mp4)) as container:
+        opened = video.get_components_internal(container)
+    parts = video.get_components()
+    assert torch.equal(opened.images, parts.images) and opened.frame_rate == parts.frame_rate
+    assert opened.audio is not None and parts.audio is not None
+    assert torch.equal(opened.audio["waveform"], parts.audio["waveform"])
 
 
 def test_size_duration_and_container_are_read_without_decoding(mp4: Path) -> None:

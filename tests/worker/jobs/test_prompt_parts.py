@@ -118,6 +118,7 @@ def test_a_batch_is_cut_into_neighbouring_items_of_which_each_keeps_its_noise() 
         ({**seeds(4, 4), "text": node("PackText")}, True, r"share node text \(PackText\) of a node pack"),
         ({"1": node("SaveImage", images=["2", 0])}, True, "no output needs a node that samples"),
         (seeds(*[1] * 257), True, "more than 256 outputs"),
+        ({**seeds(4, 4), "b": node("VHS_BatchManager")}, True, "node b goes on in prompts of its own"),
         ({}, True, "no output needs a node that samples"),
     ],
 )

@@ -39,12 +39,17 @@ class LocalEngine:
 
 
 class RemoteEngine:
-    """An engine that gives its files by `/view` only."""
+    """An engine that gives its files by `/view` only, but for those in `missing`."""
+
+    def __init__(self, *missing: str) -> None:
+        self.missing = missing
 
     def folder_of(self, kind: str) -> Path | None:
         return None
 
     async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
+        if filename in self.missing:
+            raise DeliveryFailed(f"The engine does not have {filename} (404)")
         write(target, f"{kind}:{subfolder}/{filename}")
 
 
@@ -84,6 +89,23 @@ def test_every_list_counts_and_previews_do_not() -> None:
     ]
 
 
+def test_temporary_files_are_outputs_where_no_node_saved_any_other() -> None:
+    """A workflow whose videos are written with `save_output` off, or whose pictures are previewed, is run for them."""
+    shown: dict[str, dict[str, Any]] = {
+        "4": {"images": [saved("p.png", kind="preview"), saved("t.png", kind="temp")], "text": ["words"]},
+        "9": {"gifs": [saved("a_00001.mp4", kind="temp")]},
+    }
+    assert listed_outputs(shown) == [
+        ListedFile("4", "images", "t.png", "", "temp"),
+        InlineOutput("4", "text", "words"),
+        ListedFile("9", "gifs", "a_00001.mp4", "", "temp"),
+    ]
+    assert listed_outputs({**shown, "12": {"images": [saved("a.png")]}}) == [
+        InlineOutput("4", "text", "words"),
+        ListedFile("12", "images", "a.png", "", "output"),
+    ]
+
+
 async def test_texts_and_values_stand_in_the_record_with_the_fields_of_a_file(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -102,6 +124,38 @@ async def test_a_long_text_is_a_file(engine: LocalEngine, tmp_path: Path) -> Non
     assert (text["filename"], text["media_type"]) == ("text_5.txt", "text/plain") and short["text"] == "short"
     assert (tmp_path / "job" / str(text["path"])).read_text(encoding="utf-8") == long
     assert tags["filename"] == "tags_5.json" and tags["media_type"] == "application/json"
+
+
+async def test_numbered_pictures_under_one_name_are_outputs_each(engine: LocalEngine, tmp_path: Path) -> None:
+    """Video Combine lists the pictures of its PNG formats under the name that it gives FFmpeg."""
+    for number in (1, 2, 3, 5):
+        write(engine.folder / "sub" / f"a_00001.{number:03}.png", str(number))
+    listed = {"9": {"gifs": [saved("a_00001.%03d.png", "sub")]}}
+    outputs = await collect(engine, tmp_path, listed)
+    assert [(item.filename, item.path.read_text()) for item in outputs] == [
+        (f"a_00001.00{number}.png", str(number)) for number in (1, 2, 3)
+    ]
+    outputs = await collect(RemoteEngine("a_00001.003.png"), tmp_path, listed)
+    assert [item.path.read_text() for item in outputs] == [f"output:sub/a_00001.00{number}.png" for number in (1, 2)]
+    assert sorted(os.listdir(tmp_path / "job")) == ["a_00001.001.png", "a_00001.002.png"]
+
+
+async def test_an_empty_video_is_no_output_and_an_empty_text_is_one(engine: LocalEngine, tmp_path: Path) -> None:
+    """Nodes that encode by FFmpeg may leave one where the encoder is missing, and report it as their video."""
+    write(engine.folder / "a_00001.mp4", "")
+    write(engine.folder / "a.txt", "")
+    with pytest.raises(DeliveryFailed, match=r"a_00001\.mp4 of node 9 is empty"):
+        await collect(engine, tmp_path, {"9": {"gifs": [saved("a_00001.mp4")]}})
+    [output] = await collect(engine, tmp_path, {"9": {"files": [saved("a.txt")]}})
+    assert output.size_bytes == 0
+
+
+async def test_a_name_with_a_percent_sign_may_be_a_name(engine: LocalEngine, tmp_path: Path) -> None:
+    write(engine.folder / "50%d.png", "half")
+    [output] = await collect(engine, tmp_path, {"9": {"images": [saved("50%d.png")]}})
+    assert output.path.read_text() == "half"
+    [output] = await collect(RemoteEngine("501.png"), tmp_path, {"9": {"images": [saved("50%d.png")]}})
+    assert output.path.read_text() == "output:/50%d.png"
 
 
 @pytest.mark.parametrize("name", ["a_00001_.png", "video_00012.mp4", "b_123456_.webp"])

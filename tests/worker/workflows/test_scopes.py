@@ -106,3 +106,22 @@ def test_a_group_node_shares_its_values_among_its_nodes() -> None:
     assert found["2:0"] == {"model": ["1", 0], "strength": 0.5}
     assert found["2:1"] == {"model": ["2:0", 0], "strength": 0.6}
     assert found["9"]["images"] == ["2:1", 0]
+
+
+def test_a_group_node_names_a_reroute_for_what_takes_it_and_shows_the_outputs_that_it_is_told_to() -> None:
+    inner = [
+        node(-1, "Reroute", inputs=[("", "*", None, None)], outputs=["*"]),
+        node(-1, "Model", [0.1], inputs=[("model", "MODEL", None, None)], outputs=["MODEL"]),
+        node(-1, "Model", [0.2], inputs=[("model", "MODEL", None, None)], outputs=["MODEL"]),
+    ]
+    group = {
+        "nodes": inner,
+        "links": [[0, 0, 1, 0, 4, "*"], [1, 0, 2, 0, 5, "MODEL"]],
+        "external": [],
+        "config": {"1": {"output": {"0": {"visible": True}}}},
+    }
+    inputs = [("strength", "FLOAT", None, "strength"), ("MODEL", "MODEL", 1, None)]
+    host = node(2, "workflow>Chain", [0.5, 0.6], inputs=inputs, outputs=["MODEL", "MODEL"])
+    found = inputs_of(page(LOADER, host, save(2), links=LINKS, extra={"groupNodes": {"Chain": group}}))
+    assert found["2:1"] == {"model": ["1", 0], "strength": 0.5}
+    assert found["9"]["images"] == ["2:1", 0]

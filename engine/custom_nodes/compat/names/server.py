@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import uuid  # noqa: F401 - packs use it by this module's name, as in ComfyUI
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
 
 from aiohttp import web
 
 from engine.custom_nodes.compat.host import HOST, PackServer
 from engine.custom_nodes.compat.missing_symbol import not_supported
 from engine.custom_nodes.compat.names.protocol import BinaryEventTypes
+from engine.graph.prompt import parse_prompt
 from engine.nodes.running_call import running_context
+
+ITEM_LENGTHS: Final = (5, 6)  # the sixth has credentials apart, in later releases
 
 
 class _Instance:
@@ -84,6 +90,11 @@ class PromptServer(metaclass=_PromptServerClass):
         return None if context is None else context.prompt_id
 
     @property
+    def number(self) -> int:
+        """Number of the next prompt that asks for none. It may be set."""
+        return self._there.number
+
+    @property
     def address(self) -> str:
         return self._there.address[0]
 
@@ -136,11 +147,14 @@ class PromptServer(metaclass=_PromptServerClass):
         raise not_supported(f"PromptServer.instance.{name}")
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name == "number" and isinstance(value, int):
+            self._there.number = value
+            return
         raise not_supported(f"setting PromptServer.instance.{name}")
 
 
 class PromptQueue:
-    """Read access to the queue for packs; without a server it is empty."""
+    """Access to the queue for packs; without a server it is empty."""
 
     def __init__(self, server: PackServer | None) -> None:
         self._server = server
@@ -153,7 +167,30 @@ class PromptQueue:
 
     @property
     def currently_running(self) -> dict[int, object]:
-        return dict(enumerate(self.get_current_queue()[0]))
+        """Copies of the running prompts; for a node that of its own alone, beside which others may run."""
+        running: list[Any] = self.get_current_queue()[0]
+        context = running_context()
+        own = [] if context is None else [item for item in running if item[1] == context.prompt_id]
+        return dict(enumerate(deepcopy(own or running)))
+
+    def put(self, item: Sequence[Any]) -> None:
+        """Queue a prompt unchecked, in ComfyUI's form. Raises ValueError for what is none.
+
+        What a node queues goes on with what its own prompt began: it gets the same instances of nodes, and the results
+        of nodes whose inputs differ between the two are kept for neither.
+        """
+        if self._server is None:
+            raise not_supported("PromptServer.instance.prompt_queue.put in an engine without a server")
+        if not isinstance(item, (list, tuple)) or len(item) not in ITEM_LENGTHS:
+            raise ValueError("prompt_queue.put: no item; expected (number, id, prompt, extra_data, outputs)")
+        number, prompt_id, prompt, extra_data, outputs = item[:5]
+        parse_prompt(prompt)
+        if not isinstance(extra_data, Mapping) or not isinstance(outputs, (list, tuple)):
+            raise ValueError("prompt_queue.put: extra_data and outputs have wrong types; expected a mapping and a list")
+        changed = self._server.queue_prompt(number, str(prompt_id), deepcopy(prompt), extra_data, [*map(str, outputs)])
+        context = running_context()
+        if context is not None:
+            context.continued(changed)
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

@@ -18,7 +18,8 @@ from engine.media.audio_files import (
     read_audio,
     write_audio,
 )
-from engine.media.opened import BadMedia, opened_for_reading
+from engine.media.faults import check_sound
+from engine.media.opened import BadMedia
 from engine.nodes.base import (
     Choice,
     Hidden,
@@ -58,11 +59,10 @@ def _unreadable(environment: NodeEnvironment, audio: object) -> str | None:
     if missing is not None:
         return missing
     try:
-        with opened_for_reading(environment.input_path(str(audio))) as container:
-            has_sound = bool(container.streams.audio)
+        check_sound(environment.input_path(str(audio)))
     except BadMedia as error:
         return f"Invalid audio file: {audio} ({error})"
-    return None if has_sound else f"Invalid audio file: {audio} (no audio stream; expected a file with sound)"
+    return None
 
 
 def _content(environment: NodeEnvironment, audio: object) -> str | None:

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Annotated, Any
 
 from engine.media import video_files
-from engine.media.opened import BadMedia, opened_for_reading
+from engine.media.faults import check_video
+from engine.media.opened import BadMedia
 from engine.nodes.base import (
     Combo,
     Float,
@@ -62,8 +63,7 @@ def _unreadable(environment: NodeEnvironment, file: object) -> str | None:
     if missing is not None:
         return missing
     try:
-        with opened_for_reading(environment.input_path(str(file))) as container:
-            video_files.video_stream_of(container)
+        check_video(environment.input_path(str(file)))
     except BadMedia as error:
         return f"Invalid video file: {file} ({error})"
     return None

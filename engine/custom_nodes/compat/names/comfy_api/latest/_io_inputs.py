@@ -207,8 +207,9 @@ def _typed(kind: Any, io_type: Any) -> Any:
     return kind
 
 
-def socket_type(io_type: str, value_type: Any = Any) -> type[ComfyTypeIO]:
-    made: type[ComfyTypeIO] = _typed(type("ComfyType", (ComfyTypeIO,), {"Type": value_type}), io_type)
+def socket_type(io_type: str, value_type: Any = Any, **named: object) -> type[ComfyTypeIO]:
+    """Return the type of a link. `named` are the types of its values that packs name in annotations."""
+    made: type[ComfyTypeIO] = _typed(type("ComfyType", (ComfyTypeIO,), {"Type": value_type, **named}), io_type)
     return made
 
 
