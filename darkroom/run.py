@@ -29,11 +29,12 @@ def main() -> None:
     make_importable()
     if sys.argv[1:] == ["serve"]:  # a container's command: it starts without the libraries of the command line
         del sys.argv[1:]
-        from worker.__main__ import main as command  # importable only now
-    else:
-        from worker.cli import main as command
+        from worker.__main__ import main as serve  # importable only now
 
-    sys.exit(command())
+        sys.exit(serve())
+    from worker.cli import main as command_line
+
+    command_line()
 
 
 if __name__ == "__main__":

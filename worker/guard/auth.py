@@ -38,7 +38,6 @@ class Gatekeeper:
         self._config = config
         self._own_key = b"" if own_key is None else own_key.get_secret_value().encode()
         self._is_own_name = lru_cache(maxsize=MAX_NAMES)(partial(is_own_name, public_host=config.public_host))
-        self._is_loopback = lru_cache(maxsize=MAX_NAMES)(is_loopback)
         self._ring = KeyRing(config.keys, config.key_files)
         self._is_under_vast = bool(config.master_token.get_secret_value())
         self._is_open = not self._is_under_vast and self._ring.is_empty
@@ -73,7 +72,7 @@ class Gatekeeper:
         return Identity("", address, ALL_SCOPES) if is_own else None
 
     def _is_own(self, direct: str | None, headers: Headers) -> bool:
-        return self._config.trusts_loopback and self._is_loopback(direct) and self._has_own_host(headers)
+        return self._config.trusts_loopback and is_loopback(direct) and self._has_own_host(headers)
 
     def _has_own_host(self, headers: Headers) -> bool:
         hosts = [value for name, value in headers if name == "host"]

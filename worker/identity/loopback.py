@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -101,6 +102,7 @@ FORWARDING_PREFIXES: Final = (
 """Prefixes of further headers that proxies add."""
 
 
+@lru_cache(maxsize=256)  # asked once or more of every request, about the same few hosts
 def is_loopback(host: str | None) -> bool:
     """Return True for a loopback address in any notation."""
     try:
