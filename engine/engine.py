@@ -19,6 +19,7 @@ import itertools
 import logging
 import mimetypes
 import os
+import platform
 import sys
 import threading
 import time
@@ -107,7 +108,7 @@ from engine.tuning.run import Usage
 from engine.tuning.strategy import MachineFacts
 from engine.tuning.tuner import Tuner
 from engine.tuning.workload import Trial, TrialSize
-from machine.cores import usable_cores
+from machine.cores import processor_model, usable_cores
 from names.checkpoints import CHECKPOINT_KEY
 
 __all__ = [
@@ -483,6 +484,13 @@ class Engine:
     def memory_report(self) -> MemoryReport:
         """Return every figure of model memory; callable from any thread."""
         return self.memory.report()
+
+    def processor(self) -> str | None:
+        """Return what the processor is called, with its cores and vector instructions; None with another device."""
+        if torch.device(self.resolved.device).type != "cpu":
+            return None
+        name = processor_model() or platform.machine()
+        return f"{name}, {usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
 
     def device_identity(self) -> DeviceIdentity:
         return devices.identity(self.resolved.device)

@@ -25,6 +25,18 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def processor_model(root: Path = ROOT) -> str | None:
+    """Return the processor's name as its maker gives it; None where the kernel tells none (ARM)."""
+    try:
+        for line in (root / "proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return None
+
+
 def physical_cores(processors: set[int], root: Path = ROOT) -> int:
     """Return the number of cores behind logical processors; each counts for itself where that is not known."""
     cores: set[tuple[str, str]] = set()

@@ -21,6 +21,7 @@ async def get_device(request: web.Request) -> web.Response:
     return web.json_response(
         {
             **asdict(identity),
+            "processor": await asyncio.to_thread(engine.processor),
             "darkroom": system()["darkroom_version"],
             "unet_dtype": resolved.unet_dtype,
             "vae_dtype": resolved.vae_dtype,

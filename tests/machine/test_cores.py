@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from machine.cores import cpu_quota, physical_cores, usable_cores
+from machine.cores import cpu_quota, physical_cores, processor_model, usable_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -66,3 +66,11 @@ def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
 def test_less_than_two_processors_worth_of_time_is_one_core(tmp_path: Path, quota: str) -> None:
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
     assert usable_cores(write(tmp_path, files)) == 1
+
+
+def test_a_processor_has_its_makers_name_where_the_kernel_tells_it(tmp_path: Path) -> None:
+    assert (
+        processor_model(write(tmp_path / "a", {"proc/cpuinfo": "processor\t: 0\nmodel name\t: EPYC: 9\n"})) == "EPYC: 9"
+    )
+    assert processor_model(write(tmp_path / "b", {"proc/cpuinfo": "processor\t: 0\nBogoMIPS\t: 50.00\n"})) is None
+    assert processor_model(tmp_path / "none") is None

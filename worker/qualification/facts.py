@@ -21,8 +21,8 @@ class EngineFacts:
     """Facts about an engine.
 
     `uuid` is the GPU's, where the engine reports it. `address` is a foreign engine's, which may be on any machine.
-    `families` has the default one first; empty for an engine that reports none. `versions` has engine, torch, cuda and
-    precision.
+    `families` has the default one first; empty for an engine that reports none. `versions` has engine, torch, cuda,
+    precision, and the processor of an engine without a GPU.
     """
 
     device: DeviceFact
@@ -64,6 +64,7 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
             "torch": probed.get("torch") or system.get("pytorch_version"),
             "cuda": probed.get("cuda"),
             "precision": probed.get("unet_dtype"),
+            "processor": probed.get("processor"),
         },
     )
 

@@ -391,6 +391,7 @@ def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str
         facts.versions.get("engine"),
         facts.versions.get("torch"),
         facts.versions.get("precision"),
+        facts.versions.get("processor"),
         workload.model if size_bytes is None else f"{workload.model}:{size_bytes}",
         workload.size,
     )

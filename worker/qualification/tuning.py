@@ -97,7 +97,7 @@ def machine_key(facts: EngineFacts, driver: str | None) -> str:
     versions = facts.versions
     parts = (
         facts.device.product, driver, versions.get("torch"), versions.get("cuda"), versions.get("engine"),
-        versions.get("precision"),
+        versions.get("precision"), versions.get("processor"),
     )  # fmt: skip
     return "|".join(part or "" for part in parts)
 

@@ -8,6 +8,7 @@ from tests.engine.server.conftest import Server
 async def test_says_which_device_it_is_and_what_drives_it(server: Server) -> None:
     answer = await (await server.client.get("/api/v1/device")).json()
     assert (answer["kind"], answer["cuda"], answer["uuid"]) == ("cpu", None, None)
+    assert "core" in answer["processor"]
     assert answer["torch"] and answer["unet_dtype"] == "float32"
 
 

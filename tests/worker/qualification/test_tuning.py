@@ -25,8 +25,9 @@ OUTCOME = {
 }  # fmt: skip
 
 
-def facts(*, has_probe: bool = True) -> EngineFacts:
-    device, versions = DeviceFact(name="cpu", kind="cpu"), {"engine": "darkroom 1", "torch": "2.13"}
+def facts(*, has_probe: bool = True, processor: str | None = "A, 2 cores, AVX2") -> EngineFacts:
+    device = DeviceFact(name="cpu", kind="cpu")
+    versions = {"engine": "darkroom 1", "torch": "2.13", "processor": processor}
     return EngineFacts(device, None, None, (), (), has_random_checkpoint=True, has_probe=has_probe, versions=versions)
 
 
@@ -106,6 +107,11 @@ def test_a_processor_is_measured_with_a_small_picture() -> None:
 
 def test_machines_of_one_kind_share_a_key() -> None:
     assert machine_key(facts(), "550") == machine_key(facts(), "550") != machine_key(facts(), "551")
+
+
+def test_processors_of_two_kinds_have_their_own_outcomes() -> None:
+    keys = {machine_key(facts(processor=name), None) for name in ("A, 2 cores, AVX2", "A, 2 cores, AVX512", None)}
+    assert len(keys) == 3
 
 
 def test_a_fleet_tunes_once_for_each_kind_of_machine(tmp_path: Path) -> None:
