@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from worker.api.callers import sender_of
 from worker.api.declared import refusals
 from worker.api.direct_submission import submit_input
-from worker.api.replies import BatchReply
+from worker.api.replies.results import BatchReply
 from worker.api.results import caller_of_jobs, check_caller, public_outputs, refuse, services_of
 from worker.errors import Problem, RequestRejected, WorkerError, http_status
 from worker.finite_json import FiniteJSONResponse

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.declared import refusals
-from worker.api.replies import Benchmark
+from worker.api.replies.worker import Benchmark
 from worker.api.results import check_operator, refuse, services_of
 from worker.errors import WorkerError
 

@@ -17,7 +17,7 @@ from worker.api.callers import sender_of
 from worker.api.comfy_form import BASE, error_of, read_output_id, shown_asset
 from worker.api.declared import FILE
 from worker.api.page_headers import file_headers
-from worker.api.replies import ComfyAsset, ComfyError
+from worker.api.replies.comfy import ComfyAsset, ComfyError
 from worker.api.results import check_caller, public_outputs, services_of
 from worker.errors import AssetNotFound, Problem, RequestRejected, WorkerError
 from worker.identity.caller import Identity, Scope

@@ -36,7 +36,7 @@ from worker.api.declared import FILE
 from worker.api.direct_submission import submit_input
 from worker.api.interface_keys import with_key
 from worker.api.page_headers import file_headers
-from worker.api.replies import CloudHistory, CloudJob, CloudJobs, CloudPrompt, CloudRefusal, CloudUpload
+from worker.api.replies.comfy import CloudHistory, CloudJob, CloudJobs, CloudPrompt, CloudRefusal, CloudUpload
 from worker.api.results import check_caller, public_outputs, services_of
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS
 from worker.errors import AssetNotFound, EngineUnreachable, JobNotFound, Problem, RequestRejected, WorkerError

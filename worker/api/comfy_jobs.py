@@ -29,7 +29,7 @@ from worker.api.comfy_form import (
 from worker.api.comfy_labels import MAX_LABELS, read_filter, read_labels
 from worker.api.declared import EVENT_STREAM
 from worker.api.direct_submission import submit_input
-from worker.api.replies import ComfyJob, ComfyJobs, ComfyWorkflow
+from worker.api.replies.comfy import ComfyJob, ComfyJobs, ComfyWorkflow
 from worker.api.results import check_caller, public_outputs, services_of
 from worker.engines.preview_frames import PreviewFrame
 from worker.errors import JobNotFound, Problem, RequestRejected, ScopeMissing, WorkerError

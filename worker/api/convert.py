@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from worker.api.declared import refusals
-from worker.api.replies import Converted
+from worker.api.replies.workflows import Converted
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, body_schema, checked_workflow, reply_to
 from worker.errors import EngineUnreachable
 from worker.jobs.page_workflow import as_prompt

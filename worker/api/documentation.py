@@ -20,7 +20,7 @@ from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import policy_for
-from worker.api.replies import StreamEvent
+from worker.api.replies.jobs import StreamEvent
 from worker.api.results import check_caller, services_of
 from worker.api.schemas import GenerateRequest
 from worker.api.workflow_documents import add_typed_routes

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
-from worker.api.replies import Result
+from worker.api.replies.results import Result
 from worker.api.results import reply_with, services_of
 from worker.api.stream import stream_of
 from worker.api.submission import as_it_came, submit

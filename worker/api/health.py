@@ -9,7 +9,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.declared import PLAIN_TEXT, refusals
-from worker.api.replies import Health, Liveness, ModifierEntry, Readiness
+from worker.api.replies.health import Health, Liveness, Readiness
+from worker.api.replies.worker import ModifierEntry
 from worker.api.results import check_operator, services_of
 from worker.demo_model import suited_example
 from worker.doctor.check import Check, failed, warning

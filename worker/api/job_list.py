@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.declared import refusals
-from worker.api.replies import Deletion, JobPage, Result
+from worker.api.replies.jobs import Deletion, JobPage
+from worker.api.replies.results import Result
 from worker.api.results import check_caller, not_found, services_of
 from worker.errors import Problem, RequestRejected, ScopeMissing
 from worker.identity.caller import Identity, Scope

@@ -13,7 +13,8 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 from worker.api.declared import ENDINGS, FILE, refusals
 from worker.api.page_headers import file_headers
-from worker.api.replies import Cancellation, QueueInfoReply, Result
+from worker.api.replies.jobs import Cancellation, QueueInfoReply
+from worker.api.replies.results import Result
 from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
 from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
 from worker.files.kinds import HEAD_BYTES

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 
 from worker.api.declared import refusals
-from worker.api.replies import ModelHints
+from worker.api.replies.plan import ModelHints
 from worker.api.results import check_caller, services_of
 from worker.errors import EngineUnreachable
 from worker.models.files import list_models

@@ -19,7 +19,7 @@ from worker.api.callers import sender_of
 from worker.api.declared import LATER, REASONS, RETRY_AFTER
 from worker.api.direct_submission import submit_input
 from worker.api.openai_form import Order, error_body, error_of, picture_of, read_order, reply_of
-from worker.api.replies import OpenAiError, OpenAiImages, OpenAiModels
+from worker.api.replies.openai import OpenAiError, OpenAiImages, OpenAiModels
 from worker.api.results import check_caller, public_outputs, services_of
 from worker.errors import EngineUnreachable, Problem, RequestRejected, WorkerError
 from worker.finite_json import FiniteJSONResponse

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from worker.api.declared import refusals
 from worker.api.job_making import cost_of
-from worker.api.replies import Plan
+from worker.api.replies.plan import Plan
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, LARGE_BYTES, body_schema, checked_workflow, reply_to
 from worker.engines.client import EngineClient
 from worker.errors import EngineUnreachable, Problem, RequestRejected

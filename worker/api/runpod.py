@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response
 
 from worker.api.declared import SUBMISSION, refusals
 from worker.api.internal_requests import acting_as
-from worker.api.replies import RunPodError, RunPodStatus
+from worker.api.replies.runpod import RunPodError, RunPodStatus
 from worker.api.request_tracing import traceparent_of
 from worker.api.results import check_caller, public_outputs, refuse, services_of
 from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate

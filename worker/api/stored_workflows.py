@@ -14,7 +14,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from worker.api.callers import sender_of
 from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.generate import reply_at_end, reply_at_once, reply_with_stream
-from worker.api.replies import Deleted, Result, StoredWorkflowEntry, StoredWorkflowList
+from worker.api.replies.results import Result
+from worker.api.replies.workflows import Deleted, StoredWorkflowEntry, StoredWorkflowList
 from worker.api.results import check_caller, check_operator, services_of
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, LARGE_BYTES, workflow_in
 from worker.errors import EngineUnreachable, Problem, RequestRejected

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from worker.api.declared import refusals
-from worker.api.replies import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
+from worker.api.replies.webhooks import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
 from worker.api.results import check_operator, services_of
 from worker.guard.safe_address import shown_url
 from worker.jobs.webhook_rows import WebhookRow, WebhookState

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 
 from worker.api.declared import refusals
-from worker.api.replies import EngineEntry, WorkerInfo
+from worker.api.replies.worker import EngineEntry, WorkerInfo
 from worker.api.results import check_caller, check_operator, services_of
 from worker.engines.client import EngineClient
 from worker.engines.health import engine_as_json

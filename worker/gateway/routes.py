@@ -16,7 +16,10 @@ from modifiers.registry import ModifierRegistry
 from worker import finite_json
 from worker.api.declared import ENDINGS, EVENT_STREAM, PLAIN_TEXT, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
-from worker.api.replies import Cancellation, Deletion, JobPage, ModifierEntry, Readiness, Result
+from worker.api.replies.health import Readiness
+from worker.api.replies.jobs import Cancellation, Deletion, JobPage
+from worker.api.replies.results import Result
+from worker.api.replies.worker import ModifierEntry
 from worker.api.request_warnings import find_form_warnings, id_warning
 from worker.api.results import check_caller, check_operator, not_found
 from worker.api.schemas import ParsedRequest, is_true, parse_generate

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from worker.api.declared import SUBMISSION, refusals
-from worker.api.replies import RunPodError, RunPodStatus
+from worker.api.replies.runpod import RunPodError, RunPodStatus
 from worker.api.results import check_caller
 from worker.api.runpod import DEFAULT_WAIT_MS, no_such_request, shown_end, submit_runpod, wait_seconds
 from worker.finite_json import FiniteJSONResponse

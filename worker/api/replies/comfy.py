@@ -1,0 +1,139 @@
+"""Replies in the forms of the Comfy API: of its v2, and of Comfy Cloud."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, RootModel
+
+from worker.api.replies.reply import Reply
+
+
+class ComfyErrorEntry(Reply):
+    """The reason of a refusal; `details.node_errors` has the problems by node."""
+
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+
+
+class ComfyError(Reply):
+    """A refusal in the format of the Comfy API v2."""
+
+    error: ComfyErrorEntry
+
+
+class CloudRefusal(Reply):
+    """A refusal in the format of ComfyUI; `node_errors` has the problems by node."""
+
+    error: dict[str, Any]
+    node_errors: dict[str, Any] = Field(default_factory=dict)
+
+
+class CloudPrompt(Reply):
+    """An accepted prompt."""
+
+    prompt_id: str
+    number: float
+    node_errors: dict[str, Any] = Field(default_factory=dict)
+
+
+class CloudJob(Reply):
+    """A job in the format of Comfy Cloud's first API. Times are milliseconds since 1970."""
+
+    id: str
+    status: Literal["pending", "in_progress", "completed", "failed", "cancelled"]
+    create_time: int
+    execution_start_time: int | None
+    execution_end_time: int | None
+    outputs_count: int
+    execution_error: dict[str, Any] | None
+    outputs: dict[str, Any] | None = None
+
+
+class CloudJobs(Reply):
+    """The newest jobs."""
+
+    jobs: list[CloudJob]
+    pagination: dict[str, Any]
+
+
+class CloudHistory(RootModel[dict[str, dict[str, Any]]]):
+    """The record of an ended job by its id; empty before."""
+
+
+class CloudUpload(Reply):
+    """A stored file: the name by which prompts of the caller refer to it."""
+
+    name: str
+    subfolder: str
+    type: str
+
+
+class ComfyAsset(Reply):
+    """A caller's file. `hash` is `blake3:` and hexadecimal digits."""
+
+    id: str
+    hash: str | None
+    size_bytes: int
+    content_type: str
+    file_path: str | None = None
+    created_new: bool | None = None
+    created_at: str
+    url: str
+    url_expires_at: str
+    expires_at: str | None = None
+
+
+class ComfyOutput(Reply):
+    """An output of a job, which is an asset too."""
+
+    node_id: str
+    name: str
+    type: Literal["image", "video", "audio", "text", "file", "latent"]
+    content_type: str
+    size_bytes: int
+    id: str
+    hash: str | None
+    url: str
+    url_expires_at: str
+    job_id: str | None = None
+    width: int | None = Field(default=None, description="Of a video, as are `height`, `frames` and `fps`.")
+    height: int | None = None
+    frames: int | None = None
+    fps: float | None = None
+    duration_seconds: float | None = Field(default=None, description="Of a video or a sound.")
+    sample_rate: int | None = Field(default=None, description="Of a sound, in Hz.")
+    channels: int | None = None
+
+
+class ComfyJob(Reply):
+    """A job in the format of the Comfy API v2. Times are ISO 8601 in UTC."""
+
+    id: str
+    status: Literal["queued", "running", "succeeded", "canceled", "failed"]
+    created_at: str
+    started_at: str | None
+    completed_at: str | None
+    expires_at: str
+    queue_position: int | None
+    progress: dict[str, Any] | None
+    outputs: list[ComfyOutput]
+    error: dict[str, Any] | None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    metrics: dict[str, int | None] | None = None
+    urls: dict[str, str]
+
+
+class ComfyJobs(Reply):
+    """A page of jobs; `next_cursor` is absent on the last one."""
+
+    jobs: list[dict[str, Any]]
+    next_cursor: str | None = None
+
+
+class ComfyWorkflow(Reply):
+    """The prompt of a job."""
+
+    workflow: dict[str, Any]
+    format: Literal["api"]
