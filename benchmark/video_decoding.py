@@ -2,14 +2,17 @@
 
     python -m benchmark.video_decoding [--family NAME …] [--frames 17 65 129] [--side 128]
 
-Small random autoencoders decode latents on the CPU, each in a process of its own, as three nodes do it: one that gets
-all frames in one tensor (`held`), SaveVideo and SaveWEBM behind VAEDecode (`streamed`), and the same behind
-VAEDecodeTiled with 16 frames a tile (`tiled`). HunyuanVideo's network sees all frames together, so its videos are
-streamed in tiles alone. `encoder` writes frames that are there. Peaks are the kernel's, beyond the memory at the start,
-after a first short video; the allocator returns what is freed (`MALLOC_MMAP_THRESHOLD_`), so that they are of memory in
-use. An H.264 encoder looks some 40 frames ahead: of a shorter video it encodes most when decoding is over, of a longer
-one both at once. So a row may grow by what the encoder alone takes, and no further behind those frames. The result is
-printed and written to benchmark/results/video_decoding.json. Linux alone.
+Small random autoencoders decode latents on the CPU, each in a process of its own, as nodes do it: one that gets all
+frames in one tensor (`held`), SaveVideo and SaveWEBM behind VAEDecode (`streamed`), and the same behind VAEDecodeTiled
+with 16 frames a tile (`tiled`). SaveAnimatedWEBP and SaveAnimatedPNG behind VAEDecode are measured with Wan's alone.
+Up to 65 frames HunyuanVideo's network sees all of them together, so its first rows grow. `encoder` writes frames that
+are there. Cosmos-Predict2 has Wan's autoencoder.
+
+Peaks are the kernel's, beyond the memory at the start, after a first short video; the allocator returns what is freed
+(`MALLOC_MMAP_THRESHOLD_`), so that they are of memory in use. An H.264 encoder looks some 40 frames ahead: of a shorter
+video it encodes most when decoding is over, of a longer one both at once. So a row may grow by what the encoder alone
+takes, and no further behind those frames; animations grow by their compressed frames, which a WebP file is made of at
+its end. The result is printed and written to benchmark/results/video_decoding.json. Linux alone.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,16 +34,20 @@ from benchmark.machine import describe_cpu
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.random_weights import random_networks
 from engine.families.registry import family_named
-from engine.media.video_files import Frames, write_mp4
+from engine.images.animations import write_animated_png
+from engine.images.encode import write_animated_webp
+from engine.media.video_files import write_mp4
 from engine.memory.model_memory import ModelMemory
 from engine.settings import EngineSettings
 from engine.values.frame_stream import FrameStream
 from engine.values.video_vae import VideoVae, vae_of
 
 RESULTS = Path(__file__).parent / "results" / "video_decoding.json"
-FAMILIES = ("wan", "ltx_video", "hunyuan_video")
+FAMILIES = ("wan", "wan22", "ltx_video", "mochi", "cosmos1", "hunyuan_video")
 FRAMES = (17, 65, 129)
 MODES = ("held", "streamed", "tiled")
+ANIMATIONS, ANIMATED_FAMILY = ("animated_webp", "animated_png"), "wan"
+WHOLE_UP_TO_LIMIT = "hunyuan_video"  # the family whose peak grows until its frames are too many to be decoded at once
 ENCODER = "encoder"
 SIDE_PX = 128
 TILE_FRAMES, SHARED_FRAMES = 16, 8
@@ -58,18 +64,29 @@ def make_vae(family: str) -> VideoVae:
     return vae
 
 
-def decoded(vae: VideoVae, mode: str, num_frames: int, side_px: int) -> Frames | None:
-    """Return the frames of a video in one of the three ways, None where a network has no such way."""
+def decoded(vae: VideoVae, mode: str, num_frames: int, side_px: int) -> torch.Tensor | FrameStream:
+    """Return the frames of a video as the decoding node gives them to one that takes a tensor, or pieces too."""
     cells = side_px // vae.upscale_ratio
     generator = torch.Generator().manual_seed(num_frames)
     shape = (1, vae.latent_channels, vae.num_latent_frames(num_frames), cells, cells)
     samples = torch.randn(shape, generator=generator)
-    if mode == "held":
-        return vae.decode(samples).flatten(0, 1)
-    if mode == "streamed":
-        return vae.frame_stream(samples)
-    tile, shared = max(2, TILE_FRAMES // vae.frames_ratio), max(1, SHARED_FRAMES // vae.frames_ratio)
-    return vae.tiled_frame_stream(samples, cells, cells, 1, tile, shared)
+    stream = None
+    if mode == "tiled":
+        tile, shared = max(2, TILE_FRAMES // vae.frames_ratio), max(1, SHARED_FRAMES // vae.frames_ratio)
+        stream = vae.tiled_frame_stream(samples, cells, cells, 1, tile, shared)
+    elif mode != "held":
+        stream = vae.frame_stream(samples)
+    return vae.decode(samples).flatten(0, 1) if stream is None else stream
+
+
+def write(frames: torch.Tensor | FrameStream, mode: str, folder: Path) -> None:
+    """Write frames to a file as the saving node does."""
+    if mode == "animated_webp":
+        write_animated_webp(folder / "a.webp", frames, {}, 16.0, lossless=False, quality=80, method=0)
+    elif mode == "animated_png":
+        write_animated_png(folder / "a.png", frames, {}, 16.0, 1)
+    else:
+        write_mp4(folder / "a.mp4", images=frames, frame_rate=Fraction(16), tags={})
 
 
 def drawn_frames(num_frames: int, side_px: int) -> FrameStream:
@@ -89,38 +106,29 @@ def memory_bytes(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def measure(family: str, mode: str, numbers: Sequence[int], side_px: int) -> list[float] | None:
-    """Return the peaks of memory in MiB while videos of so many frames are decoded and written.
-
-    None for a family whose network has no such way.
-    """
+def measure(family: str, mode: str, numbers: Sequence[int], side_px: int) -> list[float]:
+    """Return the peaks of memory in MiB while videos of so many frames are decoded and written."""
     vae = None if mode == ENCODER else make_vae(family)
-
-    def frames_of(num_frames: int) -> Frames | None:
-        return drawn_frames(num_frames, side_px) if vae is None else decoded(vae, mode, num_frames, side_px)
-
     peaks = []
     with tempfile.TemporaryDirectory() as folder:
-        write = partial(write_mp4, Path(folder) / "a.mp4", frame_rate=Fraction(16), tags={})
         for num_frames in (9, *numbers):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
             before = memory_bytes("VmRSS")
-            frames = frames_of(num_frames)
-            if frames is None:
-                return None
-            write(images=frames)
-            del frames
+            if vae is None:
+                write(drawn_frames(num_frames, side_px), mode, Path(folder))
+            else:
+                write(decoded(vae, mode, num_frames, side_px), mode, Path(folder))
             peaks.append(round((memory_bytes("VmHWM") - before) / MIB, 1))
     return peaks[1:]
 
 
-def measure_apart(family: str, mode: str, numbers: Sequence[int], side_px: int) -> list[float] | None:
+def measure_apart(family: str, mode: str, numbers: Sequence[int], side_px: int) -> list[float]:
     """Measure in a process of its own, whose allocator returns what is freed."""
     call = [family, mode, ",".join(map(str, numbers)), str(side_px)]
     command = [sys.executable, "-m", "benchmark.video_decoding", "--measure", *call]
     environment = {**os.environ, **EXACT}  # noqa: TID251 - of a child
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    found: list[float] | None = json.loads(done.stdout)
+    found: list[float] = json.loads(done.stdout)
     return found
 
 
@@ -135,14 +143,18 @@ def main() -> int:
         family, mode, numbers, side_px = arguments.measure
         print(json.dumps(measure(family, mode, [int(number) for number in numbers.split(",")], int(side_px))))
         return 0
-    encoder = measure_apart("", ENCODER, arguments.frames, arguments.side) or []
-    peaks: dict[str, dict[str, list[float] | None]] = {
-        family: {mode: measure_apart(family, mode, arguments.frames, arguments.side) for mode in MODES}
+    encoder = measure_apart("", ENCODER, arguments.frames, arguments.side)
+    peaks = {
+        family: {
+            mode: measure_apart(family, mode, arguments.frames, arguments.side)
+            for mode in (*MODES, *(ANIMATIONS if family == ANIMATED_FAMILY else ()))
+        }
         for family in arguments.family or FAMILIES
     }
-    rows = [row for modes in peaks.values() for mode, row in modes.items() if mode != "held" and row]
-    growth = round(max(row[-1] - row[0] for row in rows) - max(encoder), 1)
-    late_growth = round(max(row[-1] - row[-2] for row in rows), 1)
+    rows = {(family, mode): row for family, modes in peaks.items() for mode, row in modes.items() if mode != "held"}
+    even = [row for place, row in rows.items() if place != (WHOLE_UP_TO_LIMIT, "streamed")]
+    growth = round(max(row[-1] - row[0] for row in even) - max(encoder), 1)
+    late_growth = round(max(row[-1] - row[-2] for row in rows.values()), 1)
     result = {
         "machine": describe_cpu(), "side_px": arguments.side, "frames": list(arguments.frames),
         "frame_mib": round(arguments.side**2 * 12 / MIB, 2), "encoder_mib": encoder, "peak_mib": peaks,

@@ -53,7 +53,11 @@ class FrameMemory:
 
     def keep(self, layer: nn.Module, frames: torch.Tensor) -> None:
         """Remember frames in place of earlier ones; copied, so that the rest of the piece can be freed."""
-        self._frames[layer] = frames.clone()
+        self.hold(layer, frames.clone())
+
+    def hold(self, layer: nn.Module, frames: torch.Tensor) -> None:
+        """Remember a tensor that is nobody else's in place of earlier ones."""
+        self._frames[layer] = frames
 
 
 class CausalConv3d(nn.Conv3d):

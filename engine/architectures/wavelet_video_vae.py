@@ -2,19 +2,21 @@
 
 Videos `[B, 3, F, H, W]` in -1..1 of 1 + 8n frames, latents `[B, C, 1 + n, H/8, W/8]` standardised by statistics that
 the file holds, at half deviation; a picture is a video of one frame. Two Haar wavelet transforms make patches of four
-frames, rows and columns; the network halves all three once more. No frame sees later ones, but a video passes through
-as a whole. Module names are those of the original checkpoints.
+frames, rows and columns; the network halves all three once more. No frame sees later ones: a video is encoded as a
+whole, and can be decoded in pieces of one latent frame, each layer remembering what it has seen. Module names are those
+of the original checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from engine.architectures.causal_video_vae import FrameMemory
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 
 PATCH, TRANSFORMS = 4, 2  # pixels and frames of a patch, each halved by so many transforms
@@ -93,9 +95,15 @@ class PastConv3d(nn.Module):
         edge = kernel[1] // 2 if stride[1] == 1 else 0
         self.conv3d = nn.Conv3d(in_channels, out_channels, kernel, stride=stride, padding=(0, edge, edge))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        """Return [B, C, F, h, w]. Without `memory` the frames are the start of a video."""
         if self.frames_before:
-            x = torch.cat([x[:, :, :1].expand(-1, -1, self.frames_before, -1, -1), x], dim=2)
+            before = None if memory is None else memory.of(self)
+            if before is None:
+                before = x[:, :, :1].expand(-1, -1, self.frames_before, -1, -1)
+            x = torch.cat([before, x], dim=2)
+            if memory is not None:
+                memory.keep(self, x[:, :, -self.frames_before :])
         out: torch.Tensor = self.conv3d(x)
         return out
 
@@ -104,11 +112,18 @@ def _point(in_channels: int, out_channels: int) -> PastConv3d:
     return PastConv3d(in_channels, out_channels, (1, 1, 1))
 
 
-def _factorised(in_channels: int, out_channels: int) -> nn.Sequential:
-    """Return a convolution within each frame, and one along time."""
-    return nn.Sequential(
-        PastConv3d(in_channels, out_channels, (1, 3, 3)), PastConv3d(out_channels, out_channels, (3, 1, 1))
-    )
+class FactorisedConv(nn.Sequential):
+    """A convolution within each frame, and one along time."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            PastConv3d(in_channels, out_channels, (1, 3, 3)), PastConv3d(out_channels, out_channels, (3, 1, 1))
+        )
+
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        for layer in self:
+            x = layer(x, memory)
+        return x
 
 
 class FrameNorm(nn.Module):
@@ -128,18 +143,21 @@ class FactorisedBlock(nn.Module):
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = FrameNorm(in_channels), FrameNorm(channels)
-        self.conv1, self.conv2 = _factorised(in_channels, channels), _factorised(channels, channels)
+        self.conv1, self.conv2 = FactorisedConv(in_channels, channels), FactorisedConv(channels, channels)
         self.nin_shortcut = _point(in_channels, channels) if in_channels != channels else nn.Identity()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.conv1(functional.silu(self.norm1(x)))
-        h = self.conv2(functional.silu(self.norm2(h)))
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        h = self.conv1(functional.silu(self.norm1(x)), memory)
+        h = self.conv2(functional.silu(self.norm2(h)), memory)
         out: torch.Tensor = self.nin_shortcut(x) + h
         return out
 
 
 class CellsAttention(nn.Module):
-    """Self-attention with one head: of the cells of each frame, or along time of each cell with those before it."""
+    """Self-attention with one head: of the cells of each frame, or along time of each cell with those before it.
+
+    Along time, `memory` holds keys and values of the frames before; a piece of a video then has one frame.
+    """
 
     def __init__(self, channels: int, *, along_time: bool) -> None:
         super().__init__()
@@ -147,7 +165,7 @@ class CellsAttention(nn.Module):
         self.norm = FrameNorm(channels)
         self.q, self.k, self.v, self.proj_out = (_point(channels, channels) for _ in range(4))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
         normed = self.norm(x)
         batch, _, frames, height, width = x.shape
         order = (0, 3, 4, 2, 1) if self.along_time else (0, 2, 3, 4, 1)
@@ -155,7 +173,11 @@ class CellsAttention(nn.Module):
         q, k, v = (
             layer(normed).permute(order).reshape(-1, 1, tokens, x.shape[1]) for layer in (self.q, self.k, self.v)
         )
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=self.along_time)
+        is_causal = self.along_time
+        if memory is not None and self.along_time:
+            k, v = (_with_those_before(memory, layer, new) for layer, new in ((self.k, k), (self.v, v)))
+            is_causal = False  # one frame, the last, sees all that there are
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         if self.along_time:
             out = out.view(batch, height, width, frames, -1).permute(0, 4, 3, 1, 2)
         else:
@@ -164,14 +186,25 @@ class CellsAttention(nn.Module):
         return x + attended
 
 
+def _with_those_before(memory: FrameMemory, layer: nn.Module, new: torch.Tensor) -> torch.Tensor:
+    """Return a layer's results [cells, 1, f, C] of all frames so far, and remember them."""
+    before = memory.of(layer)
+    every = new if before is None else torch.cat([before, new], dim=2)
+    memory.hold(layer, every)
+    return every
+
+
 class Middle(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.block_1, self.block_2 = FactorisedBlock(channels, channels), FactorisedBlock(channels, channels)
         self.attn_1 = nn.Sequential(*(CellsAttention(channels, along_time=along_time) for along_time in (False, True)))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.block_2(self.attn_1(self.block_1(x)))
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        x = self.block_1(x, memory)
+        for attention in self.attn_1:
+            x = attention(x, memory)
+        out: torch.Tensor = self.block_2(x, memory)
         return out
 
 
@@ -202,14 +235,24 @@ class Doubled(nn.Module):
         self.conv2 = PastConv3d(channels, channels, (1, 3, 3))
         self.conv3 = _point(channels, channels)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[2] > 1:
-            x = x.repeat_interleave(2, dim=2)[:, :, 1:]
-        x = self.conv1(x) + x
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        x = x.repeat_interleave(2, dim=2)
+        if _is_start(self, memory):
+            x = x[:, :, 1:]
+        x = self.conv1(x, memory) + x
         x = x.repeat_interleave(2, dim=3).repeat_interleave(2, dim=4)
         x = self.conv2(x) + x
         out: torch.Tensor = self.conv3(x)
         return out
+
+
+def _is_start(layer: nn.Module, memory: FrameMemory | None) -> bool:
+    """Return whether a layer sees the first piece of a video, and remember that it has seen it."""
+    if memory is None:
+        return True
+    is_start = memory.of(layer) is None
+    memory.keep(layer, torch.empty(0))
+    return is_start
 
 
 class Level(nn.Module):
@@ -223,17 +266,21 @@ class Level(nn.Module):
         for name, layer in resize.items():
             self.add_module(name, layer)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
         for block in self.block:
-            x = block(x)
-        return x if self.resized_by is None else self.get_submodule(self.resized_by)(x)
+            x = block(x, memory)
+        if self.resized_by is None:
+            return x
+        resize = self.get_submodule(self.resized_by)
+        resized: torch.Tensor = resize(x, memory) if isinstance(resize, Doubled) else resize(x)
+        return resized
 
 
 class Encoder(nn.Module):
     def __init__(self, config: WaveletVaeConfig) -> None:
         super().__init__()
         widths, last = config.level_channels, config.level_channels[-1]
-        self.conv_in = _factorised(3 * PATCH**3, config.channels)
+        self.conv_in = FactorisedConv(3 * PATCH**3, config.channels)
         first = Level(config.channels, widths[0], config.blocks_per_level, downsample=Halved(widths[0]))
         others = (
             Level(before, width, config.blocks_per_level) for before, width in zip(widths, widths[1:], strict=False)
@@ -241,7 +288,7 @@ class Encoder(nn.Module):
         self.down = nn.ModuleList([first, *others])
         self.mid = Middle(last)
         self.norm_out = FrameNorm(last)
-        self.conv_out = _factorised(last, config.latent_channels)
+        self.conv_out = FactorisedConv(last, config.latent_channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.cat([x[:, :, :1].expand(-1, -1, PATCH - 1, -1, -1), x], dim=2)
@@ -259,7 +306,7 @@ class Decoder(nn.Module):
         super().__init__()
         widths, last = config.level_channels, config.level_channels[-1]
         number = config.blocks_per_level + 1
-        self.conv_in = _factorised(config.latent_channels, last)
+        self.conv_in = FactorisedConv(config.latent_channels, last)
         self.mid = Middle(last)
         before = [*widths[1:], last]  # the channels that enter each level
         self.up = nn.ModuleList(
@@ -267,16 +314,17 @@ class Decoder(nn.Module):
             for index, width in enumerate(widths)
         )
         self.norm_out = FrameNorm(widths[0])
-        self.conv_out = _factorised(widths[0], 3 * PATCH**3)
+        self.conv_out = FactorisedConv(widths[0], 3 * PATCH**3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.mid(self.conv_in(x))
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        is_start = _is_start(self, memory)
+        x = self.mid(self.conv_in(x, memory), memory)
         for level in reversed([*self.up]):
-            x = level(x)
-        x = self.conv_out(functional.silu(self.norm_out(x)))
+            x = level(x, memory)
+        x = self.conv_out(functional.silu(self.norm_out(x)), memory)
         for _ in range(TRANSFORMS):
             x = restored(x)
-        return x[:, :, PATCH - 1 :]
+        return x[:, :, PATCH - 1 :] if is_start else x
 
 
 class WaveletVideoVae(nn.Module):
@@ -284,6 +332,7 @@ class WaveletVideoVae(nn.Module):
 
     latent_dim = 3
     downscale_ratio, frames_ratio = RATIO, RATIO
+    encodes_whole_videos = True
 
     def __init__(self, config: WaveletVaeConfig) -> None:
         super().__init__()
@@ -320,6 +369,19 @@ class WaveletVideoVae(nn.Module):
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Return the frames [B, 3, 1 + 8n, H, W] of latents [B, C, 1 + n, h, w]."""
-        mean, deviation = self._statistics(latents)
-        videos: torch.Tensor = self.decoder(self.post_quant_conv(latents / DEVIATION * deviation + mean))
+        videos: torch.Tensor = self.decoder(self._restored(latents))
         return videos
+
+    def decoded_pieces(self, latents: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the frames of latents [B, C, 1 + n, h, w] in order: [B, 3, 1, H, W], then [B, 3, 8, H, W] each.
+
+        They are those of `decode` but for the last bits, which convolutions of fewer frames may round otherwise.
+        """
+        memory = FrameMemory()
+        for frame in torch.split(self._restored(latents), 1, dim=2):
+            yield self.decoder(frame, memory)
+
+    def _restored(self, latents: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._statistics(latents)
+        restored: torch.Tensor = self.post_quant_conv(latents / DEVIATION * deviation + mean)
+        return restored

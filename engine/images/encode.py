@@ -1,4 +1,4 @@
-"""Tensors to picture files: PNG with the prompt inside, and the animated formats.
+"""Tensors to picture files: PNG with the prompt inside, and animated WebP.
 
 `H W` pixels, `C` channels; pictures are float32 `[H, W, C]`, 0..1.
 """
@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from engine.images.animations import Frames, FrameSequence
 from engine.images.pixels import to_pillow
 
 EXIF_MAKE, EXIF_MODEL = 0x010F, 0x0110
@@ -32,40 +33,20 @@ def write_png(path: Path, image: torch.Tensor, texts: Mapping[str, str], compres
     to_pillow(image).save(path, format="PNG", pnginfo=chunks, compress_level=compress_level)
 
 
-def write_animated_png(
-    path: Path, images: torch.Tensor, texts: Mapping[str, str], fps: float, compress_level: int
-) -> None:
-    """Write `images` [B, H, W, C] as one APNG, with `texts` in private `comf` chunks after the pixels, as ComfyUI's."""
-    chunks = PngInfo()
-    for key, text in texts.items():
-        chunks.add(b"comf", key.encode("latin-1") + b"\0" + text.encode("latin-1"), after_idat=True)
-    first, *rest = [to_pillow(image) for image in images]
-    first.save(
-        path,
-        format="PNG",
-        pnginfo=chunks,
-        compress_level=compress_level,
-        save_all=True,
-        duration=int(1000.0 / fps),
-        append_images=rest,
-    )
-
-
 def write_animated_webp(
-    path: Path, images: torch.Tensor, texts: Mapping[str, str], fps: float, *, lossless: bool, quality: int, method: int
+    path: Path, images: Frames, texts: Mapping[str, str], fps: float, *, lossless: bool, quality: int, method: int
 ) -> None:
-    """Write `images` [B, H, W, C] as one WebP; `method` is its effort, 0 (fast) to 6. `texts` go into EXIF tags.
+    """Write frames as one WebP; `method` is its effort, 0 (fast) to 6. `texts` go into EXIF tags.
 
     `prompt` is in the camera model, the others in the tags below the maker: where ComfyUI's clients look for them.
     """
-    first, *rest = [to_pillow(image) for image in images]
-    first.save(
+    frames = FrameSequence(images)
+    frames.save(
         path,
         format="WEBP",
         save_all=True,
         duration=int(1000.0 / fps),
-        append_images=rest,
-        exif=_exif_of(first, texts),
+        exif=_exif_of(frames, texts),
         lossless=lossless,
         quality=quality,
         method=method,

@@ -95,6 +95,13 @@ class Residency:
         free: int = self._resident.device.free_bytes()
         return free
 
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the load device's own memory, 0 where it computes in the machine's."""
+        device = self._resident.device
+        total: int = device.total_bytes() if device.has_own_memory else 0
+        return total
+
     def keep(self) -> None:
         """Evict this model last from now on, and never for being idle."""
         self._pool.keep(self._id)

@@ -22,8 +22,9 @@ from engine.values.vae import Vae
 from engine.values.weight_handle import WeightHandle
 
 WHOLE_VIDEO = 9999  # frames; more than fit any memory
-TILE_PX = 256  # a side, of tiles after memory ran out
+TILE_PX = 256  # a side, of tiles for lack of memory
 TILE_FRAMES, SHARED_FRAMES = 64, 16  # of them along time, for networks that see all frames of a video together
+WHOLE_FRAMES = 65  # such a network decodes at once anywhere; more only where the device has the memory for it
 PIXEL_BYTES = 12  # of a decoded frame in memory while others are computed, a byte of the dtype: 3 channels, twice
 
 
@@ -78,17 +79,29 @@ class VideoVae(Vae):
     def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
         """Decode latents to videos [B, F, H, W, 3] on the CPU, as many at once as memory allows.
 
-        In tiles when memory ran out before.
+        In tiles when memory ran out before, or would, or might be too little in RAM.
         """
         samples = self._latents_of(samples_in)
-        if self.patcher.memory_savings.tiles:
+        if self._is_decoded_in_tiles(samples):
             return self._decoded_in_tiles(samples, self._saving_tiling())
-        return self._decoded(samples, self._decode_bytes(samples.shape))
+        return self._decoded(samples, self._decode_bytes(samples.shape, self._piece_frames()))
+
+    def _is_decoded_in_tiles(self, samples: torch.Tensor) -> bool:
+        """Return whether latents are decoded in tiles of time and sides.
+
+        After memory ran out; and before that, long videos of a network that sees all of their frames together: ComfyUI
+        tries to decode those at once, and takes tiles when that fails, which RAM does not survive.
+        """
+        if self.patcher.memory_savings.tiles:
+            return True
+        frames = self.num_frames(samples.shape[2])
+        if self._is_decoded_in_pieces or not self._sees_whole_videos or frames <= WHOLE_FRAMES:
+            return False
+        return self._decode_bytes(samples.shape) > self.patcher.weights.device_bytes
 
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
-        network = self.first_stage_model
-        if not hasattr(network, "decoded_pieces") or self._sees_whole_videos:
+        if not self._is_decoded_in_pieces or samples.shape[2] == 1:
             return super()._decoded(samples, item_bytes)
         frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
         sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
@@ -106,15 +119,17 @@ class VideoVae(Vae):
         return videos
 
     def frame_stream(self, samples_in: torch.Tensor) -> FrameStream | None:
-        """Return the frames of latents to be decoded as they are taken; None where the network decodes whole videos.
+        """Return the frames that `decode` makes, to be decoded as they are taken.
 
-        Those are decoded in tiles of time too once memory ran out. Also None for pictures. Raises ValueError for
-        latents of another VAE.
+        None for pictures, and for videos that the network decodes at once. Raises ValueError for latents of another
+        VAE.
         """
         samples = self._latents_of(samples_in)
-        if samples.shape[2] > 1 and self.patcher.memory_savings.tiles and self._sees_whole_videos:
+        if samples.shape[2] == 1:
+            return None
+        if self._is_decoded_in_tiles(samples):
             return self._stream(samples, partial(self._tiled_frames, samples, self._saving_tiling()))
-        if samples.shape[2] == 1 or not hasattr(self.first_stage_model, "decoded_pieces"):
+        if not self._is_decoded_in_pieces:
             return None
         if samples.shape[0] > 1 and hasattr(self.first_stage_model, "drawn_noise"):
             return None  # the videos of a batch share the noise that their cells get
@@ -138,8 +153,7 @@ class VideoVae(Vae):
         if self.patcher.memory_savings.tiles:
             yield from self._tiled_frames(samples, self._saving_tiling())
             return
-        at_once = getattr(self.first_stage_model, "frames_decoded_at_once", None)
-        item_bytes = self._decode_bytes(samples.shape, at_once)
+        item_bytes = self._decode_bytes(samples.shape, self._piece_frames())
         with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
             self.patcher.weights.begin_work(item_bytes)
             for item in torch.split(samples, 1):
@@ -271,8 +285,8 @@ class VideoVae(Vae):
         """
         cells = math.prod(shape[3:])
         frames = self.num_frames(shape[2])
-        is_in_pieces = hasattr(self.first_stage_model, "decoded_pieces")
-        frames_px = min(frames, self.frames_ratio if is_in_pieces else frames) * cells * self.upscale_ratio**2
+        left = self.frames_ratio if self._is_decoded_in_pieces else frames
+        frames_px = min(frames, left) * cells * self.upscale_ratio**2
         itemsize: int = self.vae_dtype.itemsize
         at_once = self._frames_at_once(frames) if at_once is None else min(frames, at_once)
         working = self._decode_bytes_per_cell() * cells * at_once
@@ -281,12 +295,23 @@ class VideoVae(Vae):
     def _encode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for encoding one video of the shape [B, 3, F, H, W]."""
         frame_px, itemsize = math.prod(shape[3:]), self.vae_dtype.itemsize
-        working = self._encode_bytes_per_pixel() * frame_px * self._frames_at_once(shape[2])
+        is_whole = getattr(self.first_stage_model, "encodes_whole_videos", False)
+        working = self._encode_bytes_per_pixel() * frame_px * (shape[2] if is_whole else self._frames_at_once(shape[2]))
         return (working + shape[2] * frame_px * PIXEL_BYTES) * itemsize
 
     def _frames_at_once(self, frames: int) -> int:
         """Return how many of a video's frames are in work at a time."""
         return frames if self._sees_whole_videos else 1
+
+    @property
+    def _is_decoded_in_pieces(self) -> bool:
+        """True for a network that yields the frames of a video as it decodes them."""
+        return hasattr(self.first_stage_model, "decoded_pieces")
+
+    def _piece_frames(self) -> int | None:
+        """Return how many frames are in work while a video is decoded in pieces; None for as many as in one go."""
+        frames: int | None = getattr(self.first_stage_model, "frames_decoded_at_once", None)
+        return frames
 
     @property
     def _sees_whole_videos(self) -> bool:

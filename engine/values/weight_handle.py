@@ -72,6 +72,11 @@ class WeightHandle(Protocol):
     def free_bytes(self) -> float: ...
 
     @property
+    def device_bytes(self) -> int:
+        """Bytes of the load device's own memory, 0 where it computes in the machine's."""
+        ...
+
+    @property
     def ram_bytes(self) -> int:
         """Bytes of the weights that are in RAM now."""
         ...

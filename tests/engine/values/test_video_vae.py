@@ -8,9 +8,12 @@ import torch
 from engine.architectures.causal_video_vae import CausalVaeConfig, CausalVideoVae
 from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
 from engine.architectures.whole_video_vae import WholeVideoVae, WholeVideoVaeConfig
+from engine.checkpoints.load import LoadTypes
+from engine.checkpoints.random_weights import random_networks
+from engine.families.registry import family_named
 from engine.memory.model_memory import ModelMemory
 from engine.memory.relief import MemorySavings
-from engine.settings import EngineSettings
+from engine.settings import EngineSettings, MemorySettings
 from engine.values.vae import Vae
 from engine.values.video_vae import VideoVae, vae_of
 
@@ -110,18 +113,56 @@ def test_streamed_frames_of_tiles_are_those_of_tiled_decoding(vae: VideoVae) -> 
     assert torch.equal(stream.whole(), vae.decode_tiled(latents, **sizes).flatten(0, 1))
 
 
-def test_a_network_that_sees_whole_videos_decodes_in_tiles_of_time_once_memory_ran_out() -> None:
+def whole_video_vae(memory: ModelMemory) -> VideoVae:
     torch.manual_seed(0)
     network = WholeVideoVae(WholeVideoVaeConfig((32, 32, 32, 32), blocks_per_level=1)).requires_grad_(False)
+    made = vae_of(memory.keep("vae", network, role="vae"))
+    assert isinstance(made, VideoVae)
+    return made
+
+
+def test_a_network_that_sees_whole_videos_decodes_in_tiles_of_time_once_memory_ran_out() -> None:
     memory = ModelMemory(EngineSettings(cpu=True))
-    vae = vae_of(memory.keep("vae", network, role="vae"))
-    assert isinstance(vae, VideoVae)
-    latents = torch.randn(1, 16, 20, 2, 2, generator=torch.Generator().manual_seed(6))
+    vae = whole_video_vae(memory)
+    latents = torch.randn(1, 16, 17, 2, 2, generator=torch.Generator().manual_seed(6))
     assert vae.frame_stream(latents) is None  # it decodes them as a whole
     plain = vae.encode(frames(77, 16, 16))
     memory.pool.memory_savings = MemorySavings(tiles=True)
     stream = vae.frame_stream(latents)
-    assert stream is not None and stream.shape == (77, 16, 16, 3)
+    assert stream is not None and stream.shape == (65, 16, 16, 3)
     assert max(len(piece) for piece in stream.pieces()) < 64
     assert torch.equal(stream.whole(), vae.decode(latents).flatten(0, 1))
     assert vae.encode(frames(77, 16, 16)).shape == plain.shape
+
+
+@pytest.mark.parametrize(("vram_gb", "is_whole"), [(None, False), (0.027, False), (4.0, True)])
+def test_a_long_video_is_decoded_at_once_only_where_a_device_has_the_memory_for_it(
+    vram_gb: float | None, is_whole: bool
+) -> None:
+    vae = whole_video_vae(
+        ModelMemory(EngineSettings(cpu=vram_gb is None, memory=MemorySettings(simulate_vram_gb=vram_gb)))
+    )
+    latents = torch.randn(1, 16, 20, 2, 2, generator=torch.Generator().manual_seed(6))
+    decoded, stream = vae.decode(latents), vae.frame_stream(latents)
+    whole = vae.process_output(vae.first_stage_model.decode(latents)).movedim(1, -1)
+    assert torch.equal(decoded, whole) == is_whole == (stream is None)
+    if stream is not None:
+        assert max(len(piece) for piece in stream.pieces()) < 64
+        assert torch.equal(stream.whole(), decoded.flatten(0, 1))
+
+
+@pytest.mark.parametrize("family", ["wan", "wan22", "ltx_video", "mochi", "cosmos1"])
+def test_the_frames_of_every_family_are_the_same_bits_streamed_and_in_a_tensor(family: str) -> None:
+    _, _, network = random_networks("small", 1, LoadTypes(vae=torch.float32), family=family_named(family))
+    vae = vae_of(ModelMemory(EngineSettings(cpu=True)).keep("vae", network, role="vae"))
+    assert isinstance(vae, VideoVae)
+    latents = torch.randn(1, vae.latent_channels, 4, 3, 2, generator=torch.Generator().manual_seed(7))
+    torch.manual_seed(8)
+    decoded = vae.decode(latents)
+    torch.manual_seed(8)
+    whole = vae.process_output(network.decode(latents)).movedim(1, -1)
+    torch.testing.assert_close(decoded, whole, rtol=0, atol=1e-4)
+    torch.manual_seed(8)
+    stream = vae.frame_stream(latents)
+    assert stream is not None and len([*stream.pieces()]) > 3
+    assert torch.equal(stream.whole(), decoded.flatten(0, 1))

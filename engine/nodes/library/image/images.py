@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
 
+from engine.images.animations import Frames, write_animated_png
 from engine.images.decode import EXPECTED, find_damage, read_channel, read_image
-from engine.images.encode import metadata_texts, write_animated_png, write_animated_webp, write_png
+from engine.images.encode import metadata_texts, write_animated_webp, write_png
 from engine.nodes.base import (
     Choice,
     Flag,
@@ -26,7 +28,8 @@ from engine.nodes.base import (
     node,
 )
 from engine.nodes.library.file_content import content_hash
-from engine.nodes.sockets import IMAGE, MASK
+from engine.nodes.sockets import FRAMES, IMAGE, MASK
+from engine.values.frame_stream import FrameStream
 
 PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1
 WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}
@@ -162,11 +165,21 @@ def save_all(
     return NodeOutput({"images": shown})
 
 
+def _write_animation(
+    context: NodeContext, output: Any, images: torch.Tensor | FrameStream, write: Callable[[Frames], None]
+) -> None:
+    """Write frames to a new file beside what runs next, or here and now where they are decoded as they are written."""
+    if isinstance(images, FrameStream):
+        context.files.write_now(output, partial(write, images))
+    else:
+        context.files.submit(partial(write, images.detach().cpu()))  # writers must not touch the device
+
+
 @node("SaveAnimatedPNG", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
 def save_animated_png(
     context: NodeContext,
     *,
-    images: IMAGE,
+    images: FRAMES,
     filename_prefix: FilenamePrefix = "ComfyUI",
     fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 6.0,
     compress_level: Annotated[int, Int(min=0, max=9)] = 4,
@@ -175,8 +188,9 @@ def save_animated_png(
 ) -> NodeOutput:
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1])
-    pixels = images.detach().cpu()
-    context.files.submit(lambda: write_animated_png(output.path, pixels, texts, fps, compress_level))
+    _write_animation(
+        context, output, images, lambda frames: write_animated_png(output.path, frames, texts, fps, compress_level)
+    )
     return NodeOutput({"images": [output.shown()], "animated": (True,)})
 
 
@@ -184,7 +198,7 @@ def save_animated_png(
 def save_animated_webp(
     context: NodeContext,
     *,
-    images: IMAGE,
+    images: FRAMES,
     filename_prefix: FilenamePrefix = "ComfyUI",
     fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 6.0,
     lossless: Annotated[bool, Flag()] = True,
@@ -195,9 +209,9 @@ def save_animated_webp(
 ) -> NodeOutput:
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webp")
-    pixels, effort = images.detach().cpu(), WEBP_METHODS[method]
-    context.files.submit(
-        lambda: write_animated_webp(output.path, pixels, texts, fps, lossless=lossless, quality=quality, method=effort)
+    options: dict[str, Any] = {"lossless": lossless, "quality": quality, "method": WEBP_METHODS[method]}
+    _write_animation(
+        context, output, images, lambda frames: write_animated_webp(output.path, frames, texts, fps, **options)
     )
     return NodeOutput({"images": [output.shown()], "animated": (images.shape[0] != 1,)})
 

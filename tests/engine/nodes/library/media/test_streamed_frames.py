@@ -9,6 +9,7 @@ from typing import Any
 import av
 import pytest
 import torch
+from PIL import Image, ImageSequence
 
 from engine.engine import Engine
 from engine.nodes.base import NodeContext, node
@@ -71,6 +72,13 @@ def prompt_of(save: str) -> dict[str, Any]:
         return frames | {
             "save": of_class("SaveWEBM", images=["film", 0], filename_prefix="a", codec="vp9", fps=8.0, crf=20.0)
         }
+    if save in ("SaveAnimatedPNG", "SaveAnimatedWEBP"):
+        own = (
+            {"compress_level": 4}
+            if save == "SaveAnimatedPNG"
+            else {"lossless": True, "quality": 80, "method": "default"}
+        )
+        return frames | {"save": of_class(save, images=["film", 0], filename_prefix="a", fps=8.0, **own)}
     return frames | {
         "video": of_class("CreateVideo", images=["film", 0], fps=8.0),
         "save": of_class("SaveVideo", video=["video", 0], filename_prefix="a", format="auto", codec="auto"),
@@ -88,6 +96,16 @@ def test_frames_that_one_node_writes_are_decoded_while_it_writes(studio: Studio,
     assert result.status == "success" and camera.decoded == ["pieces"]
     [path] = studio.files(result, "save")
     assert brightness_of(path) == pytest.approx([index / NUM_FRAMES for index in range(NUM_FRAMES)], abs=0.02)
+
+
+@pytest.mark.parametrize("save", ["SaveAnimatedPNG", "SaveAnimatedWEBP"])
+def test_frames_of_an_animation_are_decoded_while_it_is_written(studio: Studio, camera: Camera, save: str) -> None:
+    result = studio.run(prompt_of(save))
+    assert result.status == "success" and camera.decoded == ["pieces"]
+    [path] = studio.files(result, "save")
+    with Image.open(path) as animation:
+        colours = [frame.convert("RGB").getpixel((5, 5)) for frame in ImageSequence.Iterator(animation)]
+    assert colours == [(level, level, level) for level in (255 * index // NUM_FRAMES for index in range(NUM_FRAMES))]
 
 
 @pytest.mark.parametrize("taken", ["film", "video"])
@@ -108,7 +126,10 @@ def test_a_kept_stream_is_whole_for_a_node_that_asks_for_a_tensor(studio: Studio
     assert result.status == "success" and camera.decoded == ["pieces", "pieces"]
 
 
-def test_a_file_whose_frames_failed_is_not_left(studio: Studio, camera: Camera) -> None:
+@pytest.mark.parametrize(
+    ("save", "suffix"), [("webm", "webm"), ("SaveAnimatedPNG", "png"), ("SaveAnimatedWEBP", "webp")]
+)
+def test_a_file_whose_frames_failed_is_not_left(studio: Studio, camera: Camera, save: str, suffix: str) -> None:
     camera.fails = True
-    assert studio.run(prompt_of("webm")).status == "error"
-    assert list(studio.settings.output_path.rglob("*.webm")) == []
+    assert studio.run(prompt_of(save)).status == "error"
+    assert list(studio.settings.output_path.rglob(f"*.{suffix}")) == []
