@@ -13,6 +13,7 @@ import pytest
 from worker.errors import DeliveryFailed
 from worker.outputs import collect
 from worker.outputs.collect import collect_outputs
+from worker.outputs.listing import ListedFile
 
 SECRET = b"planted-secret"
 
@@ -66,7 +67,7 @@ async def test_what_is_replaced_by_a_link_while_it_is_taken_gives_no_secret(
         (folder / "sub" / name).write_bytes(b"picture")
         (folder.parent / "state" / "plain.png").write_bytes(SECRET)
 
-        def looks(root: Path, listed: collect.ListedFile, change: Callable[[], None] = change) -> Path:
+        def looks(root: Path, listed: ListedFile, change: Callable[[], None] = change) -> Path:
             origin = looked_at(root, listed)
             change()
             return origin

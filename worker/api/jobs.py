@@ -20,7 +20,7 @@ from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
 from worker.files.kinds import HEAD_BYTES
 from worker.jobs.job import JobState
 from worker.jobs.ownership import find_job, id_in_path
-from worker.outputs.collect import media_type_of
+from worker.outputs.media_types import media_type_of
 
 router = APIRouter(tags=["jobs"])
 

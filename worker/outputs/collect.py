@@ -1,6 +1,6 @@
 """Collection of the files that a run saved: linked, copied or downloaded into the job's folder.
 
-`listed_outputs` decides what counts as an output (pure), and `collect_outputs` retrieves it. From then on delivery,
+`listing.py` decides what counts as an output, and `collect_outputs` retrieves it. From then on delivery,
 links and retention use the job's folder only. A file that the engine overwrites or that two jobs share has no effect on
 other jobs.
 
@@ -11,32 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import json
-import mimetypes
-import os
-import re
-import shutil
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Protocol
 
-from worker.errors import DeliveryFailed, OutputsTooLarge, WorkerError
-from worker.files.kinds import HEAD_BYTES, kind_of
-from worker.json_values import JsonObject
+from worker.errors import DeliveryFailed, WorkerError
+from worker.outputs.byte_budget import ByteBudget
 from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.engine_files import check_regular, opened_file, opened_folder
+from worker.outputs.clean_names import clean_name, clean_subfolder
+from worker.outputs.job_files import link_or_copy, make_empty, reserve
+from worker.outputs.listing import InlineOutput, ListedFile, listed_outputs
+from worker.outputs.media_types import look_at
 from worker.outputs.sequences import sequence_of
 
-TEMPORARY = "temp"
-SKIPPED_TYPES = frozenset({"preview"})  # no folder of the engine
-SKIPPED_LISTS = frozenset({"animated", "unfinished_batch"})  # flags: pictures are animated, a batch is not the last
-MAX_INLINE_BYTES = 256 * 1024
-COUNTER = re.compile(r"_\d{5,}_?\.\w+$")  # in ComfyUI's names, which are never written to again
-MAX_NAME_BYTES = 200
 NEVER_EMPTY = ("image/", "video/", "audio/")
+MAX_INLINE_BYTES = 256 * 1024
 
 
 class FileSource(Protocol):
@@ -47,43 +37,6 @@ class FileSource(Protocol):
     async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
         """Copy a file to `target`; stop within one chunk after `max_bytes`."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file that a node reports as saved. `output_type` is the name of the list that contains it."""
-
-    node_id: str
-    output_type: str
-    filename: str
-    subfolder: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class InlineOutput:
-    """A text or another JSON value that a node shows, in the list `output_type`."""
-
-    node_id: str
-    output_type: str
-    value: Any
-
-    @property
-    def content(self) -> str:
-        return self.value if isinstance(self.value, str) else json.dumps(self.value)
-
-    def as_record(self) -> dict[str, object]:
-        """Return the output record, with the fields of a file record left empty for clients that always read them."""
-        is_text = isinstance(self.value, str)
-        return {
-            "filename": "",
-            "local_path": "",
-            "subfolder": "",
-            "type": "text" if is_text else "value",
-            "node_id": self.node_id,
-            "output_type": self.output_type,
-            "text" if is_text else "value": self.value,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,30 +67,6 @@ class Output:
         }
 
 
-@dataclass(slots=True)
-class ByteBudget:
-    """The number of bytes that a job's outputs may still add. None: no limit."""
-
-    max_bytes: int | None
-    spent_bytes: int = 0
-
-    @property
-    def left(self) -> int | None:
-        return None if self.max_bytes is None else self.max_bytes - self.spent_bytes
-
-    def check(self, size_bytes: int, node_id: str) -> None:
-        """Raise OutputsTooLarge, which names the node, if fewer than `size_bytes` are left."""
-        value = self.spent_bytes + size_bytes
-        if self.max_bytes is not None and value > self.max_bytes:
-            message = f"outputs: too many bytes; got {value} with node {node_id}, expected at most {self.max_bytes}"
-            raise OutputsTooLarge(message, limit="output_bytes", node_id=node_id, value=value, allowed=self.max_bytes)
-
-    def spend(self, size_bytes: int, node_id: str) -> None:
-        """Check the size and subtract it."""
-        self.check(size_bytes, node_id)
-        self.spent_bytes += size_bytes
-
-
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """An output being collected.
@@ -147,32 +76,6 @@ class _Taken:
 
     item: Output | InlineOutput | ListedFile
     origin: Path | None = None
-
-
-def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | InlineOutput]:
-    """List everything in a history entry's `outputs`, whatever the list's name.
-
-    Temporary files are left out, unless no node saved any other: then they are what the workflow is for. A node that
-    lists `files` lists its pictures there too, so its `images` are skipped then.
-    """
-    listed = [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
-    is_saved = any(isinstance(item, ListedFile) and item.kind != TEMPORARY for item in listed)
-    return [item for item in listed if not (is_saved and isinstance(item, ListedFile) and item.kind == TEMPORARY)]
-
-
-def _listed_by(node_id: str, shown: JsonObject) -> Iterator[ListedFile | InlineOutput]:
-    for output_type, items in shown.items():
-        is_pictures_of_files = output_type == "images" and shown.get("files")
-        if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_pictures_of_files:
-            continue
-        for item in items:
-            if not isinstance(item, Mapping) or "filename" not in item:
-                if item is not None:
-                    yield InlineOutput(node_id, output_type, item)
-                continue
-            kind = str(item.get("type") or "output")
-            if isinstance(item["filename"], str) and item["filename"] and kind not in SKIPPED_TYPES:
-                yield ListedFile(node_id, output_type, item["filename"], str(item.get("subfolder") or ""), kind)
 
 
 async def collect_outputs(
@@ -206,10 +109,10 @@ async def collect_outputs(
                 collected.append(item)
         return collected
     except OSError as error:
-        await asyncio.to_thread(_make_empty, job_directory)  # leaves room to store the job's end
+        await asyncio.to_thread(make_empty, job_directory)  # leaves room to store the job's end
         raise DeliveryFailed(f"The outputs cannot be stored: {error.strerror or error}") from None
     except WorkerError:
-        await asyncio.to_thread(_make_empty, job_directory)
+        await asyncio.to_thread(make_empty, job_directory)
         raise
 
 
@@ -221,7 +124,7 @@ def _take_local_files(
     budget: ByteBudget,
 ) -> list[_Taken]:
     """Take all local files in one thread call, since each call costs as much as a link."""
-    _make_empty(directory)
+    make_empty(directory)
     return [
         _take_one_locally(single, directory, source, holder_of, budget)
         for item in listed
@@ -271,7 +174,7 @@ async def _download_files(listed: ListedFile, directory: Path, source: FileSourc
 
 
 async def _download_file(listed: ListedFile, directory: Path, source: FileSource, budget: ByteBudget) -> Output:
-    path = await asyncio.to_thread(_reserve, directory, clean_name(listed.filename))
+    path = await asyncio.to_thread(reserve, directory, clean_name(listed.filename))
     try:
         await source.view(listed.filename, listed.subfolder, listed.kind, path, budget.left)
     except WorkerError:
@@ -284,7 +187,7 @@ async def _download_file(listed: ListedFile, directory: Path, source: FileSource
 
 def _write_inline(inline: InlineOutput, directory: Path) -> Output:
     is_text = isinstance(inline.value, str)
-    path = _reserve(directory, clean_name(f"{inline.output_type}_{inline.node_id}.{'txt' if is_text else 'json'}"))
+    path = reserve(directory, clean_name(f"{inline.output_type}_{inline.node_id}.{'txt' if is_text else 'json'}"))
     path.write_text(inline.content, encoding="utf-8", errors="replace")
     return Output(
         filename=path.name,
@@ -298,17 +201,9 @@ def _write_inline(inline: InlineOutput, directory: Path) -> Output:
     )
 
 
-def _make_empty(directory: Path) -> None:
-    """Empty the folder, which may contain unlisted files from a crash during collection."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for path in directory.iterdir():
-        if path.is_file():
-            path.unlink()
-
-
 def _output(listed: ListedFile, path: Path) -> Output:
     """Return the output of a file. Raises DeliveryFailed for a picture, video or sound without a byte."""
-    media_type, size_bytes = _look_at(path)
+    media_type, size_bytes = look_at(path)
     if not size_bytes and media_type.startswith(NEVER_EMPTY):
         reason = "its encoder may be missing on this machine, as those of graphics cards"
         raise DeliveryFailed(f"{path.name} of node {listed.node_id} is empty: {reason}", node_id=listed.node_id)
@@ -350,98 +245,7 @@ def _take_local(
             if place is not None:
                 budget.check(place.lstat().st_size, listed.node_id)  # before anything is copied
                 root = folder.resolve() if place is origin else place.parent
-                path = _link_or_copy(root, place, directory, name)
+                path = link_or_copy(root, place, directory, name)
                 budget.spend(path.stat().st_size, listed.node_id)
                 return origin, path
     raise DeliveryFailed(f"{name} of node {listed.node_id} is not there", node_id=listed.node_id)
-
-
-def _link_or_copy(root: Path, origin: Path, directory: Path, name: str) -> Path:
-    """Create a hard link, or a copy if the file systems differ or do not support links. Never overwrites a file.
-
-    Only a file with a counter in its name is linked. A node that always writes to the same name opens the existing
-    file, so a link would let it overwrite the previous job's picture.
-
-    No symbolic link below `root` is followed: code in the engine could replace a folder by a link to the front's
-    secrets while the front takes the file.
-    """
-    with opened_folder(root, origin.parent) as folder_fd:
-        return _link_or_copy_from(folder_fd, origin.name, directory, name)
-
-
-def _link_or_copy_from(folder_fd: int, origin_name: str, directory: Path, name: str) -> Path:
-    for path in _candidates(directory, name) if COUNTER.search(origin_name) else ():
-        try:
-            os.link(origin_name, path, src_dir_fd=folder_fd, follow_symlinks=False)
-            check_regular(path)
-            return path
-        except FileExistsError:
-            continue
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EACCES):
-                raise
-            break
-    path = _reserve(directory, name)
-    try:
-        with opened_file(folder_fd, origin_name) as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        raise
-    return path
-
-
-def _reserve(directory: Path, name: str) -> Path:
-    """Create an empty file under a name that is not in use."""
-    for path in _candidates(directory, name):
-        try:
-            path.touch(exist_ok=False, mode=0o600)
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("unreachable: the candidates do not end")
-
-
-def _candidates(directory: Path, name: str) -> Iterator[Path]:
-    yield directory / name
-    stem, suffix = Path(name).stem, Path(name).suffix
-    number = 1
-    while True:
-        yield directory / f"{stem}_{number}{suffix}"
-        number += 1
-
-
-def clean_name(name: str) -> str:
-    """Return the last part of a name, safe as a file name, a key and a header.
-
-    Separators, control characters and leading dots are removed.
-
-    >>> clean_name("../../a/b.png")
-    'b.png'
-    """
-    last = name.replace("\\", "/").rpartition("/")[2]
-    kept = "".join("_" if unicodedata.category(letter)[0] == "C" else letter for letter in last).strip().lstrip(".")
-    stem, suffix = Path(kept).stem, Path(kept).suffix
-    room = MAX_NAME_BYTES - len(suffix.encode())
-    cut = stem.encode()[: max(room, 0)].decode(errors="ignore") + suffix
-    return cut or "output"
-
-
-def clean_subfolder(subfolder: str) -> str:
-    """Return a relative path without `..`, each part cleaned as a name."""
-    parts = PurePosixPath(subfolder.replace("\\", "/")).parts
-    return "/".join(clean_name(part) for part in parts if part.strip("./ "))
-
-
-def media_type_of(path: Path, head: bytes) -> str:
-    """Return the media type by the first bytes, else by the name."""
-    kind = kind_of(head)
-    if kind is not None and kind.media_type != "application/octet-stream":
-        return kind.media_type
-    return mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-
-
-def _look_at(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
-        return media_type_of(path, file.read(HEAD_BYTES)), os.fstat(file.fileno()).st_size

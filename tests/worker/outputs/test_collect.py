@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 
 from worker.errors import DeliveryFailed, OutputsTooLarge
-from worker.outputs.collect import (
-    InlineOutput,
-    ListedFile,
-    Output,
-    clean_name,
-    clean_subfolder,
-    collect_outputs,
-    listed_outputs,
-)
+from worker.outputs.clean_names import clean_name, clean_subfolder
+from worker.outputs.collect import Output, collect_outputs
+from worker.outputs.listing import InlineOutput, ListedFile, listed_outputs
 
 
 def write(path: Path, text: str) -> None:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from worker.files.kinds import HEAD_BYTES
 from worker.outputs.audio_tags import TAGGED_TYPES, BrokenSound, remove_tags
-from worker.outputs.collect import media_type_of
 from worker.outputs.delivered import Processing, process_output
+from worker.outputs.media_types import media_type_of
 from worker.outputs.options import OutputOptions
 from worker.outputs.svg_metadata import remove_metadata
 
