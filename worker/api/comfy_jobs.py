@@ -160,7 +160,8 @@ async def job_workflow(job_id: str, request: Request) -> Response:
             raise ScopeMissing(message, scope=Scope.ADMIN.value)
     except WorkerError as error:
         return refused(error)
-    rows = await services_of(request).store.read(sa.select(JOBS.c.prompt).where(JOBS.c.id == job.id))
+    is_job = sa.and_(JOBS.c.id == job.id, JOBS.c.queued_ms == job.times.queued_at_ms)
+    rows = await services_of(request).store.read(sa.select(JOBS.c.prompt).where(is_job))
     prompt = await asyncio.to_thread(json.loads, rows[0].prompt) if rows else {}
     return FiniteJSONResponse({"workflow": prompt, "format": "api"})
 

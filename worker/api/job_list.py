@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Protocol
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
@@ -16,7 +15,7 @@ from worker.errors import Problem, RequestRejected, ScopeMissing
 from worker.identity.caller import Identity, Scope
 from worker.jobs.database import storable
 from worker.jobs.job import JobState
-from worker.jobs.job_list import Cursor, CursorInvalid, JobFilter, ListedJob, listed_job, page_query
+from worker.jobs.job_list import Cursor, CursorInvalid, JobFilter, ListedJob
 from worker.jobs.ownership import find_job
 
 MAX_PAGE = 1000
@@ -24,9 +23,9 @@ MAX_PAGE = 1000
 router = APIRouter(tags=["jobs"])
 
 
-class ReadsRows(Protocol):
-    async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
-        """Return the rows of a query."""
+class ListsJobs(Protocol):
+    async def page(self, wanted: JobFilter, after: Cursor | None, limit: int) -> list[ListedJob]:
+        """Return the first `limit` jobs that pass a filter, after a position."""
         ...
 
 
@@ -57,13 +56,13 @@ async def jobs(
     return await page_of(services_of(request).store, wanted, limit, cursor, caller)
 
 
-async def page_of(store: ReadsRows, wanted: JobFilter, limit: int, cursor: str, caller: Identity) -> dict[str, Any]:
+async def page_of(store: ListsJobs, wanted: JobFilter, limit: int, cursor: str, caller: Identity) -> dict[str, Any]:
     """Return a page of the jobs of a store as its caller sees them. Raises RequestRejected."""
-    rows = await store.read(page_query(wanted, _position(cursor), limit + 1))
-    page = [listed_job(row) for row in rows[:limit]]
+    found = await store.page(wanted, _position(cursor), limit + 1)
+    page = found[:limit]
     return {
         "jobs": [_shown(job, caller) for job in page],
-        "next_cursor": page[-1].cursor.text if len(rows) > limit else None,
+        "next_cursor": page[-1].cursor.text if len(found) > limit else None,
     }
 
 

@@ -166,7 +166,7 @@ class Gateway:
         try:
             await self._send(job, model)
         except JobTooLarge as error:
-            await self.records.delete(job.id)
+            await self.records.delete(job)
             raise RequestTooLarge(f"body: too large for the broker; {error}", value=error.size_bytes) from None
         except (BrokerUnreachable, DatabaseUnreachable) as error:
             log.warning("job waits for broker", request_id=job.id, reason=str(error))
@@ -176,7 +176,7 @@ class Gateway:
         name = broker_id(job.number)
         asked = {"owner": job.owner or "", "asked_id": job.public_id}
         await self.producer.put(name, body, priority=job.request.priority, model=model, **asked)
-        await self.records.sent(job.id)
+        await self.records.sent(job)
 
     # what a caller waits for
 

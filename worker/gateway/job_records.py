@@ -18,14 +18,16 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from worker.errors import DatabaseUnreachable, LimitReached
-from worker.jobs.database import JOBS, changing_row, job_of, storable, whole_row
+from worker.jobs.database import JOB_INDEX, JOBS, changing_row, job_of, storable, whole_row
 from worker.jobs.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
-from worker.jobs.postgres_database import open_postgres, prepare_schema
+from worker.jobs.job_list import Cursor, JobFilter, ListedJob, read_page
+from worker.jobs.job_partitions import keep_days, rows_before_ms
+from worker.jobs.postgres_database import is_job, open_postgres, prepare_schema
 from worker.settings.database import DatabaseConfig
 
 POOL_SIZE = 16
 SUFFIX = "_gateway"
-LIVE = JOBS.c.finished_ms.is_(None)
+LIVE = JOB_INDEX.c.finished_ms.is_(None)
 FORGOTTEN_AT_ONCE = 5000  # results, in one transaction
 LIMIT_SECONDS = 5.0  # until a caller over its limit is to come back
 REFUSED_STATUS = 422  # of a refusal without a status: the request was wrong
@@ -65,7 +67,7 @@ class JobRecords:
             .from_select(
                 list(row),
                 sa.select(*(sa.literal(value, JOBS.c[name].type) for name, value in row.items())).where(
-                    ~sa.exists().where(JOBS.c.id == job.id)
+                    ~sa.exists().where(JOB_INDEX.c.id == job.id)
                 ),
             )
             .returning(JOBS.c.id)
@@ -85,22 +87,28 @@ class JobRecords:
         """Hold the owner's lock until the transaction ends, and count its jobs. Raises LimitReached."""
         key = f"{self._config.schema_name}:{job.owner}"
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(key, 0))))
-        known = sa.select(sa.func.count()).where(JOBS.c.id == job.id)
+        known = sa.select(sa.func.count()).where(JOB_INDEX.c.id == job.id)
         if connection.execute(known).scalar():  # the request came before, perhaps to another replica
             return
-        query = sa.select(sa.func.count()).where(LIVE, JOBS.c.owner == job.owner)
+        query = sa.select(sa.func.count()).where(LIVE, JOB_INDEX.c.owner == job.owner)
         live = connection.execute(query).scalar() or 0
         if live >= max_live:
             raise LimitReached("jobs_waiting", live + 1, max_live, retry_after_seconds=LIMIT_SECONDS)
 
     async def find(self, job_id: str) -> Job | None:
         """Return a job by its id."""
-        query = sa.select(JOBS).where(JOBS.c.id == storable(job_id))
-        row = await self._run(lambda connection: connection.execute(query).one_or_none())
+
+        def found(connection: sa.Connection) -> sa.Row[Any] | None:
+            return connection.execute(sa.select(JOBS).where(is_job(connection, storable(job_id)))).one_or_none()
+
+        row = await self._run(found)
         return None if row is None else job_of(row)
 
-    async def read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
-        """Return the rows of a query."""
+    async def page(self, wanted: JobFilter, after: Cursor | None, limit: int) -> list[ListedJob]:
+        """Return the first `limit` jobs that pass a filter, after a position."""
+        return await read_page(self._read, wanted, after, limit, JOB_INDEX)
+
+    async def _read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
         return await self._run(lambda connection: list(connection.execute(query)))
 
     async def num_live(self) -> int:
@@ -110,19 +118,20 @@ class JobRecords:
 
     async def unsent(self, before_ms: int, limit: int) -> list[Job]:
         """Return the oldest jobs stored before a time and not yet sent to the broker."""
-        query = sa.select(JOBS).where(LIVE, JOBS.c.stage == Stage.QUEUED.value, JOBS.c.queued_ms < before_ms)
-        rows = await self.read(query.order_by(JOBS.c.number).limit(limit))
-        return [job_of(row) for row in rows]
+        is_unsent = sa.and_(LIVE, JOB_INDEX.c.stage == Stage.QUEUED.value, JOB_INDEX.c.queued_ms < before_ms)
+        query = sa.select(JOB_INDEX.c.id).where(is_unsent).order_by(JOB_INDEX.c.number).limit(limit)
+        found = [await self.find(row.id) for row in await self._read(query)]
+        return [job for job in found if job is not None]
 
     async def live_ids(self, after_number: int, limit: int) -> list[tuple[int, str]]:
         """Return number and id of jobs that were sent and have not ended, in their order after a number."""
-        query = sa.select(JOBS.c.number, JOBS.c.id).where(LIVE, JOBS.c.number > after_number)
-        rows = await self.read(query.order_by(JOBS.c.number).limit(limit))
+        query = sa.select(JOB_INDEX.c.number, JOB_INDEX.c.id).where(LIVE, JOB_INDEX.c.number > after_number)
+        rows = await self._read(query.order_by(JOB_INDEX.c.number).limit(limit))
         return [(row.number, row.id) for row in rows]
 
-    async def sent(self, job_id: str) -> None:
+    async def sent(self, job: Job) -> None:
         """Record that the broker has a job."""
-        change = sa.update(JOBS).where(JOBS.c.id == job_id, LIVE).values(stage=Stage.WAITING.value)
+        change = sa.update(JOBS).where(_is_live(job)).values(stage=Stage.WAITING.value)
         await self._run(lambda connection: connection.execute(change))
 
     async def end(self, job: Job, result: Mapping[str, Any]) -> Job:
@@ -134,26 +143,38 @@ class JobRecords:
             "prompt": "{}",
             "finished_ms": ended.times.completed_at_ms,
         }
-        change = sa.update(JOBS).where(JOBS.c.id == job.id, LIVE).values(values)
+        change = sa.update(JOBS).where(_is_live(job)).values(values)
         await self._run(lambda connection: connection.execute(change))
         return await self.find(job.id) or ended
 
-    async def delete(self, job_id: str) -> None:
+    async def delete(self, job: Job) -> None:
         """Remove a job."""
-        await self._run(lambda connection: connection.execute(sa.delete(JOBS).where(JOBS.c.id == job_id)))
+        await self._run(lambda connection: connection.execute(sa.delete(JOBS).where(_is_this(job))))
 
     async def forget_finished_before(self, time_ms: int) -> int:
-        """Remove jobs that ended before a time; return their number.
+        """Remove jobs that ended before a time; return their number. Partitions of coming days are made with it.
 
-        They go in batches, the oldest first: after a long absence all at once would take longer than a statement may.
-        Replicas that do this at the same time remove different ones.
+        Days go as a whole where all their jobs are over. Others go in batches, the oldest first: after a long absence
+        all at once would take longer than a statement may. Replicas that do this at the same time remove different
+        ones.
         """
-        oldest = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms).order_by(JOBS.c.finished_ms)
-        batch = oldest.limit(FORGOTTEN_AT_ONCE).with_for_update(skip_locked=True)
-        gone, total = sa.delete(JOBS).where(JOBS.c.id.in_(batch)), 0
+        now_ms = int(time.time() * 1000)
+        total = len(await self._in_thread(lambda: self._kept_days(now_ms, time_ms)))
+        columns = JOB_INDEX.c.id, JOB_INDEX.c.queued_ms
+        is_over = JOB_INDEX.c.finished_ms < rows_before_ms(now_ms, time_ms)
+        oldest = sa.select(*columns).where(is_over).order_by(JOB_INDEX.c.finished_ms).limit(FORGOTTEN_AT_ONCE)
+        batch = oldest.with_for_update(skip_locked=True).cte()
+        gone = sa.delete(JOBS).where(JOBS.c.id == batch.c.id, JOBS.c.queued_ms == batch.c.queued_ms)
         while num := await self._run(lambda connection: connection.execute(gone).rowcount):
             total += num
         return total
+
+    def _kept_days(self, now_ms: int, before_ms: int) -> list[str]:
+        try:
+            with self._engine.connect() as connection:
+                return keep_days(connection, now_ms, before_ms)
+        except sa.exc.OperationalError as error:
+            raise _unreachable(error) from None
 
     async def _run(self, function: Callable[[sa.Connection], Answer]) -> Answer:
         """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone."""
@@ -173,6 +194,15 @@ class JobRecords:
     def _in_transaction(self, function: Callable[[sa.Connection], Answer]) -> Answer:
         with self._engine.begin() as connection:
             return function(connection)
+
+
+def _is_this(job: Job) -> sa.ColumnElement[bool]:
+    """Return the condition of a job's row, with its partition."""
+    return sa.and_(JOBS.c.id == job.id, JOBS.c.queued_ms == job.times.queued_at_ms)
+
+
+def _is_live(job: Job) -> sa.ColumnElement[bool]:
+    return sa.and_(_is_this(job), JOBS.c.finished_ms.is_(None))
 
 
 def broker_id(number: int) -> str:

@@ -198,7 +198,7 @@ async def delete(job_id: str, request: Request) -> Response:
         return not_found(job_id)
     if await gateway.ended(job) is None:
         raise JobNotEnded("The job has not ended; expected an ended one, cancel it first", request_id=job.public_id)
-    await gateway.records.delete(job.id)
+    await gateway.records.delete(job)
     return JSONResponse({"id": job_id, "message": "Job deleted"})
 
 

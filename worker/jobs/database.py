@@ -23,7 +23,7 @@ from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, 
 from worker.jobs.migrations.tables import create_tables
 from worker.outputs.options import OutputOptions
 
-HEAD_REVISION = "0007"
+HEAD_REVISION = "0008"
 """The newest migration. A test compares it with the versions folder."""
 
 WAY_OUT = "restore a backup of the state directory, or move the directory away to begin without its jobs and results"
@@ -47,6 +47,16 @@ JOBS = sa.Table(
     sa.Column("queued_ms", sa.BigInteger),
     sa.Column("metadata", sa.Text),
 )
+JOB_INDEX = sa.Table(
+    "job_index",
+    sa.MetaData(),
+    sa.Column("id", sa.Text, primary_key=True),
+    *(sa.Column(name, sa.BigInteger) for name in ("number", "queued_ms")),
+    *(sa.Column(name, sa.Text) for name in ("owner", "state", "stage")),
+    sa.Column("finished_ms", sa.BigInteger),
+)
+"""Columns of all jobs beside their partitions. PostgreSQL alone has it, and keeps it equal to `jobs` by itself."""
+
 WEBHOOKS = sa.Table(
     "webhooks",
     METADATA,

@@ -65,7 +65,9 @@ class Erasure:
             "prompt": json.dumps(without_url_secrets(job.prompt)),
             "request": json.dumps(asdict(job.request)),
         }
-        return [(sa.update(JOBS).where(JOBS.c.id == sa.bindparam("erased_id")).values(erased), {"erased_id": job.id})]
+        is_job = sa.and_(JOBS.c.id == sa.bindparam("erased_id"), JOBS.c.queued_ms == sa.bindparam("erased_queued_ms"))
+        named = {"erased_id": job.id, "erased_queued_ms": job.times.queued_at_ms}
+        return [(sa.update(JOBS).where(is_job).values(erased), named)]
 
 
 def _erased(request: JobRequest) -> JobRequest:

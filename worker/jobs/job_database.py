@@ -11,7 +11,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from worker.jobs.database import check_database, open_engine, readable
+from worker.jobs.database import JOBS, check_database, open_engine, readable
 
 
 class JobDatabase(Protocol):
@@ -39,6 +39,22 @@ class JobDatabase(Protocol):
         """
         ...
 
+    @property
+    def listed(self) -> sa.Table:
+        """The table with the indexes of the job list: JOBS or JOB_INDEX."""
+        ...
+
+    def is_job(self, job_id: str) -> sa.ColumnElement[bool]:
+        """Return the condition of a job's row, after `connection`. Reads, so as to name the partition, too."""
+        ...
+
+    def keep_days(self, now_ms: int, before_ms: int) -> tuple[list[str], int]:
+        """Remove days whose jobs all ended before a time, after `connection`, where jobs are stored by day.
+
+        Returns the ids of the jobs that were removed, and the time before which the caller removes the rest, by row.
+        """
+        ...
+
     def readable(self) -> AbstractContextManager[None]:
         """Translate errors of the first connection and of damaged contents. Raises StateUnusable."""
         ...
@@ -54,6 +70,7 @@ class SqliteDatabase:
     """The job database as an SQLite file in the state directory."""
 
     is_remote = False
+    listed = JOBS
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,6 +86,12 @@ class SqliteDatabase:
             self._engine = open_engine(self._path)
             self._connection = self._engine.connect()
         return self._connection
+
+    def is_job(self, job_id: str) -> sa.ColumnElement[bool]:
+        return JOBS.c.id == job_id
+
+    def keep_days(self, now_ms: int, before_ms: int) -> tuple[list[str], int]:
+        return [], before_ms
 
     def readable(self) -> AbstractContextManager[None]:
         return readable(self._path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,10 @@ import sqlalchemy as sa
 from worker.jobs.database import JOBS
 from worker.jobs.job import JobState, JobTimes
 
+Read = Callable[[sa.Select[Any]], Awaitable[list[sa.Row[Any]]]]
+"""Returns the rows of a query."""
+
 SHOWN_FAILURE = ("status", "code", "message")
-_ORDER = JOBS.c.queued_ms.desc(), JOBS.c.number.desc()
 
 
 class CursorInvalid(ValueError):
@@ -79,50 +81,68 @@ class ListedJob:
     cursor: Cursor
 
 
-def page_query(wanted: JobFilter, after: Cursor | None, limit: int) -> sa.Select[Any]:
-    """Return the query of the first `limit` jobs that pass the filter, after a position."""
-    numbers = _numbers_of_page(wanted, after, limit)
-    columns = (JOBS.c[name] for name in ("id", "asked_id", "owner", "state", "message", "metadata", "times"))
+async def read_page(
+    read: Read, wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table = JOBS
+) -> list[ListedJob]:
+    """Return the first `limit` jobs that pass the filter, after a position.
+
+    `listed` is the table with the indexes of the list. Two queries: PostgreSQL plans the second one for the days of the
+    page alone, since their times are in it.
+    """
+    positions = await read(_positions_query(wanted, after, limit, listed))
+    return [listed_job(row) for row in await read(_rows_query(positions))] if positions else []
+
+
+def _rows_query(positions: Sequence[sa.Row[Any]]) -> sa.Select[Any]:
+    """Return the query of the jobs at the positions, the newest first."""
+    columns = ("id", "asked_id", "owner", "state", "message", "metadata", "times", "failure", "queued_ms", "number")
+    newest_ms, oldest_ms = positions[0].queued_ms, positions[-1].queued_ms
     return (
-        sa.select(*columns, JOBS.c.failure, JOBS.c.queued_ms, JOBS.c.number)
-        .where(JOBS.c.number.in_(sa.select(numbers.c.number)))
-        .order_by(*_ORDER)
+        sa.select(*(JOBS.c[name] for name in columns))
+        .where(JOBS.c.number.in_([row.number for row in positions]), JOBS.c.queued_ms.between(oldest_ms, newest_ms))
+        .order_by(*_order(JOBS))
     )
 
 
-def _numbers_of_page(wanted: JobFilter, after: Cursor | None, limit: int) -> sa.Subquery:
-    """Return the numbers of the page's jobs, from the indexes alone."""
+def _positions_query(wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table) -> sa.Select[Any]:
+    """Return the query of time and number of the page's jobs, from the indexes alone."""
     ranges = [
-        _range(condition, wanted, after, limit)
+        _range(condition, wanted, after, limit, listed)
         for state in wanted.states or tuple(JobState)
-        for condition in _conditions(wanted.owners, state)
+        for condition in _conditions(wanted.owners, state, listed)
     ]
     found = sa.union_all(*(sa.select(one.c.queued_ms, one.c.number) for one in ranges)).subquery()
-    return sa.select(found.c.number).order_by(found.c.queued_ms.desc(), found.c.number.desc()).limit(limit).subquery()
+    return sa.select(found.c.queued_ms, found.c.number).order_by(*_order(found)).limit(limit)
 
 
-def _conditions(owners: tuple[str | None, ...], state: JobState) -> list[sa.ColumnElement[bool]]:
-    is_in_state = JOBS.c.state == state.value
+def _order(rows: sa.FromClause) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
+    return rows.c.queued_ms.desc(), rows.c.number.desc()
+
+
+def _conditions(owners: tuple[str | None, ...], state: JobState, listed: sa.Table) -> list[sa.ColumnElement[bool]]:
+    is_in_state = listed.c.state == state.value
     if not owners:
         return [is_in_state]
     return [
-        sa.and_(JOBS.c.owner.is_(None) if owner is None else JOBS.c.owner == owner, is_in_state) for owner in owners
+        sa.and_(listed.c.owner.is_(None) if owner is None else listed.c.owner == owner, is_in_state) for owner in owners
     ]
 
 
-def _range(condition: sa.ColumnElement[bool], wanted: JobFilter, after: Cursor | None, limit: int) -> sa.Subquery:
-    query = sa.select(JOBS.c.queued_ms, JOBS.c.number).where(condition)
+def _range(
+    condition: sa.ColumnElement[bool], wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table
+) -> sa.Subquery:
+    query = sa.select(listed.c.queued_ms, listed.c.number).where(condition)
     if wanted.since_ms is not None:
-        query = query.where(JOBS.c.queued_ms >= wanted.since_ms)
+        query = query.where(listed.c.queued_ms >= wanted.since_ms)
     if wanted.before_ms is not None:
-        query = query.where(JOBS.c.queued_ms < wanted.before_ms)
+        query = query.where(listed.c.queued_ms < wanted.before_ms)
     if after is not None:
-        query = query.where(sa.tuple_(JOBS.c.queued_ms, JOBS.c.number) < (after.queued_ms, after.number))
-    return query.order_by(*_ORDER).limit(limit).subquery()
+        query = query.where(sa.tuple_(listed.c.queued_ms, listed.c.number) < (after.queued_ms, after.number))
+    return query.order_by(*_order(listed)).limit(limit).subquery()
 
 
 def listed_job(row: Any) -> ListedJob:
-    """Return the entry for a row of `page_query`."""
+    """Return the entry for a row of jobs."""
     failure = None if row.failure is None else json.loads(row.failure)
     return ListedJob(
         id=row.id,

@@ -17,7 +17,16 @@ from hashlib import sha256
 import sqlalchemy as sa
 
 from worker.errors import SettingsInvalid, StateTakenOver, StateUnusable
-from worker.jobs.database import FACT_UPSERT, FACTS, HEAD_REVISION, JOBS, migrate_in_process, revision_of
+from worker.jobs.database import (
+    FACT_UPSERT,
+    FACTS,
+    HEAD_REVISION,
+    JOB_INDEX,
+    JOBS,
+    migrate_in_process,
+    revision_of,
+)
+from worker.jobs.job_partitions import keep_days, make_days, rows_before_ms
 from worker.settings.database import DatabaseConfig
 
 CONNECT_SECONDS = 5
@@ -32,6 +41,7 @@ class PostgresDatabase:
     """A `JobDatabase` on PostgreSQL. `open_seconds` bounds the wait for the server and the schema at the start."""
 
     is_remote = True
+    listed = JOB_INDEX
 
     def __init__(self, config: DatabaseConfig, open_seconds: float = OPEN_SECONDS) -> None:
         self._config = config
@@ -55,6 +65,15 @@ class PostgresDatabase:
         self._connection = self._reopened(refused) if self._is_open else self._opened()
         self._is_open = True
         return self._connection
+
+    def is_job(self, job_id: str) -> sa.ColumnElement[bool]:
+        assert self._connection is not None
+        return is_job(self._connection, job_id)
+
+    def keep_days(self, now_ms: int, before_ms: int) -> tuple[list[str], int]:
+        assert self._connection is not None
+        self._connection.rollback()
+        return keep_days(self._connection, now_ms, before_ms), rows_before_ms(now_ms, before_ms)
 
     @contextlib.contextmanager
     def readable(self) -> Iterator[None]:
@@ -86,7 +105,7 @@ class PostgresDatabase:
             if time.monotonic() >= until:
                 raise StateUnusable(problem)
             time.sleep(LOOK_SECONDS)
-        migrate_schema(connection, self._config)
+        prepare_tables(connection, self._config)
         connection.execute(FACT_UPSERT, {"name": HOLDER, "value": json.dumps(self._holder)})
         connection.commit()
         return connection
@@ -117,6 +136,19 @@ def place_of(config: DatabaseConfig) -> str:
     """Return a server's address and its database, without credentials."""
     url = _url(config)
     return f"postgresql://{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
+
+
+def is_job(connection: sa.Connection, job_id: str) -> sa.ColumnElement[bool]:
+    """Return the condition of a job's row, with its partition: the server would look into every one of them."""
+    query = sa.select(JOB_INDEX.c.queued_ms).where(JOB_INDEX.c.id == job_id)
+    queued_ms = connection.execute(query).scalar()
+    return sa.false() if queued_ms is None else sa.and_(JOBS.c.id == job_id, JOBS.c.queued_ms == queued_ms)
+
+
+def prepare_tables(connection: sa.Connection, config: DatabaseConfig) -> None:
+    """Create a schema, bring its tables to this version, and make today's partition. Raises StateUnusable."""
+    migrate_schema(connection, config)
+    make_days(connection, int(time.time() * 1000))
 
 
 def migrate_schema(connection: sa.Connection, config: DatabaseConfig) -> None:
@@ -150,7 +182,7 @@ def prepare_schema(engine: sa.Engine, config: DatabaseConfig, open_seconds: floa
                 connection.execute(sa.select(sa.func.pg_advisory_lock(_lock_key(config))))
                 connection.commit()
                 try:
-                    migrate_schema(connection, config)
+                    prepare_tables(connection, config)
                 finally:
                     connection.execute(sa.select(sa.func.pg_advisory_unlock(_lock_key(config))))
                     connection.commit()

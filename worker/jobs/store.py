@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from worker.jobs.database import FACT_UPSERT, FACTS, JOBS, WEBHOOKS, changing_ro
 from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
 from worker.jobs.job import Job, Stage
 from worker.jobs.job_database import JobDatabase, SqliteDatabase
+from worker.jobs.job_list import Cursor, JobFilter, ListedJob, read_page
 from worker.jobs.state_directory import StateDirectory
 from worker.jobs.webhook_rows import WebhookRow, WebhookState, Write, is_due, webhook_update
 from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS, turn_ms_of
@@ -42,7 +44,7 @@ log = structlog.get_logger("jobs.store")
 _INSERT_JOB = sa.insert(JOBS)
 _UPDATE_JOB = (
     sa.update(JOBS)
-    .where(JOBS.c.id == sa.bindparam("job_id"))
+    .where(JOBS.c.id == sa.bindparam("job_id"), JOBS.c.queued_ms == sa.bindparam("job_queued_ms"))
     .values(
         {
             name: sa.bindparam(name)
@@ -65,8 +67,10 @@ _UPDATE_JOB = (
 )
 
 
-_DELETE_JOB = sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id"))
-_DELETE_ENDED = sa.delete(JOBS).where(JOBS.c.id == sa.bindparam("gone_id"), JOBS.c.finished_ms.is_not(None))
+_DELETE_JOB = sa.delete(JOBS).where(
+    JOBS.c.id == sa.bindparam("gone_id"), JOBS.c.queued_ms == sa.bindparam("gone_queued_ms")
+)
+_DELETE_ENDED = _DELETE_JOB.where(JOBS.c.finished_ms.is_not(None))
 _DELETE_WEBHOOKS = sa.delete(WEBHOOKS).where(WEBHOOKS.c.job_id == sa.bindparam("gone_id"))
 _DELETE_DELIVERED = sa.delete(WEBHOOKS).where(
     WEBHOOKS.c.job_id == sa.bindparam("gone_id"), WEBHOOKS.c.state == WebhookState.DELIVERED.value
@@ -336,6 +340,10 @@ class JobStore:
         rows: list[sa.Row[Any]] = await self._read(lambda: list(self._connected().execute(query)))
         return rows
 
+    async def page(self, wanted: JobFilter, after: Cursor | None, limit: int) -> list[ListedJob]:
+        """Return the first `limit` jobs on disk that pass a filter, after a position. Raises DatabaseUnreachable."""
+        return await read_page(self.read, wanted, after, limit, self._database.listed)
+
     async def fact(self, name: str) -> object:
         """Return a small stored fact (parsed JSON), or None."""
         query = sa.select(FACTS.c.value).where(FACTS.c.name == name)
@@ -351,21 +359,28 @@ class JobStore:
 
         The caller deletes their folders.
         """
+        dropped, before_ms = await self._read(lambda: self._kept_days(time_ms))
         pending = sa.select(WEBHOOKS.c.job_id).where(WEBHOOKS.c.state == "pending")
-        old = sa.select(JOBS.c.id).where(JOBS.c.finished_ms < time_ms, JOBS.c.id.not_in(pending))
-        ids: list[str] = await self._read(lambda: list(self._connected().execute(old).scalars()))
+        old = sa.select(JOBS.c.id, JOBS.c.queued_ms).where(JOBS.c.finished_ms < before_ms, JOBS.c.id.not_in(pending))
+        rows: list[sa.Row[Any]] = await self._read(lambda: list(self._connected().execute(old)))
+        ids = [*dropped, *(row.id for row in rows)]
         for job_id in ids:
             self._finished.pop(job_id, None)
-        if ids:
-            gone = [{"gone_id": job_id} for job_id in ids]
+        if rows:
+            gone = [{"gone_id": row.id, "gone_queued_ms": row.queued_ms} for row in rows]
             await self.write(*((statement, row) for row in gone for statement in (_DELETE_JOB, _DELETE_DELIVERED)))
         await self._truncate()
         return ids
 
+    def _kept_days(self, time_ms: int) -> tuple[list[str], int]:
+        self._connected()
+        return self._database.keep_days(int(time.time() * 1000), time_ms)
+
     async def delete_ended(self, job: Job) -> None:
         """Remove an ended job and all its webhooks. The caller deletes its folder. Raises StateUnusable."""
         self._erasure.mark_log()
-        await self.write(*((statement, {"gone_id": job.id}) for statement in (_DELETE_ENDED, _DELETE_WEBHOOKS)))
+        gone = {"gone_id": job.id, "gone_queued_ms": job.times.queued_at_ms}
+        await self.write(*((statement, gone) for statement in (_DELETE_ENDED, _DELETE_WEBHOOKS)))
         held = self._finished.get(job.id)
         if held is not None and held.number == job.number:  # else a new job has ended under the id
             del self._finished[job.id]
@@ -423,7 +438,9 @@ class JobStore:
         try:
             new = [whole_row(job) for job in group.new.values()]
             changed = [
-                {"job_id": id_, **changing_row(job)} for id_, job in group.changed.items() if id_ not in group.new
+                {"job_id": id_, "job_queued_ms": job.times.queued_at_ms, **changing_row(job)}
+                for id_, job in group.changed.items()
+                if id_ not in group.new
             ]
             writes = [write for owned in group.writes.values() for write in owned]
             was_reached = await self._in_thread(lambda: self._commit(new, changed, writes))
@@ -585,7 +602,9 @@ class JobStore:
         connection.rollback()
 
     def _read_job(self, job_id: str) -> Job | None:
-        row = self._connected().execute(sa.select(JOBS).where(JOBS.c.id == storable(job_id))).one_or_none()
+        connection = self._connected()
+        is_job = self._database.is_job(storable(job_id))
+        row = connection.execute(sa.select(JOBS).where(is_job)).one_or_none()
         return None if row is None else job_of(row)
 
     def _remember(self, job: Job) -> None:

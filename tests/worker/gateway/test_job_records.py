@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.worker.postgres_server import PostgresServer
 from worker.errors import LimitReached
 from worker.gateway.job_records import JobRecords, ended_job
-from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.jobs.job import Job, JobRequest, JobState, JobTimes
+from worker.jobs.job_list import JobFilter
+from worker.jobs.job_partitions import DAY_MS, day_of, make_days
 
 
 @asynccontextmanager
@@ -27,8 +32,8 @@ async def two_replicas(postgres: PostgresServer) -> AsyncIterator[tuple[JobRecor
             await records.close()
 
 
-def a_job(name: str, owner: str = "shop") -> Job:
-    return Job(name, 0, "digest", JobRequest(), {"input": {}}, JobTimes(1), owner=owner)
+def a_job(name: str, owner: str = "shop", queued_ms: int = 1) -> Job:
+    return Job(name, 0, "digest", JobRequest(), {"input": {}}, JobTimes(queued_ms), owner=owner)
 
 
 async def test_replicas_together_take_no_more_jobs_of_a_caller_than_its_limit(postgres: PostgresServer) -> None:
@@ -55,13 +60,14 @@ async def test_results_over_their_time_go_in_batches_from_all_replicas_at_once(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.gateway.job_records.FORGOTTEN_AT_ONCE", 3)
+    begun_ms = int(time.time() * 1000)
     async with two_replicas(postgres) as replicas:
         for number in range(12):
-            job = a_job(f"job-{number}")
+            job = a_job(f"job-{number}", queued_ms=begun_ms)
             await replicas[0].insert(job)
             if number < 11:
-                await replicas[0].end(job, {"status": "completed", "timings": {"completed_at_ms": number + 1}})
-        gone = await asyncio.gather(*(records.forget_finished_before(11) for records in replicas))
+                await replicas[0].end(job, {"status": "completed", "timings": {"completed_at_ms": begun_ms + number}})
+        gone = await asyncio.gather(*(records.forget_finished_before(begun_ms + 10) for records in replicas))
         assert sum(gone) == 10
         assert [await replicas[1].find(f"job-{number}") is not None for number in (9, 10, 11)] == [False, True, True]
 
@@ -69,3 +75,42 @@ async def test_results_over_their_time_go_in_batches_from_all_replicas_at_once(
 def test_the_split_of_a_workers_result_is_kept() -> None:
     result = {"status": "completed", "tuning": {"quality": "same"}, "split": {"engines": 2, "by": "batch"}}
     assert ended_job(a_job("one"), result).tuning == {"quality": "same", "split": {"engines": 2, "by": "batch"}}
+
+
+async def test_a_request_that_comes_twice_around_midnight_is_one_job(postgres: PostgresServer) -> None:
+    midnight = (int(time.time() * 1000) // DAY_MS + 1) * DAY_MS
+    async with two_replicas(postgres) as replicas:
+        for number in range(20):
+            jobs = [a_job(f"job-{number}", queued_ms=midnight + late) for late in (-1, 0)]
+            pairs = zip(replicas, jobs, strict=True)
+            assert sorted(await asyncio.gather(*(records.insert(job) for records, job in pairs))) == [False, True]
+            assert not await replicas[number % 2].insert(jobs[0])
+        page = await replicas[0].page(JobFilter(("shop",)), None, 50)
+        assert sorted(job.id for job in page) == sorted(f"job-{number}" for number in range(20))
+        for number in range(20):
+            job = await replicas[1].find(f"job-{number}")
+            assert job is not None
+            await replicas[0].sent(job)
+            assert (await replicas[1].end(job, {"status": "completed"})).state is JobState.COMPLETED
+        assert await replicas[0].num_live() == 0 and await replicas[0].unsent(2**60, 50) == []
+
+
+async def test_gateways_make_the_days_ahead_and_drop_those_that_are_over(postgres: PostgresServer) -> None:
+    now_ms = int(time.time() * 1000)
+    async with two_replicas(postgres) as replicas:
+        for name, day in (("soon", 2), ("old", -2)):
+            job = a_job(name, queued_ms=now_ms + day * DAY_MS)
+            await replicas[0].insert(job)
+            await replicas[0].end(job, {"status": "completed", "timings": {"completed_at_ms": now_ms - DAY_MS}})
+
+        def make_an_old_day() -> None:
+            with replicas[0]._engine.connect() as connection:
+                make_days(connection, now_ms - 2 * DAY_MS)
+
+        await asyncio.to_thread(make_an_old_day)
+        gone = await asyncio.gather(*(records.forget_finished_before(now_ms) for records in replicas))
+        assert sum(gone) == 2
+        days = [day_of(now_ms + day * DAY_MS).name for day in (-2, 0, 2)]
+        query: sa.Select[Any] = sa.select(sa.column("tablename")).select_from(sa.table("pg_tables"))
+        tables = {row.tablename for row in await replicas[0]._read(query)}
+        assert [day in tables for day in days] == [False, True, True]
