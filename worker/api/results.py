@@ -85,8 +85,13 @@ def _identify(request: Request, has_vast_envelope: bool) -> Identity:
     try:
         return services_of(request).guard.check(peer, request.headers.items(), has_vast_envelope=has_vast_envelope)
     except Unauthorized:
-        _count_request(request, Identity("", host_of(request) or "", frozenset()))  # limits the guessing of keys, too
+        _count_request(request, nobody(request))  # limits the guessing of keys, too
         raise
+
+
+def nobody(request: Request) -> Identity:
+    """Return the identity of a caller without a key that is known."""
+    return Identity("", host_of(request) or "", frozenset())
 
 
 def caller_of_jobs(request: Request, identity: Identity) -> str:

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
@@ -18,7 +18,8 @@ from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.api.small_bodies import SmallBodies
 from worker.errors import RequestRejected, RouteNotFound, WorkerError
-from worker.gateway import runpod
+from worker.gateway import probes, runpod
+from worker.gateway.counted import count_request
 from worker.gateway.routes import GatewayServices, has_envelope, router
 from worker.jobs.envelope import refusal
 from worker.version import version
@@ -41,9 +42,10 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
     if has_access_log:
         app.add_middleware(AccessLog)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)
-    app.include_router(router)
-    app.include_router(runpod.router)
-    expect_routes(services.http_metrics, [*router.routes, *runpod.router.routes])
+    app.include_router(probes.router)
+    for counted in (router, runpod.router):
+        app.include_router(counted, dependencies=[Depends(count_request)])
+    expect_routes(services.http_metrics, [*probes.router.routes, *router.routes, *runpod.router.routes])
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/docs/{name}", part_of_docs, include_in_schema=False)
 

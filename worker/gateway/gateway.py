@@ -29,6 +29,7 @@ from worker.errors import (
 from worker.gateway.fleet import Fleet
 from worker.gateway.job_records import JobRecords, broker_id
 from worker.gateway.placing import Placement
+from worker.gateway.request_rates import RequestRates
 from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
@@ -65,6 +66,7 @@ class Gateway:
         config: GatewayConfig,
         limits: CallerLimits,
         retention: RetentionConfig,
+        rates: RequestRates | None = None,
     ) -> None:
         self.records = records
         self.producer = producer
@@ -72,6 +74,7 @@ class Gateway:
         self._config = config
         self._limits = limits
         self._retention = retention
+        self._rates = rates
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -88,6 +91,8 @@ class Gateway:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.producer.close()
             await self.records.close()
+            if self._rates is not None:
+                await self._rates.close()
 
     async def problems(self) -> list[str]:
         """Return the reasons why no job would be accepted and sent now."""
@@ -262,9 +267,11 @@ class Gateway:
                     await self.records.end(job, json.loads(result))
 
     async def _expire(self) -> None:
-        """Remove results that are over their time."""
+        """Remove results that are over their time, and callers that have not come for a while."""
 
         async def forget() -> None:
+            if self._rates is not None:
+                await self._rates.forget_old()
             await self.records.forget_finished_before(int((time.time() - self._retention.result_ttl_seconds) * 1000))
 
         await self._forever(EXPIRY_SECONDS, forget)

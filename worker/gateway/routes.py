@@ -14,14 +14,12 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from modifiers.registry import ModifierRegistry
 from worker import finite_json
-from worker.api.declared import ENDINGS, EVENT_STREAM, PLAIN_TEXT, SUBMISSION, SUBMISSION_HEADERS, refusals
+from worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
-from worker.api.replies.health import Readiness
 from worker.api.replies.jobs import Cancellation, Deletion, JobPage
 from worker.api.replies.results import Result
-from worker.api.replies.worker import ModifierEntry
 from worker.api.request_warnings import find_form_warnings, id_warning
-from worker.api.results import check_caller, check_operator, not_found
+from worker.api.results import check_caller, not_found
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.autoscaler.vast.envelope import is_envelope, parse_envelope
 from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
@@ -32,6 +30,7 @@ from worker.gateway.job_records import broker_id
 from worker.gateway.metrics import GatewayMetrics
 from worker.gateway.placing import placed
 from worker.gateway.request_limits import RequestLimits
+from worker.gateway.request_rates import RequestRates
 from worker.guard.bodies import Bodies, Sender
 from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import clean_id, fresh_id
@@ -58,6 +57,7 @@ class GatewayServices:
     guard: RequestGuard
     caller_limits: CallerLimits
     caller_rates: RateLimits
+    request_rates: RequestRates | None
     bodies: Bodies
     modifiers: ModifierRegistry
     prompt_rules: PromptRules
@@ -216,45 +216,6 @@ async def queue_info(request: Request) -> dict[str, int]:
         "live": await gateway.records.num_live(),
         "workers": await gateway.fleet.num_workers(),
     }
-
-
-@router.get(
-    "/metrics", operation_id="get_metrics", response_class=Response,
-    responses=PLAIN_TEXT | refusals(401, 403), tags=["worker"],
-)  # fmt: skip
-async def metrics(request: Request) -> Response:
-    """Return Prometheus metrics of this gateway and of the fleet; for operators only where METRICS_OPEN is off."""
-    services = services_of(request)
-    if not services.metrics_are_open:
-        check_operator(request)
-    return Response(await services.metrics.text(services.gateway), media_type="text/plain; version=0.0.4")
-
-
-@router.get(
-    "/modifiers", operation_id="list_modifiers", responses={200: {"model": list[ModifierEntry]}}, tags=["worker"]
-)
-async def modifiers(request: Request) -> list[dict[str, Any]]:
-    """Return every modifier with the JSON schema of its modifications."""
-    return services_of(request).modifiers.describe()
-
-
-@router.get("/live", operation_id="get_live", tags=["worker"])
-async def live() -> dict[str, str]:
-    """Liveness probe: reply 200 while the process responds."""
-    return {"status": "alive"}
-
-
-@router.get(
-    "/ready", operation_id="get_ready", response_model=Readiness, tags=["worker"],
-    responses={503: {"model": Readiness, "description": "Not ready, with the reason"}},
-)  # fmt: skip
-async def ready(request: Request) -> JSONResponse:
-    """Readiness probe: reply 200 when jobs are stored and sent."""
-    problems = await services_of(request).gateway.problems()
-    if not problems:
-        return JSONResponse({"status": "ready"})
-    body = {"status": "not ready", "reason": "; ".join(problems)}
-    return JSONResponse(body, status_code=503, headers={"Retry-After": "5"})
 
 
 async def _submitted(request: Request) -> Job:

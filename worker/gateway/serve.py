@@ -19,6 +19,7 @@ from worker.gateway.gateway import Gateway
 from worker.gateway.job_records import JobRecords
 from worker.gateway.metrics import GatewayMetrics
 from worker.gateway.request_limits import RequestLimits
+from worker.gateway.request_rates import RequestRates
 from worker.gateway.routes import GatewayServices
 from worker.guard.auth import Gatekeeper
 from worker.guard.bodies import Bodies
@@ -60,6 +61,8 @@ def build_services(settings: Settings) -> GatewayServices:
     if not settings.database.is_set:
         raise SettingsInvalid("DATABASE_URL: not set; a gateway keeps its jobs in PostgreSQL")
     http_metrics = HttpMetrics()
+    per_second = settings.callers.requests_per_second
+    rates = None if per_second is None else RequestRates(settings.database, per_second)
     return GatewayServices(
         http_metrics=http_metrics,
         metrics=GatewayMetrics(http_metrics),
@@ -75,10 +78,12 @@ def build_services(settings: Settings) -> GatewayServices:
             settings.gateway,
             settings.callers,
             settings.retention,
+            rates,
         ),
         guard=Gatekeeper(settings.auth_config()),
         caller_limits=settings.callers,
         caller_rates=RateLimits(settings.callers),
+        request_rates=rates,
         bodies=Bodies(settings.bodies, settings.json_structure),
         modifiers=build_registry(settings.folders.modifiers_path),
         prompt_rules=PromptRules(settings.prompts, settings.node_policy),

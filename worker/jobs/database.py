@@ -23,7 +23,7 @@ from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, 
 from worker.jobs.migrations.tables import create_tables
 from worker.outputs.options import OutputOptions
 
-HEAD_REVISION = "0008"
+HEAD_REVISION = "0009"
 """The newest migration. A test compares it with the versions folder."""
 
 WAY_OUT = "restore a backup of the state directory, or move the directory away to begin without its jobs and results"
