@@ -162,6 +162,15 @@ def offloaded(use: SamplingUse) -> str | None:
     return None
 
 
+def computes_as_stored(use: SamplingUse, layer: nn.Module) -> bool:
+    """Return True where a layer's weight is in the type that the network computes in.
+
+    Others, as float8 and packed ones, are cast for each call of the layer, and are nothing to compute with before.
+    """
+    is_same: bool = layer.get_parameter("weight").dtype == use.denoiser.compute_dtype
+    return is_same
+
+
 def replace_forwards(changes: Sequence[tuple[nn.Module, Callable[..., torch.Tensor]]]) -> Undo:
     """Give modules other forward functions; return the function that restores their own."""
     for module, forward in changes:

@@ -79,6 +79,10 @@ class PackWeights:
         return self._residency().free_bytes()
 
     @property
+    def device_bytes(self) -> int:
+        return self._residency().device_bytes
+
+    @property
     def entry_id(self) -> int:
         """Number of the model in the pool, to which it is added if need be."""
         return self._residency().entry_id

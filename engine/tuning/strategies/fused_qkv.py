@@ -18,6 +18,7 @@ from engine.tuning.strategy import (
     SamplingUse,
     Strategy,
     Undo,
+    computes_as_stored,
     custom_code,
     has_own_forward,
     offloaded,
@@ -57,18 +58,18 @@ def _attentions(use: SamplingUse) -> list[CrossAttention]:
     return [
         block.attn1
         for block in use.network.modules()
-        if isinstance(block, BasicTransformerBlock) and not block.disable_self_attn and _can_join(block.attn1)
+        if isinstance(block, BasicTransformerBlock) and not block.disable_self_attn and _can_join(use, block.attn1)
     ]
 
 
-def _can_join(attention: CrossAttention) -> bool:
+def _can_join(use: SamplingUse, attention: CrossAttention) -> bool:
     layers = (attention.to_q, attention.to_k, attention.to_v)
     return (
         type(attention) is CrossAttention
         and not has_own_forward(attention)
         and all(type(layer) is Linear and not has_own_forward(layer) and layer.bias is None for layer in layers)
-        and len({(layer.weight.dtype, layer.weight.shape) for layer in layers}) == 1
-        and attention.to_q.weight.is_floating_point()
+        and len({layer.weight.shape for layer in layers}) == 1
+        and all(computes_as_stored(use, layer) for layer in layers)
     )
 
 

@@ -18,6 +18,7 @@ from engine.tuning.strategy import (
     SamplingUse,
     Strategy,
     Undo,
+    computes_as_stored,
     custom_code,
     has_own_forward,
     offloaded,
@@ -56,10 +57,9 @@ def _projections(use: SamplingUse) -> list[tuple[nn.Sequential, Linear]]:
     found: list[tuple[nn.Sequential, Linear]] = []
     for row in rows:
         layer = row[1]
-        if any(map(has_own_forward, (row, *row))) or type(layer) is not Linear or not layer.weight.is_floating_point():
+        if any(map(has_own_forward, (row, *row))) or type(layer) is not Linear or not computes_as_stored(use, layer):
             continue
-        first = found[0][1] if found else layer
-        if (layer.weight.dtype, layer.in_features) == (first.weight.dtype, first.in_features):
+        if not found or layer.in_features == found[0][1].in_features:
             found.append((row, layer))
     return found
 

@@ -19,6 +19,7 @@ from engine.tuning.strategy import (
     SamplingUse,
     Strategy,
     Undo,
+    computes_as_stored,
     custom_code,
     offloaded,
     replace_forwards,
@@ -45,10 +46,13 @@ class Bfloat16Layers(Strategy):
     def unfit(self, use: SamplingUse) -> str | None:
         if use.denoiser.compute_dtype != torch.float32:
             return f"the network computes in {str(use.denoiser.compute_dtype).removeprefix('torch.')}"
-        return _no_room(use, unchanged_layers(use, (Linear, Conv2d)), share=0.5)
+        return _no_room(use, self._layers(use), share=0.5)
 
     def apply(self, use: SamplingUse) -> Undo:
-        return replace_forwards([(layer, _in_bfloat16(layer)) for layer in unchanged_layers(use, (Linear, Conv2d))])
+        return replace_forwards([(layer, _in_bfloat16(layer)) for layer in self._layers(use)])
+
+    def _layers(self, use: SamplingUse) -> list[nn.Module]:
+        return [layer for layer in unchanged_layers(use, (Linear, Conv2d)) if computes_as_stored(use, layer)]
 
 
 class Fp8Linear(Strategy):

@@ -182,6 +182,17 @@ def test_nodes_that_reach_into_the_network_keep_it_plain(options: dict[str, Any]
         assert make_strategies()[name].unfit(changed) is not None
 
 
+@pytest.mark.parametrize("name", ["joined_embeddings", "fused_qkv", "bfloat16_layers"])
+def test_weights_that_are_cast_for_each_call_are_not_computed_with_as_they_are(name: str) -> None:
+    unet, _, _ = random_networks("small", 0, LoadTypes(torch.float32, torch.float32, torch.float32))
+    for weight in unet.parameters():
+        weight.data = weight.data.to(torch.float8_e4m3fn)
+    denoiser = Denoiser(unet)
+    denoiser.manual_cast_dtype = torch.float32
+    use = SamplingUse(Patcher(denoiser), denoiser, {"transformer_options": {}})
+    assert "of this kind" in str(make_strategies()[name].unfit(use))
+
+
 def test_a_change_that_fails_leaves_the_network_as_it_was(use: SamplingUse) -> None:
     class Failing(Strategy):
         name = "failing"
