@@ -115,13 +115,26 @@ class NatsBroker:
             await message.ack()
             return None
         held = Lease.of(await _value(opened.buckets["leases"], job_id))
-        await opened.buckets["leases"].put(key_of(job_id), Lease(self._consumer, held.num_uncounted).as_bytes())
+        lease = Lease(self._consumer, held.num_uncounted).as_bytes()
+        revision = await opened.buckets["leases"].put(key_of(job_id), lease)
         receipt = json.dumps([job_id, message.reply])
         count = max(1, message.metadata.num_delivered - held.num_uncounted)
-        queued_ms = round(message.metadata.timestamp.timestamp() * 1000)
+        queued_ms = await self._queued_ms(opened, message, revision)
         return Delivery(
             job_id, message.data, receipt, count, headers.get(OWNER, ""), queued_ms, headers.get(ASKED_ID, "")
         )
+
+    async def _queued_ms(self, opened: _Opened, message: Msg, revision: int) -> int:
+        """Return the time at which a message was stored, by this machine's clock; 0 for unknown.
+
+        Its age is that of the lease taken just now, by the server's clock: the server has no other way to ask for it.
+        """
+        with contextlib.suppress(NotThere):  # another lease came at the same moment
+            taken = await opened.stream.get_msg(f"KV_{self._prefix}-leases", seq=revision)
+            if taken.time is not None:
+                age = taken.time - message.metadata.timestamp
+                return round((time.time() - age.total_seconds()) * 1000)
+        return 0
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         ours = set()

@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ MAX_BATCH = 10
 WAIT_SECONDS = 1
 CANCEL_BATCHES = 5  # of cancellations, at each look
 CANCEL_HOLD_SECONDS = 2  # for which a worker that is killed meanwhile hides them from the others
+CLOCK_AGREES_MILLISECONDS = 2000
 MAX_MESSAGE_BYTES = 256 * 1024 - 4096
 REGION = re.compile(r"^(?:[a-z-]+\.)?sqs(?:-fips)?\.([a-z0-9-]+)\.")
 GONE = frozenset(
@@ -84,7 +86,8 @@ class SqsBroker:
                 MessageAttributeNames=["id", "owner"],
             )
         )
-        return [_delivery(message) for message in found.get("Messages", ())]
+        ahead_ms = _server_ahead_ms(found, time.time())
+        return [_delivery(message, ahead_ms) for message in found.get("Messages", ())]
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         held = list(receipts)
@@ -227,16 +230,30 @@ class _Gone(Exception):
     """A receipt that is no longer valid."""
 
 
-def _delivery(message: Mapping[str, Any]) -> Delivery:
+def _server_ahead_ms(reply: Mapping[str, Any], now_seconds: float) -> int:
+    """Return the milliseconds that the server's clock is ahead of this machine's, by the date of a reply.
+
+    0 for clocks that agree to the second, which is all that a date tells, and for a reply without one.
+    """
+    date = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    try:
+        ahead_ms = round((parsedate_to_datetime(date).timestamp() - now_seconds) * 1000)
+    except (TypeError, ValueError):
+        return 0
+    return 0 if abs(ahead_ms) <= CLOCK_AGREES_MILLISECONDS else ahead_ms
+
+
+def _delivery(message: Mapping[str, Any], server_ahead_ms: int) -> Delivery:
     attributes = message.get("MessageAttributes", {})
     job_id = str(attributes.get("id", {}).get("StringValue") or message["MessageId"])
+    sent_ms = int(message.get("Attributes", {}).get("SentTimestamp", 0))
     return Delivery(
         job_id=job_id,
         body=str(message["Body"]).encode(),
         receipt=json.dumps([message["MessageId"], message["ReceiptHandle"]]),
         num_deliveries=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
         owner=str(attributes.get("owner", {}).get("StringValue") or ""),
-        queued_ms=int(message.get("Attributes", {}).get("SentTimestamp", 0)),
+        queued_ms=sent_ms and sent_ms - server_ahead_ms,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,25 @@ async def test_jobs_end_with_their_pictures_dead_letters_and_cancellations(
         health = (await front.http.get("/health")).json()["broker"]
         assert health["state"] == "connected" and health["broker"] == f"nats://127.0.0.1:{server.port}"
     assert len(engine.runs) == 2
+
+
+@pytest.mark.parametrize("skew_seconds", [-7200.0, 7200.0])
+async def test_a_worker_whose_clock_is_wrong_takes_jobs_with_time_limits(
+    tmp_path: Path,
+    engine: FakeEngine,
+    server: NatsServer,
+    producer: NatsBroker,
+    skew_seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + skew_seconds)
+    await producer.put("late", body(draw("late"), expires=0.1))
+    await asyncio.sleep(0.2)  # its time is over before any worker looks
+    async with worker(tmp_path, engine, server):
+        assert (await result(producer, "late"))["error"]["code"] == "job_expired"
+        await producer.put("one", body(draw(), expires=600))
+        assert (await result(producer, "one"))["status"] == "completed"
 
 
 async def test_the_server_may_be_killed_while_a_job_runs(

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +20,7 @@ from pydantic import SecretStr
 
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import running_front, until
+from worker.engines.supervisor import free_port
 from worker.settings.broker import BrokerConfig
 from worker.sources.broker import BrokerUnreachable
 from worker.sources.sqs_queue import SqsBroker
@@ -85,6 +91,43 @@ async def queues(endpoint: str) -> AsyncIterator[Queues]:
 
 def broker_of(url: str, lease_seconds: float = 30.0) -> SqsBroker:
     return SqsBroker(BrokerConfig(url=SecretStr(url), lease_seconds=lease_seconds))
+
+
+@pytest.fixture
+def endpoint_of_another_machine() -> Iterator[str]:
+    """The server as a process of its own, with a clock of its own."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            break
+        assert process.poll() is None and time.monotonic() < until, "moto does not answer"
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}"
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("skew_seconds", [-7200.0, 7200.0])
+async def test_a_worker_whose_clock_is_wrong_takes_jobs_with_time_limits(
+    tmp_path: Path,
+    engine: FakeEngine,
+    endpoint_of_another_machine: str,
+    skew_seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = await asyncio.to_thread(Queues, endpoint_of_another_machine)
+    await asyncio.to_thread(queues.put, "late", draw("late"), expires=0.1)
+    await asyncio.sleep(4)  # its time is over before any worker looks, to the second
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + skew_seconds)
+    async with running_front(tmp_path, engine, broker_url=queues.jobs, broker_result_queue=queues.results):
+        late = await queues.result()
+        assert (late["id"], late["error"]["code"]) == ("late", "job_expired")
+        await asyncio.to_thread(queues.put, "one", draw(), expires=600)
+        assert (await queues.result())["status"] == "completed"
 
 
 async def test_jobs_end_in_the_queue_of_results_and_wrong_ones_among_the_dead_letters(
