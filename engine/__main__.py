@@ -9,6 +9,7 @@ python -m engine media-facts FILE…           size, frames and duration of vide
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -33,8 +34,10 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == [RANDOM_CHECKPOINT]:
         return write_checkpoint(arguments[1:])
     if arguments[:2] == [NODES, TRIAL]:
+        gc.disable()  # nothing of what is imported is garbage, and an engine waits for this process
         from engine.pack_trial import main as trial
 
+        gc.enable()
         return trial(arguments[2:])
     if arguments[:1] == [NODES]:
         from engine.custom_nodes.commands import main as nodes

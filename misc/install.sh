@@ -47,8 +47,13 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
 fi
 rm -f "$venv"/installed*
 
+# pip compiles every file of every package, of which tests import few: Python compiles those at their first import.
+compile=--compile
+if [ "$extra" = test ]; then compile=--no-compile; fi
+
 pip_install() {
-  "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt "$@"
+  "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check "$compile" \
+    --constraint constraints.txt "$@"
 }
 
 # PyTorch goes first and alone, so that the build which the user's pip settings prefer (one without CUDA, say) is in

@@ -8,9 +8,9 @@ import sys
 def main() -> int:
     """Serve with the settings of the environment; any argument makes this the command line of `darkroom`."""
     if len(sys.argv) == 1:
-        from worker.lean_imports import UNUSED_LIBRARIES, without_libraries  # each branch imports only what it needs
+        from worker.lean_imports import lean_imports  # each branch imports only what it needs
 
-        with without_libraries(*UNUSED_LIBRARIES):
+        with lean_imports():
             from worker.serve import leave, serve
         leave(serve())
     from worker.cli import main as command_line

@@ -24,7 +24,7 @@ from worker.errors import SettingsInvalid, WorkerError
 from worker.identity.api_keys import HASHED
 from worker.identity.loopback import LOOPBACK
 from worker.jobs.state_directory import StateDirectory
-from worker.lean_imports import UNUSED_LIBRARIES, without_libraries
+from worker.lean_imports import lean_imports
 from worker.listener.certificate import Certificate
 from worker.listener.connections import ConnectionTable, connection_table
 from worker.listener.open_files import raise_open_files
@@ -175,7 +175,7 @@ class FrontProcess:
             yield apps[0]
 
     def _build_front(self) -> Front:
-        with without_libraries(*UNUSED_LIBRARIES):
+        with lean_imports():
             from worker.startup import Front
 
         front = Front(
@@ -210,7 +210,7 @@ class FrontProcess:
 
 def make_app(front: Front) -> FastAPI:
     """Import the application and build it. Takes about a second; not for the event loop."""
-    with without_libraries(*UNUSED_LIBRARIES):
+    with lean_imports():
         from worker.app import create_app
 
         return create_app(front.services)

@@ -6,6 +6,7 @@ The server listens first; whoever needs the engine awaits `EngineStart.engine()`
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -23,10 +24,17 @@ log = logging.getLogger(__name__)
 
 
 def build_engine(settings: EngineSettings) -> Engine:
-    """Import the engine, and torch with it, and build it. Takes seconds; never called on the event loop."""
-    from engine.engine import Engine
+    """Import the engine, and torch with it, and build it. Takes seconds; never called on the event loop.
 
-    return Engine(settings)
+    Without the garbage collector, which would walk a million new objects again and again and find nothing.
+    """
+    gc.disable()
+    try:
+        from engine.engine import Engine
+
+        return Engine(settings)
+    finally:
+        gc.enable()
 
 
 class EngineStart:

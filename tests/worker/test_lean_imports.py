@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
 import pytest
 
-from worker.lean_imports import UNUSED_LIBRARIES, without_libraries
+from worker.lean_imports import UNUSED_LIBRARIES, lean_imports, without_libraries
 
 ABSENT = "xml.dom.pulldom"  # a module of the standard library that nothing here uses
 PROGRAM = """
 import sys
-from worker.lean_imports import UNUSED_LIBRARIES, without_libraries
-with without_libraries(*UNUSED_LIBRARIES):
+from worker.lean_imports import lean_imports
+with lean_imports():
     import worker.serve, worker.startup, worker.app
 print(*sys.modules)
 """
@@ -32,3 +33,16 @@ def test_a_library_is_absent_in_the_block_and_there_after_it(monkeypatch: pytest
 def test_the_front_needs_none_of_them() -> None:
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout.split()
     assert "worker.app" in found and not set(UNUSED_LIBRARIES) & set(found)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_nothing_is_collected_in_the_block_and_after_it_as_before(before: bool) -> None:
+    try:
+        if not before:
+            gc.disable()
+        with pytest.raises(ImportError), lean_imports():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() == before
+    finally:
+        gc.enable()

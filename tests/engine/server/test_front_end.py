@@ -20,28 +20,44 @@ WEB_DIRECTORY = "./web"
 """
 
 
-@pytest.fixture
-async def shown(tmp_path: Path) -> AsyncIterator[Server]:
-    """A server with an interface of three files and a pack that brings everything a pack can."""
-    interface, pack = tmp_path / "interface", tmp_path / "custom_nodes" / "good_pack"
-    for path, text in {
-        interface / "index.html": "<title>interface</title>",
-        interface / "assets" / "main.js": "import '../scripts/app.js'",
-        interface / "assets" / "favicon.ico": "icon",
-        interface / "extensions" / "core" / "widgets.js": "export {}",
-        pack / "__init__.py": PACK,
-        pack / "web" / "shiny.js": "export {}",
-        pack / "example_workflows" / "first.json": '{"nodes": []}',
-        pack / "subgraphs" / "Sharpen.json": '{"definitions": {}}',
-        pack / "locales" / "de" / "main.json": '{"g": {"hello": "hallo"}}',
-        pack / "locales" / "de" / "nodeDefs.json": '{"Good": {"display_name": "Gut"}}',
-        tmp_path / "secret.txt": "nobody's business",
-    }.items():
+def write_files(files: dict[Path, str]) -> None:
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+@pytest.fixture
+async def shown(tmp_path: Path) -> AsyncIterator[Server]:
+    """A server with an interface of three files."""
+    interface = tmp_path / "interface"
+    write_files(
+        {
+            interface / "index.html": "<title>interface</title>",
+            interface / "assets" / "main.js": "import '../scripts/app.js'",
+            interface / "assets" / "favicon.ico": "icon",
+            interface / "extensions" / "core" / "widgets.js": "export {}",
+            tmp_path / "secret.txt": "nobody's business",
+        }
+    )
     async with serving(tmp_path, front_end=True, front_end_root=interface) as server:
-        await server.get("/extensions")  # the pack is there
+        await server.get("/extensions")  # packs are there
         yield server
+
+
+@pytest.fixture
+def good_pack(tmp_path: Path) -> None:
+    """A pack that brings everything a pack can; the server tries it in a process of its own, which takes seconds."""
+    pack = tmp_path / "custom_nodes" / "good_pack"
+    write_files(
+        {
+            pack / "__init__.py": PACK,
+            pack / "web" / "shiny.js": "export {}",
+            pack / "example_workflows" / "first.json": '{"nodes": []}',
+            pack / "subgraphs" / "Sharpen.json": '{"definitions": {}}',
+            pack / "locales" / "de" / "main.json": '{"g": {"hello": "hallo"}}',
+            pack / "locales" / "de" / "nodeDefs.json": '{"Good": {"display_name": "Gut"}}',
+        }
+    )
 
 
 async def text_of(server: Server, path: str) -> str:
@@ -51,7 +67,7 @@ async def text_of(server: Server, path: str) -> str:
     return text
 
 
-async def test_the_interface_is_served_and_nothing_beside_it(shown: Server) -> None:
+async def test_the_interface_is_served_and_nothing_beside_it(good_pack: None, shown: Server) -> None:
     assert "interface" in await text_of(shown, "/")
     assert "scripts/app.js" in await text_of(shown, "/assets/main.js")
     assert await text_of(shown, "/favicon.ico") == "icon"
@@ -111,7 +127,7 @@ async def test_names_outside_of_the_users_folder_are_refused(shown: Server) -> N
         assert (await shown.client.request(method, path)).status == status, (method, path)
 
 
-async def test_packs_bring_translations_examples_and_blueprints(shown: Server) -> None:
+async def test_packs_bring_translations_examples_and_blueprints(good_pack: None, shown: Server) -> None:
     german = {"g": {"hello": "hallo"}, "nodeDefs": {"Good": {"display_name": "Gut"}}}
     assert await shown.get("/api/i18n") == {"de": german}
     assert await shown.get("/api/workflow_templates") == {"good_pack": ["first"]}
