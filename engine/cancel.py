@@ -14,7 +14,7 @@ from engine.errors import Interrupted
 
 
 class CancelToken:
-    """Flag set once from any thread; a run checks it between nodes and between sampling steps."""
+    """Flag set once from any thread; a run checks it between nodes, sampling steps, and blocks of video networks."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -56,6 +56,16 @@ class CancelToken:
 
 
 _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
+
+
+@contextmanager
+def not_cancelled() -> Iterator[None]:
+    """Let `check_cancelled` do nothing while the context is open: in work for other runs than the running node's."""
+    token = _CURRENT.set(None)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 def current_check() -> Callable[[], None]:

@@ -15,6 +15,8 @@ import torch
 from engine.diffusion.conditions import Condition
 from engine.diffusion.options import Network, OptionDict
 
+CHANNELS = 1  # the dimension of a latent that is not cut: each cell needs all of them
+BATCHED = "batched"  # the schedule of windows without overlap
 Window = list[int]
 Evaluate = Callable[..., list[torch.Tensor]]
 
@@ -93,7 +95,7 @@ SCHEDULES: dict[str, Callable[[int, WindowPlan, int], list[Window]]] = {
     "standard_static": static_windows,
     "standard_uniform": uniform_windows,
     "looped_uniform": looped_windows,
-    "batched": batched_windows,
+    BATCHED: batched_windows,
 }
 
 
@@ -143,7 +145,20 @@ class ContextWindows:
     def should_use_context(
         self, model: object, conds: object, x: torch.Tensor, sigma: torch.Tensor, model_options: Mapping[str, object]
     ) -> bool:
-        return x.shape[self.dim] > self.plan.length
+        """Return whether x is longer than a window. Raises ValueError for windows that cannot cut or cover it."""
+        if self.dim >= x.ndim or self.dim == CHANNELS:
+            raise ValueError(
+                f"dim: context windows cut the batch, frames or sides of a latent; got {self.dim}, expected one of 0, "
+                f"{', '.join(str(dim) for dim in range(CHANNELS + 1, x.ndim))} for a latent of {x.ndim} dimensions"
+            )
+        if x.shape[self.dim] <= self.plan.length:
+            return False
+        if self.schedule != BATCHED and self.plan.overlap >= self.plan.length:
+            raise ValueError(
+                f"context_overlap: windows that share all of their places go no further; got an overlap of "
+                f"{self.plan.overlap} and a length of {self.plan.length} latent frames or items, expected less"
+            )
+        return True
 
     def execute(
         self,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from engine.cancel import check_cancelled
 from engine.diffusion.guidance import REFERENCES
@@ -15,6 +16,7 @@ from engine.values.module_patcher import ModulePatcher
 from engine.values.weight_handle import Network, WeightHandle
 
 REGISTERED = "registered_hooks"
+VIDEO_DIMENSIONS = 3  # of a latent: frames, rows, columns
 
 Conditions = Mapping[str, Sequence[dict[str, Any]]]  # side -> conditions
 
@@ -57,8 +59,21 @@ class Model(ModulePatcher):
         dtype = self.model_dtype()
         if dtype is not None:
             self.model_patches_to(dtype)
-        with super().in_use(working_bytes=working_bytes, together_with=others) as network:
+        with super().in_use(working_bytes=working_bytes, together_with=others) as network, self._interruptible():
             yield network
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Let a run be cancelled between the blocks of a network of videos, whose steps take long.
+
+        Networks of pictures have no hooks: their steps are short.
+        """
+        hooks = [block.register_forward_pre_hook(_check_before) for block in _video_blocks(self.model)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def check_cancelled(self) -> None:
         """Raise `Interrupted` when the node that samples is to stop."""
@@ -129,3 +144,17 @@ def _keep_only(registered: HookGroup, conds: Conditions) -> None:
                 common = hooks.new_with_common_hooks(registered)
                 replaced[id(hooks)] = common if len(common) else None
             condition["hooks"] = replaced[id(hooks)]
+
+
+def _video_blocks(model: Network) -> list[nn.Module]:
+    """Return the blocks of a network of videos, which run one after the other; none of a network of pictures."""
+    dimensions = getattr(getattr(model, "latent_format", None), "latent_dimensions", 2)
+    network = getattr(model, "diffusion_model", None)
+    if dimensions != VIDEO_DIMENSIONS or not isinstance(network, nn.Module):
+        return []
+    lists = (part for part in network.children() if isinstance(part, nn.ModuleList | nn.ModuleDict))
+    return [block for part in lists for block in part.children()]
+
+
+def _check_before(block: nn.Module, args: object) -> None:
+    check_cancelled()

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from engine.cancel import CancelToken
+from engine.cancel import CancelToken, not_cancelled
 from engine.diffusion.options import Network, OptionDict
 from engine.errors import OutOfMemory
 from engine.runtime.turns import Turns
@@ -220,7 +220,8 @@ class StepBatcher:
         missing = width - num_rows
         first.model.current_patcher = first.patcher
         first.patcher.begin_batch([width, *first.x.shape[1:]], is_split=False)
-        with _prepared(first.model, widths.layers, widths.chunk_rows):
+        shared = not_cancelled() if len(batch) > 1 else nullcontext()  # one run's end is not the others'
+        with shared, _prepared(first.model, widths.layers, widths.chunk_rows):
             out = first.model.apply_model(
                 padded([item.x for item in batch], missing),
                 padded([item.sigmas for item in batch], missing),

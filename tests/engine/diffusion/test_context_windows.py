@@ -55,3 +55,26 @@ def test_a_level_between_the_steps_is_refused() -> None:
     options = {"transformer_options": {"sample_sigmas": torch.tensor([5.0, 0.0])}}
     with pytest.raises(ValueError, match="3 is none"):
         handler.execute(lambda *_: [], None, [], torch.zeros(9, 1, 1, 1), torch.full([9], 3.0), options)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "overlap", "dim", "message"),
+    [
+        ("standard_static", 4, 0, "context_overlap: .* got an overlap of 4 and a length of 4"),
+        ("looped_uniform", 9, 2, "context_overlap: "),
+        ("batched", 1, 1, "dim: .* got 1, expected one of 0, 2, 3, 4 for"),
+        ("batched", 1, 5, "dim: .* got 5, expected one of 0, 2, 3, 4 for a latent of 5 dimensions"),
+    ],
+)
+def test_windows_that_cannot_cover_a_latent_are_refused_before_its_first_step(
+    schedule: str, overlap: int, dim: int, message: str
+) -> None:
+    handler = ContextWindows(schedule, "flat", WindowPlan(4, overlap), dim)
+    with pytest.raises(ValueError, match=message):
+        handler.should_use_context(None, [], torch.zeros(9, 16, 9, 8, 8), torch.ones(1), {})
+
+
+def test_windows_that_are_not_needed_or_do_not_overlap_are_not_refused() -> None:
+    for schedule, count, is_used in (("standard_static", 4, False), ("batched", 9, True)):
+        handler = ContextWindows(schedule, "flat", WindowPlan(4, 4))
+        assert handler.should_use_context(None, [], torch.zeros(count, 4, 8, 8), torch.ones(1), {}) is is_used

@@ -1,4 +1,4 @@
-"""Transformers of 12 and 20 thousand million weights on cards of 8 to 24 GB, by their real sizes; and files as RAM.
+"""Transformers of 12 to 20 thousand million weights on cards of 8 to 48 GB, by their real sizes; and files as RAM.
 
 Nothing of these models is read: their files are sparse, and what is tested are plans and views. That a plan is carried
 out to the same bits is tested on small models (`offload/test_packed_weights.py`).
@@ -7,6 +7,7 @@ out to the same bits is tested on small models (`offload/test_packed_weights.py`
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,6 +36,9 @@ FULL: DoubleStreamConfig = FAMILY.scales["full"].denoiser
 CONFIGS = {"12": FULL, "20": replace(FULL, num_double=32, num_single=64)}
 GIB, MIB = 1 << 30, 1 << 20
 WORKING_BYTES = 3 * GIB  # of a picture of 1024 x 1024
+WAN = registry.family_named("wan")
+WAN_14B = replace(WAN.scales["full"].denoiser, width=5120, num_blocks=40, inner_width=13824)
+VIDEO_BYTES = 5 * GIB  # of 81 frames of 832 x 480, both conditions at once
 TEXT_ENCODER = ResidentModel(9, 5 * GIB, 5 * GIB, last_used=1)
 
 
@@ -62,6 +66,65 @@ def request_of(weights: ModuleWeights) -> LoadRequest:
         conversion_bytes=weights.conversion_bytes,
         patching_bytes=weights.patching_bytes,
     )
+
+
+def expert_of(folder: Path, kind: str) -> ModuleWeights:
+    """A transformer of Wan 14B as a GGUF or a float8 file."""
+    with torch.device("meta"):
+        network = WAN.denoiser.build(WAN_14B)
+    shapes = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
+    path = folder / f"{kind}.{'safetensors' if kind == 'F8_E4M3' else 'gguf'}"
+    if kind == "F8_E4M3":
+        header, place = {}, 0
+        for name, shape in shapes.items():
+            header[name] = {
+                "dtype": kind, "shape": list(shape), "data_offsets": [place, place + math.prod(shape)],
+            }  # fmt: skip
+            place += math.prod(shape)
+        sparse_safetensors(path, header, place)
+    else:
+        write_sparse_gguf(path, shapes, "wan", kind)
+    types = LoadTypes(
+        unet=torch.float8_e4m3fn if kind == "F8_E4M3" else torch.bfloat16, unet_computed=torch.bfloat16,
+        to=Destination.SIMULATED_DEVICE,
+    )  # fmt: skip
+    loaded = load_unet(path, types)
+    device = SimulatedDevice(GIB)
+    return ModuleWeights(
+        kind, loaded.unet, device=device, streams=TransferStreams(device), source=source_of(loaded.unet),
+        compute_dtype=loaded.computed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("F8_E4M3", 8.0), ("Q8_0", 8.5), ("Q4_K", 4.5)])
+def test_the_second_expert_of_wan_14b_takes_the_place_of_the_first_unless_both_fit(
+    tmp_path: Path, kind: str, bits: float
+) -> None:
+    """The first has sampled, and lies on the card as far as it could; then the second is wanted."""
+    request = request_of(expert_of(tmp_path, kind))
+    assert request.size_bytes == pytest.approx(14.3e9 * bits / 8, rel=0.03)
+    for card_gb in (8, 12, 16, 24, 32, 48):
+        limits = limits_of(card_gb * GIB)
+        first = plan_residency([request], [], free_bytes=card_gb * GIB, working_bytes=VIDEO_BYTES, limits=limits)
+        on_card = first.weights[1]
+        expert = ResidentModel(8, on_card, request.size_bytes, last_used=1)
+        second = plan_residency(
+            [request], [expert], free_bytes=card_gb * GIB - on_card, working_bytes=VIDEO_BYTES, limits=limits
+        )
+        left = on_card - sum(item.num_bytes for item in second.evict)
+        sys.stdout.write(
+            f"Wan 14B, {kind}, {request.size_bytes / GIB:.1f} GiB on {card_gb} GB: {on_card / GIB:.1f} GiB of one, "
+            f"then {second.weights[1] / GIB:.1f} GiB of the other beside {left / GIB:.1f} GiB of the first\n"
+        )
+        assert first.missing_bytes == second.missing_bytes == 0, "it runs"
+        assert second.weights[1] >= on_card, "the second has the place that the first had"
+        buffers = second.num_buffers * second.buffer_bytes
+        assert second.weights[1] + left + buffers + VIDEO_BYTES + limits.reserve_bytes <= card_gb * GIB
+        assert left >= 0
+        if second.weights[1] < request.size_bytes:
+            assert left == 0, "nothing is streamed while a weight of the other lies there"
+        fits_both = 2 * request.size_bytes + VIDEO_BYTES + limits.reserve_bytes <= card_gb * GIB
+        assert (left == request.size_bytes) == fits_both
 
 
 @pytest.mark.parametrize("kind", ("Q8_0", "Q4_K"))
