@@ -17,6 +17,8 @@ from tests.engine.simulated_card import GIB, engine_of, latent_of, node, run
 from tests.parity.compare import CASES
 from tests.parity.models import write_models_of
 
+pytestmark = pytest.mark.timeout(600)
+
 NUM_BLOCKS = 44  # instead of two, so that the experts are larger than what decoding and sampling take
 EXPERTS = ("wan22_i2v_high", "wan22_i2v_low")
 
@@ -61,7 +63,14 @@ def expected(base: Path) -> Iterator[torch.Tensor]:
         yield latent_of(engine, run(engine, workflow())[0])
 
 
-@pytest.mark.parametrize(("share", "holds"), [(1.2, "part"), (4.0, "one"), (8.0, "both")])
+@pytest.mark.parametrize(
+    ("share", "holds"),
+    [
+        pytest.param(1.2, "part", marks=pytest.mark.slow),
+        (4.0, "one"),
+        pytest.param(8.0, "both", marks=pytest.mark.slow),
+    ],
+)
 def test_experts_take_turns_on_a_card_that_does_not_hold_both(
     base: Path, expected: torch.Tensor, expert_bytes: int, share: float, holds: str
 ) -> None:
