@@ -38,6 +38,7 @@ LEASE_SECONDS = 5
 AWAY_SECONDS = (0.0, 2.0)
 BETWEEN_KILLS_SECONDS = (1.0, 3.0)
 END_SECONDS = 600
+LOG_END = 2000  # characters
 
 
 @dataclass
@@ -128,9 +129,19 @@ class Fleet:
         return []
 
     async def result(self, job_id: str) -> dict[str, Any]:
+        """Return the result of a job from the first gateway that answers."""
         async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
-            found: dict[str, Any] = (await http.get(f"{self.gateways[0].url}/result/{job_id}")).json()
-            return found
+            for gateway in self.gateways:
+                with contextlib.suppress(httpx.HTTPError):
+                    found: dict[str, Any] = (await http.get(f"{gateway.url}/result/{job_id}")).json()
+                    return found
+        return {}
+
+    def ended_by_themselves(self) -> list[str]:
+        """Return the gateways and workers that have ended without being killed, with the end of their logs."""
+        members = [*self.gateways, *self.workers]
+        gone = [one for one in members if one.process is not None and one.process.returncode is not None]
+        return [f"{one.name}: {(one.folder / 'log').read_text()[-LOG_END:]}" for one in gone]
 
 
 async def run(num_jobs: int, num_workers: int, num_gateways: int, num_kills: int, seed: int) -> dict[str, Any]:
@@ -225,6 +236,7 @@ async def judged(fleet: Fleet, receiver: Receiver, engines: list[FakeEngine]) ->
         "without_webhook": sorted(fleet.acknowledged - set(webhooks)),
         "webhooks_of_two_ends": sorted(job_id for job_id, ends in webhooks.items() if len(ends) > 1),
         "draws": dict(sorted(Counter(draws.values()).items())),
+        "ended_by_themselves": fleet.ended_by_themselves(),
         "kills": dict(fleet.kills),
     }
 
@@ -241,7 +253,8 @@ def main() -> int:
     report = asyncio.run(run(given.jobs, given.workers, given.gateways, given.kills, given.seed))
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     wrong = ("lost", "listed_twice", "not_completed", "without_picture", "without_webhook", "webhooks_of_two_ends")
-    return 0 if report["is_over"] and not any(report[name] for name in wrong) else 1
+    is_whole = report["is_over"] and not report["ended_by_themselves"]
+    return 0 if is_whole and not any(report[name] for name in wrong) else 1
 
 
 if __name__ == "__main__":

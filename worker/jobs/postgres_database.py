@@ -178,20 +178,28 @@ def prepare_schema(engine: sa.Engine, config: DatabaseConfig, open_seconds: floa
     until = time.monotonic() + open_seconds
     while True:
         try:
-            with engine.connect() as connection:
-                connection.execute(sa.select(sa.func.pg_advisory_lock(_lock_key(config))))
-                connection.commit()
-                try:
-                    prepare_tables(connection, config)
-                finally:
-                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_lock_key(config))))
-                    connection.commit()
-                return
+            with engine.connect() as connection, _locked(connection, config):
+                prepare_tables(connection, config)
+            return
         except sa.exc.OperationalError as error:
             if time.monotonic() >= until:
                 problem = f"DATABASE_URL: {place_of(config)} cannot be reached: {_reason(error)}"
                 raise StateUnusable(problem) from None
         time.sleep(LOOK_SECONDS)
+
+
+@contextlib.contextmanager
+def _locked(connection: sa.Connection, config: DatabaseConfig) -> Iterator[None]:
+    """Hold the lock of a schema; the server frees it with a session that is lost."""
+    connection.execute(sa.select(sa.func.pg_advisory_lock(_lock_key(config))))
+    connection.commit()
+    try:
+        yield
+    finally:
+        if not connection.invalidated:  # else this would hide the reason
+            connection.rollback()
+            connection.execute(sa.select(sa.func.pg_advisory_unlock(_lock_key(config))))
+            connection.commit()
 
 
 def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Engine:

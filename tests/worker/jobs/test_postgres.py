@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from pydantic import SecretStr
 
 from tests.fakes import FakeEngine, draw, wait
@@ -21,7 +22,7 @@ from tests.worker.test_recovery import body, front_process
 from worker.errors import DatabaseUnreachable, StateUnusable
 from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes
 from worker.jobs.job_list import JobFilter
-from worker.jobs.postgres_database import PostgresDatabase
+from worker.jobs.postgres_database import PostgresDatabase, open_postgres, prepare_schema, prepare_tables
 from worker.jobs.store import JobStore
 from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.settings.database import DatabaseConfig
@@ -183,6 +184,27 @@ async def test_a_server_that_never_comes_is_named_without_its_password(tmp_path:
         async with opened(tmp_path, lambda: PostgresDatabase(config, open_seconds=0)):
             pass
     assert "planted" not in refusal.value.message
+
+
+def test_a_server_that_goes_while_gateways_prepare_their_tables_is_asked_again(
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = postgres.config(database)
+    engine = open_postgres(config)
+    num_calls = 0
+
+    def prepare_and_lose_the_server(connection: sa.Connection, config: DatabaseConfig) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 1:
+            connection.exec_driver_sql("SELECT 1")
+            postgres.close_sessions(database)
+        prepare_tables(connection, config)
+
+    monkeypatch.setattr("worker.jobs.postgres_database.prepare_tables", prepare_and_lose_the_server)
+    prepare_schema(engine, config)
+    engine.dispose()
+    assert num_calls == 2
 
 
 async def ready(front: RunningFront) -> dict[str, Any]:
