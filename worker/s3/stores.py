@@ -35,7 +35,7 @@ PART_BYTES = 8 * 1024 * 1024
 MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
 PIECE_BYTES = 256 * 1024  # of a file, read and sent at a time
-ABORT_SECONDS = 10.0
+ABORT_SECONDS = 60.0  # nobody waits for it, and what is left behind costs storage
 KEYS_A_PAGE = 100  # what an answer may hold is bounded
 BACKOFF = Backoff(first_seconds=0.5, longest_seconds=10.0)
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
