@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.machine import describe_cpu
+from benchmark.machine import describe_cpu, installed_environment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "engine_start.json"
@@ -78,7 +78,11 @@ def start_once(command: Sequence[str], directory: Path) -> tuple[float, float]:
         arguments = ["--cpu", "--port", str(port), "--base-directory", base, "--disable-all-custom-nodes"]
         began = time.perf_counter()
         process = subprocess.Popen(
-            [*command, *arguments], cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, *arguments],
+            cwd=directory,
+            env=installed_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             wait_until(process, lambda: ask(port, "GET", "/system_stats"))

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.engine_start import GIVE_UP_SECONDS, LOOK_SECONDS, ask, free_port
-from benchmark.machine import describe_cpu
+from benchmark.machine import describe_cpu, installed_environment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "front_start.json"
@@ -37,8 +37,7 @@ STEPS = {"first_answer_seconds": "/live", "ready_seconds": "/ready"}
 
 def environment(base: str, port: int, bytecode: str) -> dict[str, str]:
     own = {"BASE_DIRECTORY": base, "WORKER_PORT": str(port), "BENCHMARK": "off", "ENGINE_ARGS": "--cpu"}
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # noqa: TID251
-    return kept | own | {"PYTHONPYCACHEPREFIX": bytecode}
+    return installed_environment() | own | {"PYTHONPYCACHEPREFIX": bytecode}
 
 
 def start_once(directory: Path, bytecode: str) -> dict[str, float]:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.engine_start import free_port
-from benchmark.machine import describe_cpu
+from benchmark.machine import describe_cpu, installed_environment
 
 CLIENTS = (1, 8)
 RESULTS = Path(__file__).parent / "results" / "generate_sync.json"
@@ -67,7 +67,12 @@ async def start_front(folder: Path, port: int, **more: str) -> asyncio.subproces
     settings = {"BASE_DIRECTORY": str(folder), "WORKER_PORT": str(port), "CPU": "1", "BENCHMARK": "off", **more}
     with (folder / "front.log").open("w") as log:  # noqa: ASYNC230 - before anything is measured
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "worker", env={**os.environ, **settings}, stdout=asyncio.subprocess.PIPE, stderr=log
+            sys.executable,
+            "-m",
+            "worker",
+            env=installed_environment() | settings,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
         )
     assert process.stdout is not None
     while line := await process.stdout.readline():

@@ -21,6 +21,11 @@ def describe_cpu() -> dict[str, Any]:
     }
 
 
+def installed_environment() -> dict[str, str]:
+    """The environment in which Python keeps the bytecode of what it imports, as an installation has it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # noqa: TID251
+
+
 def _cpu_lines() -> dict[str, str]:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import sqlalchemy as sa
-from blake3 import blake3
 
 from worker.errors import AssetNotFound, DiskLow, HashMismatch
 from worker.inputs.uploads import ReceivedFile, UploadedFiles
@@ -185,6 +184,8 @@ class AssetStore:
 
     def _receive(self, file: BinaryIO) -> tuple[Path, str, int]:
         """Write a file beside the others; return its path, its hash and its size in bytes. Raises DiskLow."""
+        from blake3 import blake3  # most workers never keep an asset
+
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial, digest, size_bytes = self.folder / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}", blake3(), 0
         with partial.open("xb") as target:

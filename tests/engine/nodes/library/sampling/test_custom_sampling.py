@@ -196,16 +196,28 @@ PATCHES = {
 }
 
 
+def _three_steps(context: NodeContext, inputs: dict[str, Any], **changes: Any) -> torch.Tensor:
+    sigmas = basic_scheduler(context, model=inputs["model"], scheduler="normal", steps=3)
+    guider = _cfg(context, inputs, **changes)
+    sampled, _ = _sample(context, inputs, guider, sigmas=sigmas, latent_image=_latent(side=16))
+    latent: torch.Tensor = sampled["samples"]
+    return latent
+
+
+@pytest.fixture(scope="module")
+def unpatched(context: NodeContext, inputs: dict[str, Any]) -> torch.Tensor:
+    return _three_steps(context, inputs)
+
+
 @pytest.mark.parametrize("name", PATCHES)
-def test_a_patch_changes_its_clone_and_nothing_else(context: NodeContext, inputs: dict[str, Any], name: str) -> None:
+def test_a_patch_changes_its_clone_and_nothing_else(
+    context: NodeContext, inputs: dict[str, Any], unpatched: torch.Tensor, name: str
+) -> None:
     patched = PATCHES[name](context, inputs["model"], inputs)
-    sigmas = basic_scheduler(context, model=patched, scheduler="normal", steps=3)
-    of = {"sigmas": sigmas, "latent_image": _latent(side=16)}
-    plain, _ = _sample(context, inputs, _cfg(context, inputs), **of)
-    changed, _ = _sample(context, inputs, _cfg(context, inputs, model=patched), **of)
-    assert bool(changed["samples"].isfinite().all())
-    assert not torch.equal(changed["samples"], plain["samples"])
-    assert torch.equal(_sample(context, inputs, _cfg(context, inputs), **of)[0]["samples"], plain["samples"])
+    changed = _three_steps(context, inputs, model=patched)
+    assert bool(changed.isfinite().all())
+    assert not torch.equal(changed, unpatched)
+    assert torch.equal(_three_steps(context, inputs), unpatched)
 
 
 def test_batches_in_windows_are_the_batch(context: NodeContext, inputs: dict[str, Any]) -> None:
