@@ -1,9 +1,10 @@
 """A fleet under kill -9: gateways, workers, Redis and PostgreSQL are killed at random while clients send jobs.
 
-Real processes of all of them; only the engines are fakes, one for each worker. Every job that a gateway has
-acknowledged must end exactly once, completed, with its picture, and its webhook must arrive at least once.
+Real processes of all of them. The engines are fakes, one for each worker, or with `--demo` the workers' own, which
+draw with the demo model, and die with them. Every job that a gateway has acknowledged must end exactly once, completed,
+with its picture, and its webhook must arrive at least once.
 
-    python -m tests.faults.fleet_rounds [--jobs 500] [--workers 4] [--gateways 2] [--kills 20] [--seed N]
+    python -m tests.faults.fleet_rounds [--jobs 500] [--workers 4] [--gateways 2] [--kills 20] [--seed N] [--demo]
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ AWAY_SECONDS = (0.0, 2.0)
 BETWEEN_KILLS_SECONDS = (1.0, 3.0)
 END_SECONDS = 600
 LOG_END = 2000  # characters
+DEMO_ENGINE = {"CPU": "1", "OMP_NUM_THREADS": "1"}
+DEMO_PICTURE = {"prompt": "a red apple", "width": 64, "height": 64, "steps": 4}
 
 
 @dataclass
@@ -80,6 +83,7 @@ class Fleet:
     workers: list[Member]
     acknowledged: set[str] = field(default_factory=set)
     kills: Counter[str] = field(default_factory=Counter)
+    is_demo: bool = False
 
     async def kill_one(self, draw_lots: random.Random) -> None:
         kind = draw_lots.choice(("worker", "worker", "worker", "gateway", "gateway", "redis", "postgres"))
@@ -101,8 +105,11 @@ class Fleet:
 
     async def send(self, job_id: str, webhook: str, draw_lots: random.Random) -> None:
         """Send one job until a gateway takes it, as a client does: the same id again."""
-        workflow = draw(job_id) if draw_lots.random() < 0.7 else wait(draw_lots.uniform(0.1, 1.0))
-        body = {"input": {"workflow_json": workflow, "request_id": job_id, "webhook": {"url": webhook}}}
+        work: dict[str, Any] = {"modifier": "Text2Image", "modifications": {**DEMO_PICTURE, "seed": len(job_id)}}
+        if not self.is_demo:
+            workflow = draw(job_id) if draw_lots.random() < 0.7 else wait(draw_lots.uniform(0.1, 1.0))
+            work = {"workflow_json": workflow}
+        body = {"input": {**work, "request_id": job_id, "webhook": {"url": webhook}}}
         async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
             while job_id not in self.acknowledged:
                 gateway = draw_lots.choice(self.gateways)
@@ -144,7 +151,9 @@ class Fleet:
         return [f"{one.name}: {(one.folder / 'log').read_text()[-LOG_END:]}" for one in gone]
 
 
-async def run(num_jobs: int, num_workers: int, num_gateways: int, num_kills: int, seed: int) -> dict[str, Any]:
+async def run(
+    num_jobs: int, num_workers: int, num_gateways: int, num_kills: int, seed: int, *, is_demo: bool = False
+) -> dict[str, Any]:
     draw_lots, began = random.Random(seed), time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
@@ -152,10 +161,12 @@ async def run(num_jobs: int, num_workers: int, num_gateways: int, num_kills: int
         redis = await stack.enter_async_context(redis_server(folder / "redis"))
         receiver = await stack.enter_async_context(running_receiver())
         engines: list[FakeEngine] = []
-        for number in range(num_workers):
+        for number in range(0 if is_demo else num_workers):
             (folder / f"engine-{number}").mkdir()
             engines.append(await stack.enter_async_context(FakeEngine(folder / f"engine-{number}")))
-        fleet = made_fleet(folder, redis, postgres, engines, num_gateways)
+        of_workers = [{"ENGINE_URL": engine.url} for engine in engines] or [DEMO_ENGINE] * num_workers
+        fleet = made_fleet(folder, redis, postgres, of_workers, num_gateways)
+        fleet.is_demo = is_demo
         for member in (*fleet.gateways, *fleet.workers):
             stack.push_async_callback(member.kill)
             await member.start()
@@ -174,7 +185,7 @@ async def run(num_jobs: int, num_workers: int, num_gateways: int, num_kills: int
 
 
 def made_fleet(
-    folder: Path, redis: RedisServer, postgres: PostgresServer, engines: list[FakeEngine], num_gateways: int
+    folder: Path, redis: RedisServer, postgres: PostgresServer, of_workers: list[dict[str, str]], num_gateways: int
 ) -> Fleet:
     broker = {"BROKER_URL": redis.url, "BROKER_LEASE_SECONDS": str(LEASE_SECONDS), "BROKER_MAX_DELIVERIES": "100"}
     broker |= {"ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
@@ -184,12 +195,12 @@ def made_fleet(
         place = folder / f"gateway-{number}"
         place.mkdir()
         gateways.append(Member(f"gateway-{number}", place, ("gateway",), {**broker, "DATABASE_URL": database}))
-    for number, engine in enumerate(engines):
+    for number, of_worker in enumerate(of_workers):
         place = folder / f"worker-{number}"
         place.mkdir()
         give_database(place / "state")
-        own = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(place / "state"), "BENCHMARK": "off"}
-        own |= {"MIN_FREE_DISK_BYTES": "0"}
+        own = {"STATE_DIRECTORY": str(place / "state"), "BENCHMARK": "off", "MIN_FREE_DISK_BYTES": "0"}
+        own |= {"BASE_DIRECTORY": str(place / "base"), **of_worker}
         workers.append(Member(f"worker-{number}", place, (), {**broker, **own}))
     return Fleet(redis, postgres, gateways, workers)
 
@@ -248,9 +259,11 @@ def main() -> int:
     parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--demo", action="store_true", help="workers draw with the demo model, by engines of their own")
     given = parser.parse_args()
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # an engine of a worker that was killed
-    report = asyncio.run(run(given.jobs, given.workers, given.gateways, given.kills, given.seed))
+    members = (given.jobs, given.workers, given.gateways, given.kills)
+    report = asyncio.run(run(*members, given.seed, is_demo=given.demo))
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     wrong = ("lost", "listed_twice", "not_completed", "without_picture", "without_webhook", "webhooks_of_two_ends")
     is_whole = report["is_over"] and not report["ended_by_themselves"]
