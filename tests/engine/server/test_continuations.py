@@ -97,8 +97,8 @@ class Packed:
         assert answer.status == 200, await answer.text()
         async with asyncio.timeout(60):
             while True:
+                state = await (await self.client.get("/prompt")).json()  # first: a prompt may end between the two
                 history: dict[str, Any] = await (await self.client.get("/history")).json()
-                state = await (await self.client.get("/prompt")).json()
                 if history and state["exec_info"]["queue_remaining"] == 0:
                     return history
                 await asyncio.sleep(0.01)
