@@ -54,8 +54,6 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: fa
 PROMPTED = [family for family in FAMILIES if family.text]
 every_prompted_family = pytest.mark.parametrize("family", PROMPTED, ids=lambda family: family.name, scope="module")
 FIRST_OF_ITS_LATENTS = {family.latent_format.latent_dimensions: family.name for family in reversed(PROMPTED)}.values()
-# A convolutional network, each kind of transformer, a network of videos, one of sounds, and without text.
-OFFLOADED_FAST = {"sd15", "sdxl", "sd3", "flux", "qwen_image", "wan", "hunyuan3d", "pixart", "stable_audio", "svd"}
 # Marks that a checkpoint may have, and that a saved one has: of v-prediction, and of a network of any noise level.
 MARKS = {"v_pred", "ztsnr", "edm_vpred.sigma_max", "edm_vpred.sigma_min"}
 
@@ -321,14 +319,7 @@ def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
     assert torch.isfinite(latent_of(engine, outputs)).all()
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=() if family.name in OFFLOADED_FAST else pytest.mark.slow, id=family.name)
-        for family in FAMILIES
-    ],
-    scope="module",
-)
+@every_family
 def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: ModelFamily) -> None:
     prompt = picture_of_checkpoint(family)
     latents = []

@@ -72,7 +72,7 @@ def compute(
 REFERENCE = Reference()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sequences, st.floats(0.05, 2.0), st.sampled_from(STATES), st.integers(0, 3), st.booleans())
 @example([("run", 0, None, 1, [])], 0.0625, VramState.NO_VRAM, 3, False)  # a hook's patch has the room of two buffers
 def test_whatever_happens_results_are_the_same_bits_and_the_budget_holds(
