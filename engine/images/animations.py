@@ -77,13 +77,13 @@ class AnimatedPng:
 
     def add(self, picture: Image.Image) -> None:
         """Add a frame. Raises ValueError for a frame that is to be seen longer than the format can say."""
-        box = (0, 0, *picture.size)
+        box, pixels = (0, 0, *picture.size), picture.convert("RGBA")
         if self._before is None:
             header, data = _encoded(picture, self._compress_level)
             self._file.write(SIGNATURE)
             self._write(b"IHDR", header)
         else:
-            changed = ImageChops.subtract_modulo(picture.convert("RGBA"), self._before.convert("RGBA"))
+            changed = ImageChops.subtract_modulo(pixels, self._before)
             found = changed.getbbox(alpha_only=False)
             if found is None and self._is_seen_longer():
                 return
@@ -92,7 +92,7 @@ class AnimatedPng:
             self._write_pending()
         left, top, right, bottom = box
         self._pending = _Frame(data, left, top, right - left, bottom - top, self._duration_ms)
-        self._before = picture
+        self._before = pixels
 
     def end(self, chunks: Mapping[str, str]) -> None:
         """Write what is left, with texts in private `comf` chunks behind the pixels."""

@@ -84,7 +84,7 @@ class RequestRates:
         """Remove callers without a request in the window, if the database answers."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._forget)
-        except sa.exc.OperationalError as error:
+        except sa.exc.SQLAlchemyError as error:
             log.warning("old request counts not removed", reason=type(error).__name__)
 
     async def close(self) -> None:

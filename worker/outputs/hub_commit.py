@@ -36,8 +36,8 @@ def commit(order: dict[str, Any]) -> str:
         return "no such repository for this token; make it first, or give a token that may write to it"
     except HfHubHTTPError as error:
         status = error.response.status_code
-        todo = "; the token may not write to it" if status in (401, 403) else ""
-        return f"the hub answered with status {status}{todo}"
+        advice = "; the token may not write to it" if status in (401, 403) else ""
+        return f"the hub answered with status {status}{advice}"
     except FileNotFoundError:
         return "a file is gone"
     except Exception as error:  # noqa: BLE001 - the library's kinds of network failures differ by version

@@ -187,8 +187,8 @@ def _hub_refusal(
 ) -> SourceFailed | None:
     code = headers.get("x-error-code", "")
     if code == "GatedRepo" or status == 403:
-        todo = f"accept its licence at {page}"
-        return SourceRefused(f"{shown}: a gated repository; {todo}{'' if has_token else ' and set HF_TOKEN'}")
+        advice = f"accept its licence at {page}"
+        return SourceRefused(f"{shown}: a gated repository; {advice}{'' if has_token else ' and set HF_TOKEN'}")
     if code in ("EntryNotFound", "RevisionNotFound") or status == 404:
         what = "revision" if code == "RevisionNotFound" else "file"
         return SourceMissing(f"{shown}: the repository has no such {what}")
