@@ -36,7 +36,7 @@ from worker.errors import JobNotFound, Problem, RequestRejected, ScopeMissing, W
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.json_body import nested_too_deeply
 from worker.identity.caller import Identity, Scope
-from worker.jobs.database import JOBS
+from worker.jobs.database import JOBS, is_row_of
 from worker.jobs.job import Job, JobState
 from worker.jobs.job_labels import find_labelled, labels_of
 from worker.jobs.ownership import find_job
@@ -160,8 +160,7 @@ async def job_workflow(job_id: str, request: Request) -> Response:
             raise ScopeMissing(message, scope=Scope.ADMIN.value)
     except WorkerError as error:
         return refused(error)
-    is_job = sa.and_(JOBS.c.id == job.id, JOBS.c.queued_ms == job.times.queued_at_ms)
-    rows = await services_of(request).store.read(sa.select(JOBS.c.prompt).where(is_job))
+    rows = await services_of(request).store.read(sa.select(JOBS.c.prompt).where(is_row_of(job)))
     prompt = await asyncio.to_thread(json.loads, rows[0].prompt) if rows else {}
     return FiniteJSONResponse({"workflow": prompt, "format": "api"})
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from worker.errors import DatabaseUnreachable, LimitReached
-from worker.jobs.database import JOB_INDEX, JOBS, changing_row, job_of, storable, whole_row
+from worker.jobs.database import JOB_INDEX, JOBS, changing_row, is_row_of, job_of, storable, whole_row
 from worker.jobs.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
 from worker.jobs.job_list import Cursor, JobFilter, ListedJob, read_page
 from worker.jobs.job_partitions import keep_days, rows_before_ms
@@ -149,7 +149,7 @@ class JobRecords:
 
     async def delete(self, job: Job) -> None:
         """Remove a job."""
-        await self._run(lambda connection: connection.execute(sa.delete(JOBS).where(_is_this(job))))
+        await self._run(lambda connection: connection.execute(sa.delete(JOBS).where(is_row_of(job))))
 
     async def forget_finished_before(self, time_ms: int) -> int:
         """Remove jobs that ended before a time; return their number. Partitions of coming days are made with it.
@@ -196,13 +196,8 @@ class JobRecords:
             return function(connection)
 
 
-def _is_this(job: Job) -> sa.ColumnElement[bool]:
-    """Return the condition of a job's row, with its partition."""
-    return sa.and_(JOBS.c.id == job.id, JOBS.c.queued_ms == job.times.queued_at_ms)
-
-
 def _is_live(job: Job) -> sa.ColumnElement[bool]:
-    return sa.and_(_is_this(job), JOBS.c.finished_ms.is_(None))
+    return sa.and_(is_row_of(job), JOBS.c.finished_ms.is_(None))
 
 
 def broker_id(number: int) -> str:

@@ -177,6 +177,11 @@ def migrate_in_process(url: str, name: str) -> None:
         raise StateUnusable(f"{name}: cannot be brought to this version's tables; {WAY_OUT}: {reason}")
 
 
+def is_row_of(job: Job) -> sa.ColumnElement[bool]:
+    """Return the condition of a job's row. The time is that of its partition, the only one that is looked into then."""
+    return sa.and_(JOBS.c.id == job.id, JOBS.c.queued_ms == job.times.queued_at_ms)
+
+
 def whole_row(job: Job) -> dict[str, object]:
     """Return all columns of a job, for its insertion."""
     return {
