@@ -27,14 +27,12 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 def processor_model(root: Path = ROOT) -> str | None:
     """Return the processor's name as its maker gives it; None where the kernel tells none (ARM)."""
-    try:
-        for line in (root / "proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
-    return None
+    return _of_first_processor("model name", root)
+
+
+def processor_flags(root: Path = ROOT) -> frozenset[str]:
+    """Return the instruction sets of the processor by the kernel's names; none where it does not tell them so (ARM)."""
+    return frozenset((_of_first_processor("flags", root) or "").split())
 
 
 def physical_cores(processors: set[int], root: Path = ROOT) -> int:
@@ -47,6 +45,16 @@ def physical_cores(processors: set[int], root: Path = ROOT) -> int:
         except OSError:
             return len(processors)
     return len(cores)
+
+
+def _of_first_processor(wanted: str, root: Path) -> str | None:
+    """Return a field of /proc/cpuinfo."""
+    try:
+        lines = (root / "proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in fields if name.strip() == wanted), None)
 
 
 def _quota_of(folder: Path) -> float | None:

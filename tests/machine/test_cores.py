@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from machine.cores import cpu_quota, physical_cores, processor_model, usable_cores
+from machine.cores import cpu_quota, physical_cores, processor_flags, processor_model, usable_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -74,3 +74,8 @@ def test_a_processor_has_its_makers_name_where_the_kernel_tells_it(tmp_path: Pat
     )
     assert processor_model(write(tmp_path / "b", {"proc/cpuinfo": "processor\t: 0\nBogoMIPS\t: 50.00\n"})) is None
     assert processor_model(tmp_path / "none") is None
+
+
+def test_a_processors_instruction_sets_are_those_of_the_first(tmp_path: Path) -> None:
+    named = write(tmp_path / "a", {"proc/cpuinfo": "flags\t\t: fma avx2\nprocessor\t: 1\nflags\t\t: fma\n"})
+    assert processor_flags(named) == {"fma", "avx2"} and processor_flags(tmp_path / "none") == frozenset()

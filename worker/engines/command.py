@@ -1,11 +1,10 @@
-"""Command that starts an engine of ours: its program, flags and environment. Pure but for reading /proc/cpuinfo.
+"""Command that starts an engine of ours: its program, flags and environment. Pure.
 
 The engine listens on a Unix socket that the front creates, unless the operator's flags name a port.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,14 +202,6 @@ def precision_flags(precision: str, processor_flags: frozenset[str], given: Sequ
     if precision == "auto":
         return ["--bf16-unet"] if processor_flags & FAST_BFLOAT16_FLAGS else []
     return {"fp32": ["--force-fp32"], "fp16": ["--force-fp16"], "bf16": ["--bf16-unet"]}[precision]
-
-
-def read_processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
-            if line.startswith("flags"):
-                return frozenset(line.partition(":")[2].split())
-    return frozenset()
 
 
 def _take_option(arguments: list[str], name: str) -> str | None:

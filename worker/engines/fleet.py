@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable
 import structlog
 from pydantic import SecretStr
 
+from machine.cores import processor_flags
 from worker.engines.client import HEARTBEAT_SECONDS, EngineClient
-from worker.engines.command import engine_command, read_processor_flags
+from worker.engines.command import engine_command
 from worker.engines.gpus import assign_gpus, find_gpus
 from worker.engines.heartbeat import HeartbeatLimits
 from worker.engines.loss import CrashStreak, Loss, LossReason, RestartBudget
@@ -182,7 +183,7 @@ class EngineFleet:
     def _own_engine(
         self, launch: EngineLaunch, environment: dict[str, str], index: int, gpu: str | None, num_engines: int
     ) -> WatchedEngine:
-        flags = read_processor_flags()
+        flags = processor_flags()
         place = index if num_engines > 1 else None
         temp_name = f"engine-{index}-{secrets.token_hex(3)}"  # another front may share the folder
         user = find_user(launch.sandbox.level, launch.sandbox.user)
