@@ -384,14 +384,13 @@ def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str
     """
     size_bytes = next((fact.size_bytes for fact in facts.checkpoints if fact.name == workload.model), None)
     parts = (
-        facts.device.product,
+        facts.versions.get("processor") or facts.device.product,
         facts.uuid,
         facts.address,
         driver,
         facts.versions.get("engine"),
         facts.versions.get("torch"),
         facts.versions.get("precision"),
-        facts.versions.get("processor"),
         workload.model if size_bytes is None else f"{workload.model}:{size_bytes}",
         workload.size,
     )

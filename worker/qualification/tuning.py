@@ -96,8 +96,8 @@ def machine_key(facts: EngineFacts, driver: str | None) -> str:
     """Return a key that is equal for machines whose outcomes are interchangeable."""
     versions = facts.versions
     parts = (
-        facts.device.product, driver, versions.get("torch"), versions.get("cuda"), versions.get("engine"),
-        versions.get("precision"), versions.get("processor"),
+        versions.get("processor") or facts.device.product, driver, versions.get("torch"), versions.get("cuda"),
+        versions.get("engine"), versions.get("precision"),
     )  # fmt: skip
     return "|".join(part or "" for part in parts)
 
