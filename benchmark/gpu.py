@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ import numpy  # noqa: E402 - the repository has to be on the path first
 import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
+from benchmark.other_readers import readers_for  # noqa: E402
 from benchmark.residency import Workload, measure_residency  # noqa: E402
 from benchmark.tuning import measure_strategies  # noqa: E402
 from engine import Engine, EngineSettings, RunRequest, device_probe  # noqa: E402
@@ -284,6 +286,16 @@ def measure_load(bench: Bench) -> dict[str, Any]:
     }
 
 
+def measure_other_readers(bench: Bench) -> dict[str, Any]:
+    """GB/s of the installed readers of other projects to the device, from a warm file cache."""
+    path = checkpoint(bench)
+    size_gb = path.stat().st_size / 1e9
+    return {
+        name: round(size_gb / min(seconds_of(partial(read, path), bench) for _ in range(3)), 3)
+        for name, read in readers_for(bench.device).items()
+    }
+
+
 def measure_device(bench: Bench) -> dict[str, Any]:
     """What explains the rest: arithmetic, memory, the way from the host; and whether a fixed product comes out right.
 
@@ -351,6 +363,7 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "end_to_end_batch_1": lambda bench: measure_end_to_end(bench, 1),
     "end_to_end_batch_4": lambda bench: measure_end_to_end(bench, 4),
     "load": measure_load,
+    "other_readers_gb_per_s": measure_other_readers,
     "residency": lambda bench: measure_residency(
         bench.device, Workload(checkpoint(bench), bench.weight_type, bench.size.side_px, bench.size.num_runs)
     ),

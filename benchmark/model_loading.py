@@ -10,7 +10,7 @@ as the file has them, and as float32), and through staging to a simulated device
 The same is measured of a cold file, which is dropped from the page cache before each way: there loads to the CPU read
 past the page cache where the file system can. That takes as long as the disk does: `--cold-repeats` turns of those ways
 that read all of the file at its own types, none begun after `--cold-seconds`. Run:ai Model Streamer
-is measured beside them where its package (runai-model-streamer) is installed.
+is measured beside them where the extra `readers` is installed.
 
 Then the UNet of a small random checkpoint, where what a call costs besides arithmetic shows most, is called with its
 weights in the pool and as a plain module, in turns. GB/s are the file's bytes. Ratios matter, not seconds; on a busy
@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
-import importlib.util
 import json
 import math
 import os
@@ -39,6 +37,7 @@ import torch
 
 from benchmark.file_reading import drop
 from benchmark.machine import describe_cpu
+from benchmark.other_readers import readers_for
 from engine.checkpoints.load import LoadTypes, load_checkpoint
 from engine.checkpoints.random_weights import random_networks
 from engine.formats.fill import Destination
@@ -88,25 +87,14 @@ WAYS: Mapping[str, Callable[[Path], object]] = {
 }
 
 
-def read_by_run_ai(path: Path) -> None:
-    """By Run:ai Model Streamer, whose tensors are used again unless they are copied, as a load has to."""
-    streamer = importlib.import_module("runai_model_streamer").SafetensorsStreamer()
-    with streamer:
-        streamer.stream_file(str(path))
-        kept = [tensor.clone() for _, tensor in streamer.get_tensors()]
-    assert kept
-
-
 COLD_WAYS: Mapping[str, Callable[[Path], object]] = {
     name: WAYS[name] for name in ("plain_read", "plain_read_into_new_memory", "cpu_as_in_the_file")
 }
-RUN_AI: Mapping[str, Callable[[Path], object]] = {"runai_model_streamer": read_by_run_ai}
 
 
 def ways_of(*, is_cold: bool) -> dict[str, Callable[[Path], object]]:
     """The ways to measure, with the readers of others that are installed."""
-    others = RUN_AI if importlib.util.find_spec("runai_model_streamer") is not None else {}
-    return {**(COLD_WAYS if is_cold else WAYS), **others}
+    return {**(COLD_WAYS if is_cold else WAYS), **readers_for("cpu")}
 
 
 def measure_loads(path: Path, repeats: int, *, is_cold: bool = False, most_seconds: float = math.inf) -> dict[str, Any]:

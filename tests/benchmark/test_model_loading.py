@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.model_loading import measure_calls, measure_loads, ways_of
+from benchmark.other_readers import readers_for
 from engine.checkpoints.random_weights import write_random_checkpoint
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
@@ -25,6 +26,14 @@ def test_cold_loads_end_with_the_turn_in_which_their_time_is_over(tmp_path: Path
     write_random_checkpoint(path)
     report = measure_loads(path, 3, is_cold=True, most_seconds=0)
     assert list(report["gb_per_s"]) == list(ways_of(is_cold=True)) and report["turns"] == 1
+
+
+@pytest.mark.skipif(not readers_for("cpu"), reason="needs the extra `readers`")
+def test_readers_of_others_read_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    write_random_checkpoint(path)
+    report = measure_loads(path, 1)
+    assert report["gb_per_s"].keys() >= readers_for("cpu").keys()
 
 
 def test_calls_are_compared_with_those_of_a_plain_module() -> None:
