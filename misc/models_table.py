@@ -21,6 +21,7 @@ from torch import nn
 from engine.architectures.picture_encoders import picture_encoder
 from engine.families.base import ModelFamily
 from engine.families.registry import families
+from engine.formats.unfilled import unfilled
 from engine.memory.offload.blocks import divide
 from misc.marked_part import with_part
 
@@ -67,7 +68,7 @@ def parts(family: ModelFamily) -> list[Part]:
 
 
 def _part(name: str, build: Callable[[], nn.Module]) -> Part:
-    with torch.device("meta"):
+    with unfilled():
         network = build().to(torch.float16)
     blocks = list(divide(network, _never, _never))
     fixed_bytes = sum(block.size_bytes for block in blocks if not block.is_streamable)

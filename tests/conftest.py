@@ -39,6 +39,16 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.fixture(scope="module")
+def without_collector() -> Iterator[None]:
+    """Read syntax trees without the garbage collector, which would walk them again and again for half of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @pytest.fixture(scope="session")
 def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     """Darkroom as a wheel built from the tracked files, installed into a folder of its own without its dependencies."""

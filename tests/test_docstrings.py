@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("without_collector")
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worker", "engine", "modifiers", "machine", "names")
 FORBIDDEN_BEGINNINGS = frozenset({"What", "Whether", "Of", "How", "So", "Where", "Who", "As"})

@@ -19,6 +19,8 @@ import pytest
 
 from tests.markdown import code_blocks
 
+pytestmark = pytest.mark.usefixtures("without_collector")
+
 ROOT = Path(__file__).parents[1]
 OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
 
@@ -290,6 +292,13 @@ def module_name(path: Path) -> str:
 
 def is_below(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(f"{prefix}.")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten_afterwards() -> Iterator[None]:
+    """The trees take hundreds of megabytes, which later tests of the process need not carry along."""
+    yield
+    nodes_of.cache_clear()
 
 
 @functools.cache

@@ -30,6 +30,7 @@ from engine.formats.fill import Destination, check_tensors, fill, set_weight
 from engine.formats.quantised.open_model import open_model
 from engine.formats.quantised.packed_layers import has_packed_weights
 from engine.formats.quantised.quantised_file import QuantisedFile
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Names, WeightFile
 from engine.text.clip_encoding import TextEncoderSet
 
@@ -307,7 +308,7 @@ def _empty(file: WeightFile, network: Network, names: Names, dtype: torch.dtype)
     """Build a network of a file without reading weights. Raises `BadModelFile` for a missing or misshapen tensor."""
     config = configured(file, network, names)
     try:
-        with torch.device("meta"):
+        with unfilled():
             module = network.build(config)
     except (ValueError, RuntimeError) as error:
         found = f"tensors of shapes that no network can have ({error})"

@@ -13,6 +13,7 @@ from engine.architectures.weight_norm import first_names
 from engine.errors import BadModelFile
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
 EXPECTED = "an audio encoder (wav2vec 2.0 or Whisper)"
@@ -40,7 +41,7 @@ def load_audio_encoder(path: Path, dtype: torch.dtype, *, to: Destination = Dest
 
 def _empty_network(shapes: Shapes) -> nn.Module | None:
     """Return the network with these tensors, without memory, or None. Raises LookupError for a missing tensor."""
-    with torch.device("meta"):
+    with unfilled():
         if wav2vec.MARK in shapes:
             return wav2vec.Wav2Vec(wav2vec.wav2vec_config(shapes))
         return whisper.Whisper(whisper.whisper_config(shapes)) if whisper.MARK in shapes else None

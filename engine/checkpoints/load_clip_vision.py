@@ -20,6 +20,7 @@ from engine.architectures.picture_encoders import picture_encoder
 from engine.errors import BadModelFile
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Item, Names, Part, Transposed, WeightFile, open_weights, shape_of
 
 EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), that of LLaVA, SigLIP's (so400m) or DINOv2's"
@@ -67,7 +68,7 @@ def load_clip_vision(
         config = dinov2.dinov2_config(own) if is_dinov2 else vision_config(names, file.shapes)
     except (KeyError, IndexError) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
-    with torch.device("meta"):
+    with unfilled():
         network = picture_encoder(config)
     fill(network, file, names, lambda name: torch.float32 if name.startswith(EXACT) else dtype, to=to)
     return network

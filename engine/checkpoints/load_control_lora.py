@@ -14,6 +14,7 @@ from engine.architectures.controlnet import ControlNetModel
 from engine.architectures.latent_unet import UnetConfig
 from engine.errors import BadModelFile
 from engine.formats.fill import set_weight
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile
 
 MARK = "lora_controlnet"
@@ -43,7 +44,7 @@ def build_control_lora(
     that type and on that device. Raises LookupError for a weight that neither has.
     """
     half = replace(unet, output_blocks=(), out_channels=unet.model_channels)
-    with torch.device("meta"):
+    with unfilled():
         network = ControlNetModel(half, hint_channels=lora[HINT].shape[1])
     for name in network.state_dict():
         stored = lora.get(name)

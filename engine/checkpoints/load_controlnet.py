@@ -23,6 +23,7 @@ from engine.families import registry
 from engine.families.base import ControlNetwork, ControlReading, ModelFamily, NotRecognised
 from engine.families.unsupported import describe, describe_control
 from engine.formats.fill import fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import ChangedTensors, Names, WeightFile, open_weights
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def load_controlnet(
         log.warning("%s: the difference to a UNet, loaded without one: use DiffControlNetLoader", path.name)
     elif is_difference and base_weight is not None:
         file = _completed(file, names, base_weight)
-    with torch.device("meta"):
+    with unfilled():
         network = _network(config, shapes)
     own = types.of(family)
     network.compute_dtype = own.unet_computed
@@ -95,7 +96,7 @@ def _load_network(
 ) -> torch.nn.Module:
     """Load a network that is no half of a UNet."""
     config = configured(file, kind.network, names)
-    with torch.device("meta"):
+    with unfilled():
         network = kind.network.build(config)
     own = types.of(family)
     setattr(network, "compute_dtype", own.unet_computed)  # noqa: B010 - the networks have it, their base does not

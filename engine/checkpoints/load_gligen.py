@@ -12,6 +12,7 @@ from engine.architectures.gligen import POSITION_WIDTH, Gligen
 from engine.errors import BadModelFile
 from engine.families.registry import gligen_heads
 from engine.formats.fill import Destination, fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile, open_weights
 
 EXPECTED = "a GLIGEN model for text boxes"
@@ -31,7 +32,7 @@ def load_gligen(path: Path, *, to: Destination = Destination.RAM) -> Gligen:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     if not widths or not has_boxes:
         raise BadModelFile(path.name, f"{len(widths)} transformers with gates", EXPECTED)
-    with torch.device("meta"):
+    with unfilled():
         heads = partial(gligen_heads, widths[0][1])
         network = Gligen([shape[0] for shape in widths], widths[0][1], text_width, heads=heads)
     fill(network, file, names, torch.float32, to=to)

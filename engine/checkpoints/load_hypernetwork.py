@@ -11,6 +11,7 @@ from torch import nn
 from engine.architectures.hypernetwork import ACTIVATIONS, Hypernetwork
 from engine.errors import BadModelFile
 from engine.formats.pickle_file import read_pickle
+from engine.formats.unfilled import unfilled
 
 EXPECTED = "a hypernetwork"
 
@@ -59,7 +60,7 @@ def _layers(weights: Mapping[str, torch.Tensor], content: Mapping[str, object], 
 
 def _filled(kind: type[nn.Linear] | type[nn.LayerNorm], weights: Mapping[str, torch.Tensor], name: str) -> nn.Module:
     weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-    with torch.device("meta"):
+    with unfilled():
         layer = nn.LayerNorm(weight.shape[0]) if kind is nn.LayerNorm else nn.Linear(weight.shape[1], weight.shape[0])
     layer.weight = nn.Parameter(weight.float(), requires_grad=False)
     layer.bias = nn.Parameter(bias.float(), requires_grad=False)

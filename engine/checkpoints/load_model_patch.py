@@ -11,6 +11,7 @@ from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.unsupported import describe
 from engine.formats.fill import fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
 
@@ -22,7 +23,7 @@ def load_model_patch(path: Path, types: LoadTypes) -> torch.nn.Module:
         raise BadModelFile(path.name, describe(file.shapes), f"a model patch of {registry.patched_labels()}")
     family, network, names = found
     config = configured(file, network, names)
-    with torch.device("meta"):
+    with unfilled():
         module = network.build(config)
     fill(module, file, names, types.of(family).unet_computed or types.of(family).unet, to=types.to)
     return module

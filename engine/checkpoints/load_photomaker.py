@@ -12,6 +12,7 @@ from engine.checkpoints.load_clip_vision import EXACT, vision_config
 from engine.errors import BadModelFile
 from engine.formats.fill import Destination, fill
 from engine.formats.pickle_file import read_pickle
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import ChangedTensors, WeightFile, is_pickled, open_weights
 
 EXPECTED = "PhotoMaker's first version"
@@ -31,7 +32,7 @@ def load_photomaker(path: Path, dtype: torch.dtype, *, to: Destination = Destina
         config = PhotoMakerConfig(vision_config(names, file.shapes), file.shapes[SECOND_PROJECTION][0])
     except (KeyError, IndexError) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
-    with torch.device("meta"):
+    with unfilled():
         network = PhotoMaker(config)
     exact = (*EXACT, *ALSO_EXACT)
     fill(network, file, names, lambda name: torch.float32 if name.startswith(exact) else dtype, to=to)

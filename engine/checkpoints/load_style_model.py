@@ -13,6 +13,7 @@ from engine.errors import BadModelFile
 from engine.families.base import Shapes
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
 EXPECTED = "a T2I-Adapter for style, or Redux"
@@ -25,7 +26,7 @@ def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> nn.Mod
     """Load the network of a file, float32 as in ComfyUI. Raises `BadModelFile`."""
     file = open_weights(path)
     try:
-        with torch.device("meta"):
+        with unfilled():
             network = _network(file.shapes)
     except LookupError as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error

@@ -15,6 +15,7 @@ from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 from engine.families.base import NotRecognised
 from engine.formats.fill import Destination, fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile
 
 PREFIX = "adapter."
@@ -41,7 +42,7 @@ def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> 
     """Load the network of a file, float32 as ComfyUI runs it on a CPU. Raises `BadModelFile`, `NotRecognised`."""
     names = _names(file.tensors)
     shapes = {name: file.tensors[key].shape for name, key in names.items()}
-    with torch.device("meta"):
+    with unfilled():
         network = _network(shapes)
     fill(network, file, names, torch.float32, to=to)
     return network

@@ -10,6 +10,7 @@ from engine.architectures.tiny_autoencoder import TinyAutoencoder
 from engine.diffusion.latent_format import LatentFormat
 from engine.errors import BadModelFile
 from engine.formats.fill import Destination, fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
 FIRST_OF_DECODER = "1.weight"
@@ -25,7 +26,7 @@ def load_tiny_autoencoder(
     if first is None or first.shape[1:2] != (channels,):
         found = f"no tensor {FIRST_OF_DECODER!r}" if first is None else f"{FIRST_OF_DECODER!r} of {list(first.shape)}"
         raise BadModelFile(decoder.name, found, f"the decoder of TAESD for {channels} latent channels")
-    with torch.device("meta"):
+    with unfilled():
         network = TinyAutoencoder(channels, scaled=latent_format.process_in, unscaled=latent_format.process_out)
     for name, file in halves.items():
         fill(network.get_submodule(name), file, {key: key for key in file.tensors}, dtype, to=to)

@@ -16,6 +16,7 @@ import torch
 from engine.architectures.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
 from engine.errors import BadModelFile
 from engine.formats.fill import Destination, fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile, open_weights
 
 EXPECTED = "an upscaling network of the ESRGAN family"
@@ -39,7 +40,7 @@ def load_upscaler(path: Path, *, to: Destination = Destination.RAM) -> RrdbNet |
     names = {key.removeprefix(prefix): key for key in file.tensors}
     network: RrdbNet | CompactNet
     try:
-        with torch.device("meta"):
+        with unfilled():
             if COMPACT.match(next(iter(names))) and "body.1.weight" in names:
                 network = CompactNet(_compact_config({name: file.tensors[key].shape for name, key in names.items()}))
             else:

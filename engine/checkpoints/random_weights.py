@@ -23,6 +23,7 @@ from engine.families.base import ModelFamily
 from engine.families.registry import default_family
 from engine.formats.fill import wants_channels_last
 from engine.formats.safetensors_file import write_safetensors
+from engine.formats.unfilled import give_memory, unfilled
 from engine.text.clip_encoding import TextEncoderSet
 
 # Layers that end a residual branch: small, so that depth does not make activations grow.
@@ -44,7 +45,7 @@ def random_networks(
     family = default_family() if family is None else family
     configs = family.scales[scale]
     types = types.of(family)
-    with torch.device("meta"):
+    with unfilled():
         unet = family.denoiser.build(configs.denoiser)
         described = family.text_of(configs)
         transformers = [encoder.network.build(configs.text[encoder.encoding.slot]) for encoder in described]
@@ -64,7 +65,7 @@ def random_networks(
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
         if network is None:
             continue
-        network.requires_grad_(False).to(dtype).to_empty(device=device).eval()
+        give_memory(network.requires_grad_(False).to(dtype).eval(), device)
         _draw(network, generator)
         # Only now: torch fills a tensor in the order of its memory, and the weights shall not depend on their layout.
         if wants_channels_last(dtype, on_processor=device == "cpu"):
@@ -147,9 +148,9 @@ def _carry_latent(unet: UnetModel) -> None:
 
 def _random_vision(config: PictureEncoderConfig, seed: int) -> dict[str, torch.Tensor]:
     """Draw a picture encoder, deterministically by seed and configuration."""
-    with torch.device("meta"):
+    with unfilled():
         network = picture_encoder(config)
-    network.requires_grad_(False).to_empty(device="cpu")
+    give_memory(network.requires_grad_(False), "cpu")
     _draw(network, torch.Generator().manual_seed(seed))
     return network.state_dict()
 
@@ -174,9 +175,9 @@ def write_random_checkpoint(
 
 def write_random_denoiser(path: Path, config: Any, seed: int = 0, *, family: ModelFamily) -> None:
     """Write a denoising network of this configuration alone, float16, under the names that a checkpoint has."""
-    with torch.device("meta"):
+    with unfilled():
         network = family.denoiser.build(config)
-    network.requires_grad_(False).to(torch.float16).to_empty(device="cpu")
+    give_memory(network.requires_grad_(False).to(torch.float16), "cpu")
     _draw(network, torch.Generator().manual_seed(seed))
     if isinstance(network, UnetModel):
         _carry_latent(network)

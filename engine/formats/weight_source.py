@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from engine.formats.mapped_file import MappedFile
+from engine.formats.unfilled import memory_for
 from engine.formats.weight_file import WeightFile, tensors_of
 
 ALIGNMENT_BYTES = 64
@@ -39,7 +40,7 @@ class FileWeights:
     ) -> None:
         self._file = file
         self._names = {name: names[name] for name in wanted}
-        self._wanted = {name: torch.empty_like(tensor, device="meta") for name, tensor in wanted.items()}
+        self._wanted = {name: memory_for(tensor, "meta") for name, tensor in wanted.items()}
         self._copies = copies
         self._through = through
         self._packed = frozenset(packed)
@@ -79,7 +80,7 @@ class FileWeights:
             like = self._wanted[name]
             tensor = tensor.view(like.shape)
             if not self.is_view(name):
-                target = torch.empty_like(like, device="cpu") if block is None else block.take(like)
+                target = memory_for(like, "cpu") if block is None else block.take(like)
                 is_rounded = self._through is not None and name not in self._packed
                 tensor = target.copy_(tensor.to(self._through) if is_rounded else tensor)
             yield name, tensor

@@ -19,6 +19,7 @@ from engine.errors import BadModelFile, Explanation, Problem
 from engine.families import registry
 from engine.families.base import NotRecognised, TensorIndex
 from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import SAFETENSORS_ENDINGS
 from engine.graph.prompt import Node, Prompt, is_link
 from engine.graph.spec import NodeRules
@@ -137,7 +138,7 @@ def _of_network(file: SafetensorsFile) -> Latents:
     found = registry.recognise(TensorIndex(file.shapes, file.metadata))
     latent_format = found.family.parameterise(found.match, file).latent_format or found.family.latent_format
     made = latent_format()
-    with torch.device("meta"):
+    with unfilled():
         vae = found.family.vae.build(found.family.scales[SCALE].vae)
     return Latents(made.latent_channels, made.latent_dimensions, found.family.label, type(vae))
 
@@ -151,7 +152,7 @@ def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
         if found is None:
             return None
         names = found
-    with torch.device("meta"):
+    with unfilled():
         network = family.vae.build(configured(file, family.vae, names))
     channels: int | None = getattr(network, "latent_channels", None)
     if channels is None:

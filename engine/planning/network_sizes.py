@@ -15,6 +15,7 @@ from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
 from engine.formats.quantised.open_model import open_model
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import shape_of
 from engine.memory.timeline import StageKind
 
@@ -74,7 +75,7 @@ def sizes_of_family(name: str, folder: str) -> FileSizes:
         return FileSizes({})
     family = registry.family_named(name)
     full = family.scales["full"]
-    with torch.device("meta"):
+    with unfilled():
         networks: dict[StageKind, NetworkSize] = {"network": _size(_shapes(family.denoiser.build(full.denoiser)))}
         if folder == "checkpoints":
             texts = [encoder.network.build(full.text[encoder.encoding.slot]) for encoder in family.text_of(full)]

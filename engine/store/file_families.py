@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
 from engine.formats.quantised.open_model import open_model
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Names, is_indexed, shape_of
 from engine.store.folders import ModelFolders
 
@@ -98,7 +97,7 @@ class FileFamilies:
     def _weights_at(self, family: ModelFamily, scale: str) -> int:
         key = family.name, scale
         if key not in self._num_weights:
-            with torch.device("meta"):
+            with unfilled():
                 network = family.denoiser.build(family.scales[scale].denoiser)
             self._num_weights[key] = sum(weight.numel() for weight in network.state_dict().values())
         return self._num_weights[key]

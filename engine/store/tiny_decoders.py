@@ -11,6 +11,7 @@ import torch
 from engine.architectures.tiny_decoder import TinyDecoder
 from engine.errors import BadModelFile
 from engine.formats.fill import fill
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 from engine.store.folders import ModelFolders
 
@@ -26,7 +27,7 @@ def load_tiny_decoder(path: Path) -> TinyDecoder:
     file = open_weights(path)
     if FIRST not in file.tensors or len(file.tensors[FIRST].shape) != 4:
         raise BadModelFile(path.name, f"no tensor {FIRST!r} of a convolution", EXPECTED)
-    with torch.device("meta"):
+    with unfilled():
         network = TinyDecoder(file.tensors[FIRST].shape[1])
     fill(network, file, {name: name for name in file.tensors}, torch.float32)
     return network

@@ -8,6 +8,8 @@ import pytest
 
 from misc.measures import Spread, is_open, measures_of, sources_here
 
+pytestmark = pytest.mark.usefixtures("without_collector")
+
 MOST_OPEN = {"engine": 0.08, "worker": 0.08}
 
 SOURCE = """
