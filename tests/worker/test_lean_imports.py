@@ -32,7 +32,7 @@ def test_a_library_is_absent_in_the_block_and_there_after_it(monkeypatch: pytest
 
 def test_the_front_needs_none_of_them() -> None:
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout.split()
-    assert "worker.app" in found and not set(UNUSED_LIBRARIES) & set(found)
+    assert "worker.app" in found and not {*UNUSED_LIBRARIES, "yaml"} & set(found)
 
 
 @pytest.mark.parametrize("before", [True, False])

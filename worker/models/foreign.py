@@ -21,6 +21,7 @@ from worker.json_values import JsonObject
 from worker.models.entry import FILE_EXTENSIONS
 
 Table = dict[str, Any]
+FOREIGN_SUFFIXES = frozenset({".yaml", ".yml", ".json", ".zip"})
 _REFERENCE = re.compile(r"(?P<url>.+?)(?:/-)?/(?:tree|commit|releases/tag|src/branch|src/commit)/(?P<revision>.+)")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 

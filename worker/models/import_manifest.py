@@ -12,7 +12,6 @@ import yaml
 from worker.models.errors import ManifestInvalid
 from worker.models.foreign import ForeignManifest, Table, read_foreign
 
-FOREIGN_SUFFIXES = frozenset({".yaml", ".yml", ".json", ".zip"})
 PACKED = "snapshot.json"  # in comfy-pack's archives
 MAX_BYTES = 16 * 1024 * 1024
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from names.nearest import nearest_name
 from worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
 from worker.models.errors import ManifestInvalid, UnknownModel
-from worker.models.import_manifest import FOREIGN_SUFFIXES, read_foreign_file
+from worker.models.foreign import FOREIGN_SUFFIXES
 from worker.models.sources import Source, parse_source
 
 FILES = "files"  # key of a set
@@ -120,6 +120,8 @@ def load_manifest(path: Path | None) -> Manifest:
     if path is None:
         return built_in_manifest()
     if path.suffix in FOREIGN_SUFFIXES:
+        from worker.models.import_manifest import read_foreign_file  # PyYAML is 1 MB of the front's memory
+
         return parse_manifest(read_foreign_file(path).models, path.name)
     return parse_manifest(_read(path), path.name)
 
