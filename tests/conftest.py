@@ -61,17 +61,8 @@ def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     subprocess.run([sys.executable, "-c", build, str(wheels)], check=True, cwd=source)
     (wheel,) = wheels.glob("darkroom-*.whl")
     # The tests use a tenth of its modules, which Python compiles when it imports them.
-    install = [
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--no-compile",
-        "--target",
-        site,
-        wheel,
-    ]
-    subprocess.run([sys.executable, "-m", "pip", *install, str(wheel)], check=True, cwd=wheels)
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--target", str(site)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(wheel)], check=True, cwd=wheels)
     return InstalledWheel(wheel, site)
 
 
