@@ -61,10 +61,10 @@ def shown_default(flag: argparse.Action) -> str:
     return f"`{value}`"
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     old = PAGE.read_text(encoding="utf-8")
     new = with_part(old, flags_tables(), BEGIN, END)
     if arguments.check:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from engine.nodes.base import NodeClass
@@ -57,10 +57,10 @@ def node_table(classes: Iterable[NodeClass]) -> str:
     return "\n".join(["| Category | Nodes |", "| --- | --- |", *rows])
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     old = PAGE.read_text()
     new = with_part(old, node_table(built_in_nodes()), BEGIN, END)
     if arguments.check:

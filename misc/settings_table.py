@@ -11,7 +11,7 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,10 +79,10 @@ def _declared_names() -> frozenset[str]:
     return frozenset(name for variable in variables_of(Settings) for name in variable.names)
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     old = PAGE.read_text(encoding="utf-8")
     new = with_part(old, settings_tables(), BEGIN, END)
     if arguments.check:

@@ -25,6 +25,7 @@ class KnownNames:
 
     def __init__(self, known: Iterable[Any]) -> None:
         self._names = {_folded(str(name)): str(name) for name in known}
+        self._letters = {name: _letters(name) for name in self._names}
 
     def nearest(self, given: str, *, cutoff: float = CLOSE, by_start: bool = False) -> str | None:
         """Return what `nearest_name` does."""
@@ -33,8 +34,14 @@ class KnownNames:
         wanted = _folded(given)
         if wanted in self._names:
             return self._names[wanted]
-        # Of names that differ much in length no two are so alike; difflib looks at each much longer to say so.
-        fitting = [name for name in self._names if 2 * min(len(name), len(wanted)) >= cutoff * len(name + wanted)]
+        # Of names with other letters no two are so alike; difflib looks at each a hundred times longer to say so.
+        letters = _letters(wanted)
+        fitting = [
+            name
+            for name, others in self._letters.items()
+            if 2 * min(len(name) - (others & ~letters).bit_count(), len(wanted) - (letters & ~others).bit_count())
+            >= cutoff * len(name + wanted)
+        ]
         alike = difflib.get_close_matches(wanted, fitting, n=1, cutoff=cutoff)
         if not alike and by_start:
             alike = [name for name in self._names if name.startswith(wanted) or wanted.startswith(name)]
@@ -56,3 +63,11 @@ def _folded(name: str) -> str:
     if stem and f".{ending}" in MODEL_ENDINGS:
         base = stem
     return base.replace("-", "_").replace(" ", "_")
+
+
+def _letters(name: str) -> int:
+    """Return a set of the name's characters as 64 bits; some characters share one."""
+    letters = 0
+    for character in set(name):
+        letters |= 1 << ord(character) % 64
+    return letters

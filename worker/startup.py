@@ -242,8 +242,7 @@ class Front:
         pipeline = self._build_pipeline(limits)
         quota = self._build_caller_quota(queue_info)
         http_metrics, (metrics, scrape) = HttpMetrics(), self._build_metrics(pipeline, queue_info)
-        for collector in http_metrics.collectors:
-            metrics.registry.register(collector)
+        metrics.registry.register(http_metrics)
         return Services(
             store=self.store,
             pool=pool,

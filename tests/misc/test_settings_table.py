@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import pytest
 from pydantic import SecretStr
 
+from misc import settings_table
 from misc.marked_part import with_part
 from misc.settings_table import PAGE, settings_tables, shown_default
 from tests.markdown import table_rows
@@ -17,14 +16,9 @@ from worker.settings.section import variables_of
 from worker.settings.settings import Settings
 from worker.settings.variable_names import IGNORED_NAMES, known_names
 
-ROOT = Path(__file__).parents[2]
-
 
 def test_the_page_is_current() -> None:
-    done = subprocess.run(
-        [sys.executable, "misc/settings_table.py", "--check"], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
-    )
-    assert done.returncode == 0, "run `python misc/settings_table.py`"
+    assert settings_table.main(["--check"]) == 0, "run `python misc/settings_table.py`"
 
 
 def test_the_page_names_every_variable_once_as_a_row() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+
 import pytest
+from hypothesis import given, strategies
 
 from names.nearest import MAX_NAME_LENGTH, nearest_name
 
@@ -35,3 +38,13 @@ def test_a_higher_cutoff_asks_for_more() -> None:
 
 def test_no_megabyte_is_compared_with_anything() -> None:
     assert nearest_name("a" * (MAX_NAME_LENGTH + 1), ["a" * MAX_NAME_LENGTH]) is None
+
+
+NAMES = strategies.text("aeiouABC_1é", min_size=1, max_size=8)
+
+
+@given(name=NAMES, known=strategies.lists(NAMES, max_size=5), cutoff=strategies.sampled_from([0.5, 0.6, 0.87]))
+def test_names_that_are_not_compared_would_not_have_been_chosen(name: str, known: list[str], cutoff: float) -> None:
+    folded = {other.lower(): other for other in known}
+    alike = [name.lower()] if name.lower() in folded else difflib.get_close_matches(name.lower(), folded, 1, cutoff)
+    assert nearest_name(name, known, cutoff=cutoff) == (folded[alike[0]] if alike else None)

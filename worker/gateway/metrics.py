@@ -17,8 +17,7 @@ class GatewayMetrics:
 
     def __init__(self, http: HttpMetrics) -> None:
         self._registry = CollectorRegistry()
-        for collector in http.collectors:
-            self._registry.register(collector)
+        self._registry.register(http)
         self._live = self._gauge("jobs_live", "Jobs of all gateways that have not ended")
         self._queued = self._gauge("jobs_queued", "Jobs at the broker, those that workers have among them")
         self._workers = self._gauge("workers", "Workers that have announced themselves lately")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Histogram, Metric
 from prometheus_client.registry import Collector
 
 SECONDS = (0.005, 0.025, 0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 600)
@@ -13,10 +13,14 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 CLASSES = ("2xx", "3xx", "4xx", "5xx")
 
 
-class HttpMetrics:
-    """Metrics of requests by their route's template, which bounds the labels. Durations are by the code's class."""
+class HttpMetrics(Collector):
+    """Metrics of requests by their route's template, which bounds the labels. Durations are by the code's class.
+
+    The series that are expected, a thousand, are made when somebody asks for them, and not while the front starts.
+    """
 
     def __init__(self) -> None:
+        self._expected: list[tuple[str, str, int]] = []
         self._requests = Counter(
             "darkroom_http_requests", "Requests, by route and status", ["method", "route", "code"], registry=None
         )
@@ -30,15 +34,21 @@ class HttpMetrics:
         for method in ("GET", "POST"):
             self.expect(method, NO_ROUTE, (404, 405))
 
-    @property
-    def collectors(self) -> tuple[Collector, ...]:
-        return self._requests, self._seconds
-
     def expect(self, method: str, route: str, codes: Iterable[int]) -> None:
-        """Make the series of a route's codes, at 0."""
-        for code in codes:
+        """Show the series of a route's codes from the first time on, at 0."""
+        self._expected += [(method, route, code) for code in codes]
+
+    def describe(self) -> Iterator[Metric]:
+        yield from self._requests.describe()
+        yield from self._seconds.describe()
+
+    def collect(self) -> Iterator[Metric]:
+        expected, self._expected = self._expected, []
+        for method, route, code in expected:
             self._requests.labels(method, route, str(code))
             self._seconds.labels(method, route, _class_of(code))
+        yield from self._requests.collect()
+        yield from self._seconds.collect()
 
     def answered(self, method: str, route: str | None, code: int, seconds: float) -> None:
         """Count a request. `route` None: the path is no route's."""
