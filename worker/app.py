@@ -98,7 +98,8 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.add_middleware(RequestTracing, tracer=services.tracer)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)
     for part in PARTS:
-        app.include_router(part.router)
+        # Not `include_router`, which analyses every route and the forms of its replies anew for the first request.
+        app.router.routes.extend(part.router.routes)
         expect_routes(services.http_metrics, part.router.routes)
     if services.platform.vast is not None:
         vast.attach_vast(app, services, services.platform.vast)
