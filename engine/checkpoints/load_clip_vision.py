@@ -63,9 +63,10 @@ def load_clip_vision(
     is_dinov2 = dinov2.MARK in names
     if MARK not in names and not is_dinov2:
         raise BadModelFile(path.name, describe(file.shapes), EXPECTED)
+    shapes = file.shapes
     try:
-        own = {name: shape_of(item, file.shapes) for name, item in names.items()}
-        config = dinov2.dinov2_config(own) if is_dinov2 else vision_config(names, file.shapes)
+        own = {name: shape_of(item, shapes) for name, item in names.items()}
+        config = dinov2.dinov2_config(own) if is_dinov2 else vision_config(names, shapes)
     except (KeyError, IndexError) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     with unfilled():

@@ -116,9 +116,10 @@ def check_tensors(network: nn.Module, file: WeightFile, names: Names) -> None:
     packed = set(file.packed) if isinstance(file, QuantisedFile) else set()
     wanted = {name: weight for name, weight in network.named_parameters() if weight.is_meta}
     _check_names(file, wanted, names)
+    shapes = file.shapes  # made anew at each access
     for name, weight in wanted.items():
         item, expected = names[name], tuple(weight.shape)
-        shape = shape_of(item, file.shapes)
+        shape = shape_of(item, shapes)
         if isinstance(item, str) and item in packed and math.prod(shape) == math.prod(expected):
             continue
         if shape != expected and _squeezed(shape) != _squeezed(expected):

@@ -14,11 +14,12 @@ import math
 import sys
 from pathlib import Path
 
-import torch
+from torch import nn
 
 from engine.checkpoints.saved_layout import denoiser_tensors, text_tensors, vae_tensors
 from engine.families import registry
 from engine.families.base import ModelFamily
+from engine.formats.unfilled import unfilled
 from tests.parity.models import LAYOUTS
 
 
@@ -27,12 +28,22 @@ def checkpoint_shapes(family: ModelFamily, scale: str) -> dict[str, tuple[int, .
     return dict(_shapes(family.name, scale))
 
 
-@functools.cache  # the networks of large families take a while even without weights
+@functools.lru_cache(maxsize=2)  # the networks of large families take a while even without weights
+def weightless_denoiser(name: str, scale: str) -> nn.Module:
+    """Return the denoising network of a family at a scale, on the device `meta`."""
+    family = registry.family_named(name)
+    with unfilled():
+        network: nn.Module = family.denoiser.build(family.scales[scale].denoiser)
+    return network
+
+
+@functools.cache
 def _shapes(name: str, scale: str) -> dict[str, tuple[int, ...]]:
     family = registry.family_named(name)
     config = family.scales[scale]
-    with torch.device("meta"):
-        unet, vae = family.denoiser.build(config.denoiser), family.vae.build(config.vae)
+    unet = weightless_denoiser(name, scale)
+    with unfilled():
+        vae = family.vae.build(config.vae)
         encoders = {
             item.encoding.key: item.network.build(config.text[item.encoding.slot]) for item in family.text_of(config)
         }

@@ -126,8 +126,8 @@ def _tensor(layout: Layout, key: str, shape: tuple[int, ...] | str, last_block: 
         drawn = family_weights(layout.drawn_as or layout.name, key, shape, last_block)
     if drawn.dtype == np.int64:
         return torch.from_numpy(drawn)
-    rounded = np.ascontiguousarray(drawn.astype(np.float16)).reshape(shape)
-    return torch.from_numpy(rounded).to(getattr(torch, layout.dtype))
+    rounded = torch.from_numpy(np.ascontiguousarray(drawn)).reshape(shape).half()
+    return rounded.to(getattr(torch, layout.dtype))
 
 
 def _pickled(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> dict[Any, Any]:

@@ -18,6 +18,7 @@ FAST = {
     "sdxl": (
         "tinyxl_basic", "tinyxl_base_refiner", "tinyxl_koala_diffusers", "tinyxl_inpaint_model", "tinyxl_cosxl_edit",
         "tinyxl_playground_img2img", "tinyxl_unclip", "tinyxl_photomaker_first",
+        "tinyxl_area_combine", "tinyxl_control", "tinyxl_size_cond_chunks",
     ),
     "zero123": ("zero123_batched_cfg_1",),
     "cascade": ("cascade_control_super_resolution",),

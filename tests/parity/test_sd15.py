@@ -1,8 +1,9 @@
 """ComfyUI's recorded latents and pictures of Stable Diffusion 1.5, drawn again by the engine in this process.
 
-A fast share runs with `./test.sh`, on one small checkpoint; each case's models are made when it is the first to need
-them. All others run with `./test.sh -m slow tests/parity`. Tolerances are far below those that came with the cases, as
-what differs is the order of sums, except where a case brings one of its own.
+A fast share runs with `./test.sh`, on one small checkpoint: what no case of the smaller models of Stable Diffusion XL
+does (`test_families.py`, `test_examples.py`). Each case's models are made when it is the first to need them. All others
+run with `./test.sh -m slow tests/parity`. Tolerances are far below those that came with the cases, as what differs is
+the order of sums, except where a case brings one of its own.
 """
 
 from __future__ import annotations
@@ -14,11 +15,7 @@ from tests.parity.compare import CASES, find_cases
 from tests.parity.in_process import assert_like_the_reference
 
 FAMILY = "sd15"
-FAST = (
-    "base_txt2img", "prompt_long_weighted", "vae_encode_odd_size", "custom_dual_cfg_nested", "advanced_two_stage",
-    "latent_ops_composite", "cond_set_area_percentage", "primitives_into_sampler", "lora_hook_cond",
-    "prompt_embedding_weighted", "control_apply", "upscale_model_rrdb_x2_old",
-)  # fmt: skip
+FAST = ("lora_hook_cond", "prompt_embedding_weighted", "latent_ops_composite", "upscale_model_rrdb_x2_old")
 SLOW = [case.stem for case in find_cases(family=FAMILY) if case.stem not in FAST]
 
 pytestmark = pytest.mark.timeout(600)

@@ -11,12 +11,13 @@ from engine.adapters.weight_adapters import LohaAdapter, LoraAdapter
 from engine.architectures.diffusers_names import unet_names
 from engine.architectures.latent_unet import UnetModel
 from engine.families.registry import default_family
+from engine.formats.unfilled import unfilled
 
 
 @pytest.fixture(scope="module")
 def keys() -> dict[str, str]:
     config = default_family().scales["full"].denoiser
-    with torch.device("meta"):
+    with unfilled():
         names = [f"diffusion_model.{name}" for name in UnetModel(config).state_dict()]
     return denoiser_keys(names, unet_names(config))
 

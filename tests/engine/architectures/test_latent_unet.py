@@ -12,6 +12,7 @@ from engine.architectures.diffusers_names import unet_names
 from engine.architectures.latent_unet import UnetModel
 from engine.architectures.latent_unet_shapes import diffusers_unet_config, unet_config
 from engine.families.registry import default_family
+from engine.formats.unfilled import unfilled
 
 
 def _unet() -> UnetModel:
@@ -28,7 +29,7 @@ def _run(unet: UnetModel, options: dict[str, Any] | None = None, **kwargs: Any) 
 
 
 def test_the_full_layout_is_sd15s() -> None:
-    with torch.device("meta"):
+    with unfilled():
         unet = UnetModel(default_family().scales["full"].denoiser)
     assert sum(weight.numel() for weight in unet.parameters()) == 859_520_964
     assert unet.get_parameter("output_blocks.11.1.transformer_blocks.0.attn2.to_k.weight").shape == (320, 768)
@@ -112,7 +113,7 @@ def test_the_layers_are_read_from_either_librarys_names(num_middle_layers: int) 
     """Distilled networks have a middle block of a residual block alone, or none."""
     config = replace(_unet().config, label_dim=12)
     config = replace(config, middle_block=config.middle_block[:num_middle_layers])
-    with torch.device("meta"):
+    with unfilled():
         shapes = {name: tuple(weight.shape) for name, weight in UnetModel(config).state_dict().items()}
     assert unet_config(shapes) == config
     theirs = {theirs: shapes[ours] for theirs, ours in unet_names(config).items() if ours in shapes}

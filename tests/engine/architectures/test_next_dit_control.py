@@ -11,6 +11,7 @@ from engine.architectures.next_dit_control import NextDitControl, NextDitControl
 from engine.architectures.rotary import rotations
 from engine.families import registry
 from engine.families.base import Shapes
+from engine.formats.unfilled import unfilled
 from tests.parity.models import read_layouts
 
 LAYOUTS = {layout.name: layout for layout in read_layouts() if layout.family == "z_image"}
@@ -28,7 +29,7 @@ def config_of(name: str) -> NextDitControlConfig:
     _, network, names = found
     config = network.configure(registry.shapes_under(names, shapes))
     assert isinstance(config, NextDitControlConfig)
-    with torch.device("meta"):
+    with unfilled():
         built = network.build(config)
     assert {name: tuple(weight.shape) for name, weight in built.state_dict().items()} == dict(
         registry.shapes_under(names, shapes)
@@ -68,7 +69,7 @@ def test_untrained_refining_blocks_are_replaced_by_all_others() -> None:
 
 
 def test_a_control_without_blocks_for_refining_adds_nothing_there() -> None:
-    with torch.device("meta"):
+    with unfilled():
         control = NextDitControl(config_of("z_image_control"))
         seen = torch.empty(1, 4, 256)
     assert control.refined(0, seen, seen, seen, seen, is_untrained=False) == (None, seen)

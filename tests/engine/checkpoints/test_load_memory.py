@@ -15,6 +15,7 @@ from torch import nn
 
 from engine.formats.fill import Destination, fill
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_source import WeightInFile, source_of
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
@@ -68,7 +69,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def empty_network(num_layers: int) -> nn.Sequential:
-    with torch.device("meta"):
+    with unfilled():
         return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(num_layers)))
 
 

@@ -16,6 +16,7 @@ from engine.checkpoints.random_weights import random_networks
 from engine.families.base import ModelFamily, TensorIndex
 from engine.families.cascade.denoisers import DecoderLatentFormat, StageBDenoiser, StageCDenoiser
 from engine.families.registry import family_named, recognise, recognise_vae
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Part
 from engine.text.clip_encoding import END_TOKEN, START_TOKEN
 
@@ -38,7 +39,7 @@ def shapes_of(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def stage_shapes(config: CascadeConfig) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
+    with unfilled():
         return shapes_of(build_stage(config))
 
 
@@ -93,7 +94,7 @@ def test_a_stage_denoises_to_the_size_of_its_latent() -> None:
 def test_an_autoencoder_is_read_from_the_shapes_of_its_tensors(
     family: ModelFamily, config: StageAConfig | StageCCoderConfig
 ) -> None:
-    with torch.device("meta"):
+    with unfilled():
         vae = StageA(config) if isinstance(config, StageAConfig) else StageCCoder(config)
     shapes = shapes_of(vae)
     found, names = recognise_vae(shapes)
@@ -104,7 +105,7 @@ def test_an_autoencoder_is_read_from_the_shapes_of_its_tensors(
 
 @pytest.mark.parametrize("part", ["encoder", "previewer"])
 def test_the_coders_of_the_first_stage_load_alone(family: ModelFamily, part: str) -> None:
-    with torch.device("meta"):
+    with unfilled():
         whole = StageCCoder(StageCCoderConfig())
     alone = {name.removeprefix(f"{part}."): shape for name, shape in shapes_of(whole).items() if name.startswith(part)}
     found, names = recognise_vae(alone)

@@ -12,6 +12,7 @@ from engine.checkpoints.saved_layout import denoiser_tensors
 from engine.families import registry
 from engine.families.base import TensorIndex
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2VideoDenoiser
+from engine.formats.unfilled import unfilled
 from engine.nodes.library.latent.given_frames import given_latent
 
 FAMILY = registry.family_named("cosmos_predict2")
@@ -27,7 +28,7 @@ class FramesOf:
 @pytest.mark.parametrize(("channels", "variant"), [(16, ""), (17, "video"), (18, None)])
 def test_channels_tell_the_variant(channels: int, variant: str | None) -> None:
     config = replace(FAMILY.scales["small"].denoiser, in_channels=channels)
-    with torch.device("meta"):
+    with unfilled():
         tensors = denoiser_tensors(FAMILY, FAMILY.denoiser.build(config).state_dict())
     match = FAMILY.detect(TensorIndex({name: tuple(tensor.shape) for name, tensor in tensors.items()}))
     assert (None if match is None else match.variant) == variant

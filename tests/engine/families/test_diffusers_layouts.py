@@ -16,6 +16,7 @@ from engine.errors import BadModelFile
 from engine.families.base import ModelFamily
 from engine.families.registry import family_named
 from engine.formats.safetensors_file import write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.store.file_families import FileFamilies
 from engine.store.folders import ModelFolders
 
@@ -27,7 +28,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: fa
 
 def weights(family: ModelFamily) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    with torch.device("meta"):
+    with unfilled():
         network = family.denoiser.build(family.scales["small"].denoiser)
     return {name: torch.randn(item.shape, generator=generator) for name, item in network.state_dict().items()}
 

@@ -6,7 +6,6 @@ those of the default family have a file of their own.
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
 from engine.checkpoints.load import (
     LoadedCheckpoint,
@@ -26,13 +24,14 @@ from engine.checkpoints.load import (
     load_unet,
     load_vae,
 )
-from engine.checkpoints.random_weights import random_networks, write_random_checkpoint
+from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.checkpoints.saved_layout import bytes_tensor
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.media.audio_files import read_audio
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.library.model.model_saving import checkpoint_save, image_only_checkpoint_save
@@ -43,7 +42,7 @@ from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
 from tests.parity.compare import INPUTS, find_cases
 from tests.parity.in_process import assert_like_the_reference
-from tests.parity.layout import checkpoint_shapes
+from tests.parity.layout import checkpoint_shapes, weightless_denoiser
 
 FAMILIES = registry.families()
 SMALL_CARD_MIB = 12  # less than the networks of a small scale take
@@ -54,6 +53,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: fa
 PROMPTED = [family for family in FAMILIES if family.text]
 every_prompted_family = pytest.mark.parametrize("family", PROMPTED, ids=lambda family: family.name, scope="module")
 FIRST_OF_ITS_LATENTS = {family.latent_format.latent_dimensions: family.name for family in reversed(PROMPTED)}.values()
+FIRST_OF_ITS_NETWORK = {family.denoiser.build: family.name for family in reversed(FAMILIES)}.values()
 # Marks that a checkpoint may have, and that a saved one has: of v-prediction, and of a network of any noise level.
 MARKS = {"v_pred", "ztsnr", "edm_vpred.sigma_max", "edm_vpred.sigma_min"}
 
@@ -96,15 +96,6 @@ def checkpoint(base: Path, family: ModelFamily) -> Path:
 def whole(base: Path, family: ModelFamily) -> LoadedCheckpoint:
     """The family's checkpoint, to be compared with."""
     return load_checkpoint(checkpoint(base, family), LoadTypes())
-
-
-@functools.lru_cache(maxsize=2)
-def weightless_denoiser(name: str, scale: str) -> nn.Module:
-    """The denoising network of a family at a scale, on the device `meta`."""
-    family = registry.family_named(name)
-    with torch.device("meta"):
-        network: nn.Module = family.denoiser.build(family.scales[scale].denoiser)
-    return network
 
 
 def saved_index(family: ModelFamily, scale: str) -> TensorIndex:
@@ -154,8 +145,9 @@ def test_lora_keys_cover_every_layer(family: ModelFamily) -> None:
 
 
 @every_prompted_family
-def test_lora_keys_cover_every_layer_of_the_text_encoders(family: ModelFamily) -> None:
-    _, text, _ = random_networks("small", 0, LoadTypes(), family=family)
+def test_lora_keys_cover_every_layer_of_the_text_encoders(whole: LoadedCheckpoint) -> None:
+    text = whole.text_encoder
+    assert text is not None
     keys = text_lora_keys(text)
     assert {name for name in text.state_dict() if name.endswith(".weight")} <= set(keys.values())
 
@@ -233,7 +225,7 @@ USUAL_CELL_PX = 8  # of most families
 
 def cell_px(family: ModelFamily) -> int:
     """Return the side of a cell of the family's latents, in pixels."""
-    with torch.device("meta"):
+    with unfilled():
         vae: Any = family.vae.build(family.scales["small"].vae)
     return int(getattr(vae, "upscale_ratio", vae.downscale_ratio))
 
@@ -319,7 +311,14 @@ def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
     assert torch.isfinite(latent_of(engine, outputs)).all()
 
 
-@every_family
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family.name in FIRST_OF_ITS_NETWORK else pytest.mark.slow, id=family.name)
+        for family in FAMILIES
+    ],
+    scope="module",
+)
 def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: ModelFamily) -> None:
     prompt = picture_of_checkpoint(family)
     latents = []

@@ -14,6 +14,7 @@ from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.model_sampling_variants import Flow, FluxFlow
 from engine.families.base import Match
 from engine.families.registry import family_named
+from engine.formats.unfilled import unfilled
 from engine.store.model_store import denoiser
 from tests.engine.families.test_every_family import saved_index
 
@@ -23,7 +24,7 @@ NOISE = torch.zeros(2, 16, 4, 6)
 
 
 def model(in_channels: int = 16) -> Denoiser:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(replace(SMALL, in_channels=in_channels))
     return denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
 

@@ -21,6 +21,7 @@ from engine.families.flux2.diffusers_names import file_layout, lora_keys
 from engine.families.flux2.nodes import shift_of
 from engine.families.flux2.text_encoders import QWEN_4B, LayerInputsEncoder
 from engine.families.registry import family_named
+from engine.formats.unfilled import unfilled
 from engine.store.model_store import denoiser
 from engine.text.tekken_tokens import byte_tekken, tekken_vocabulary
 
@@ -35,13 +36,13 @@ def shapes_of(network: torch.nn.Module) -> Shapes:
 
 
 def network(scale: str = "small") -> torch.nn.Module:
-    with torch.device("meta"):
+    with unfilled():
         return FAMILY.denoiser.build(FAMILY.scales[scale].denoiser)
 
 
 def text_model(scale: str) -> LanguageModel:
     (config,) = FAMILY.scales[scale].text.values()
-    with torch.device("meta"):
+    with unfilled():
         return LanguageModel(config)
 
 

@@ -14,6 +14,7 @@ from engine.errors import BadModelFile
 from engine.families.hidream.text_encoders import LLAMA, NUM_TOKENS, ShortT5Tokenizer, combined
 from engine.families.registry import family_named
 from engine.formats.safetensors_file import write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.store.model_store import denoiser
 from engine.text.chunk_encoding import Encoded
 from engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
@@ -83,7 +84,7 @@ def test_the_tokenizer_of_llama_is_in_the_file_or_beside_it(tmp_path: Path) -> N
 
 
 def test_a_conditioning_without_a_language_models_layers_is_refused() -> None:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(SMALL.denoiser)
     made = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
     given = {

@@ -68,8 +68,9 @@ def test_it_is_not_named_without_one_of_its_tensors(network: LaterNetwork) -> No
 
 
 @pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)
-def test_no_family_of_the_engine_is_taken_for_one(family: ModelFamily) -> None:
-    assert later_network(checkpoint_shapes(family, "full")) is None
+@pytest.mark.parametrize("scale", ["small", pytest.param("full", marks=pytest.mark.slow)])
+def test_no_family_of_the_engine_is_taken_for_one(family: ModelFamily, scale: str) -> None:
+    assert later_network(checkpoint_shapes(family, scale)) is None
 
 
 def test_no_published_file_of_a_family_is_taken_for_one() -> None:

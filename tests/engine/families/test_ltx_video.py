@@ -17,6 +17,7 @@ from engine.families.base import NotRecognised
 from engine.families.ltx_video.autoencoder import as_described, description
 from engine.families.ltx_video.denoiser import LtxVideoDenoiser
 from engine.families.ltx_video.nodes.guides import first_frame_of
+from engine.formats.unfilled import unfilled
 
 FAMILY = registry.family_named("ltx_video")
 LATER = StagedVaeConfig(  # the layers of version 0.9.5, narrower
@@ -33,7 +34,7 @@ LATER = StagedVaeConfig(  # the layers of version 0.9.5, narrower
 
 
 def shapes_of(config: StagedVaeConfig) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
+    with unfilled():
         network = StagedVideoVae(config)
     return {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
 

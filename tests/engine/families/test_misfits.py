@@ -21,6 +21,7 @@ from engine.families import registry
 from engine.families.base import ModelFamily, NotRecognised
 from engine.families.unsupported import describe
 from engine.formats.safetensors_file import write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.nodes.library.model.lora import with_lora
 from engine.store.model_store import denoiser
 from engine.values.lora_keys import denoiser_lora_keys, lora_misfit
@@ -36,7 +37,7 @@ every_prompted_family = pytest.mark.parametrize(
 
 def network_of(family: ModelFamily) -> Denoiser:
     """The family's small network without weights."""
-    with torch.device("meta"):
+    with unfilled():
         unet = family.denoiser.build(family.scales["small"].denoiser)
     return denoiser(LoadedDenoiser(family, "", family.parameterisation, unet))
 
@@ -203,7 +204,7 @@ def test_the_default_type_says_nothing_of_a_text_encoder(owner: str, slot: str, 
     """ComfyUI's loader has it until somebody sets another: the file decides. An explicit type of another is refused."""
     family = registry.family_named(owner)
     encoder = next(item for item in family.text if item.encoding.slot == slot)
-    with torch.device("meta"):
+    with unfilled():
         network = encoder.network.build(family.scales["full"].text[slot])
     shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
     if found is None:
@@ -227,7 +228,7 @@ def test_a_language_model_of_another_family_is_named_by_its_size(prefix: str, wh
 
 @every_family
 def test_latents_of_another_vae_are_not_decoded(family: ModelFamily) -> None:
-    with torch.device("meta"):
+    with unfilled():
         network: Any = family.vae.build(family.scales["small"].vae)
     channels = network.latent_channels
     checked: Any = SimpleNamespace(first_stage_model=network)

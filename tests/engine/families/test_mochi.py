@@ -10,6 +10,7 @@ import torch
 from engine.architectures.asymmetric_stream import asymmetric_stream_config, places
 from engine.architectures.frame_norm_video_vae import FrameNormVaeConfig, FrameNormVideoVae, frame_norm_vae_config
 from engine.families import registry
+from engine.formats.unfilled import unfilled
 
 FAMILY = registry.family_named("mochi")
 SMALL: FrameNormVaeConfig = FAMILY.scales["small"].vae
@@ -23,7 +24,7 @@ def small_vae() -> FrameNormVideoVae:
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_shapes_tell_the_sizes_of_both_networks(scale: str) -> None:
     configs = FAMILY.scales[scale]
-    with torch.device("meta"):
+    with unfilled():
         networks = FAMILY.denoiser.build(configs.denoiser), FrameNormVideoVae(configs.vae)
     denoiser, vae = ({name: tuple(part.shape) for name, part in item.state_dict().items()} for item in networks)
     assert asymmetric_stream_config(denoiser) == configs.denoiser

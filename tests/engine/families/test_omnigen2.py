@@ -11,6 +11,7 @@ from engine.checkpoints.load import LoadedDenoiser
 from engine.diffusion.model_sampling_variants import Flow
 from engine.families.omnigen2.family import fits, lora_keys
 from engine.families.registry import family_named
+from engine.formats.unfilled import unfilled
 from engine.store.model_store import denoiser
 
 FAMILY = family_named("omnigen2")
@@ -20,14 +21,14 @@ SMALL = FAMILY.scales["small"]
 def test_its_text_encoder_is_known_by_the_rows_of_its_keys() -> None:
     config = SMALL.text["qwen25_3b"]
     for key_heads, expected in ((2, True), (4, False)):
-        with torch.device("meta"):
+        with unfilled():
             model = LanguageModel(replace(config, heads=4, key_heads=key_heads))
         assert fits({name: tuple(weight.shape) for name, weight in model.state_dict().items()}) is expected
     assert not fits({})
 
 
 def test_reference_pictures_are_scaled_as_the_networks_latents() -> None:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(SMALL.denoiser)
     made = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
     assert isinstance(made.model_sampling, Flow) and made.model_sampling.shift == 2.6

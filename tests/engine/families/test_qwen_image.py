@@ -26,6 +26,7 @@ from engine.families.qwen_image.nodes import (
     text_encode_qwen_image_edit_plus,
 )
 from engine.formats.safetensors_file import write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.memory.model_memory import ModelMemory
 from engine.nodes.library.model.lora import with_lora
 from engine.settings import EngineSettings
@@ -43,7 +44,7 @@ Values = tuple[Model, Clip, VideoVae]
 
 
 def model() -> Denoiser:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(SMALL)
     return denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
 
@@ -100,7 +101,7 @@ def shapes_of(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def test_a_controlnet_is_no_model_of_the_family() -> None:
-    with torch.device("meta"):
+    with unfilled():
         control = CentredDoubleStreamControl(replace(SMALL, hint_channels=16))
     assert FAMILY.detect(TensorIndex(shapes_of(control))) is None
 

@@ -10,6 +10,7 @@ from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.families.base import Match, ModelFamily, NotRecognised, TensorIndex
 from engine.families.parts.latent_unet import PREFIX, level_unet
 from engine.families.registry import family_named, recognise
+from engine.formats.unfilled import unfilled
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def family() -> ModelFamily:
 def unet_shapes(prefix: str = PREFIX, **options: int | bool) -> dict[str, tuple[int, ...]]:
     """The shapes of a small network that differs from the family's as the options say."""
     config = {"model_channels": 32, "context_dim": 768, "channel_mult": (1, 1), "blocks_per_level": 1, **options}
-    with torch.device("meta"):
+    with unfilled():
         unet = UnetModel(level_unet(**config))  # type: ignore[arg-type]
     return {prefix + name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
 

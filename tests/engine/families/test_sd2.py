@@ -28,6 +28,7 @@ from engine.families.sd2.denoisers import (
 )
 from engine.families.sd2.family import SPREAD_OF, unet_config
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.text.clip_tokens import ClipTokenizer
 from tests.engine.nodes.small_store import small_store
 
@@ -46,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, family: ModelFamily) -> Pat
 
 def unet_shapes(in_channels: int, *, label_dim: int = 0, num_labels: int = 0) -> dict[str, tuple[int, ...]]:
     config = replace(unet_config(in_channels=in_channels, label_dim=label_dim), num_labels=num_labels)
-    with torch.device("meta"):
+    with unfilled():
         unet = UnetModel(config)
     return {PREFIX + name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
 

@@ -14,6 +14,7 @@ from engine.checkpoints.load import LoadedDenoiser
 from engine.diffusion.model_sampling_variants import FlowSchedule, RectifiedFlow
 from engine.families.base import TensorIndex
 from engine.families.registry import family_named, recognise
+from engine.formats.unfilled import unfilled
 from engine.memory.weight_patches import calculate_weight
 from engine.store.model_store import denoiser
 from engine.text.chunk_encoding import Encoded
@@ -53,7 +54,7 @@ def test_prompts_that_are_left_out_give_no_tokens() -> None:
 
 
 def test_the_shift_and_the_latents_are_those_of_the_paper() -> None:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(SMALL)
     model = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
     sampling = model.model_sampling
@@ -65,7 +66,7 @@ def test_the_shift_and_the_latents_are_those_of_the_paper() -> None:
 
 
 def test_a_conditioning_without_pooled_output_is_refused() -> None:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(SMALL)
     model = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
     with pytest.raises(ValueError, match="pooled output; got None"):

@@ -22,6 +22,7 @@ from engine.families.base import Match, ModelFamily, Shapes, TensorIndex
 from engine.families.parts.latent_unet import PREFIX, level_unet
 from engine.families.registry import family_named, recognise
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.store.model_store import denoiser
 from engine.values.lora_keys import text_lora_keys
 from tests.engine.nodes.small_store import small_store
@@ -80,7 +81,7 @@ every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys(
 
 
 def unet_shapes(config: UnetConfig) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
+    with unfilled():
         return {name: tuple(weight.shape) for name, weight in UnetModel(config).state_dict().items()}
 
 

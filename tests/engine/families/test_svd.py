@@ -20,6 +20,7 @@ from engine.families.registry import family_named, recognise, recognise_vae
 from engine.families.svd.autoencoder import ORBIT_PREFIX
 from engine.families.svd.denoisers import OrbitDenoiser, PoseDenoiser, VideoDenoiser
 from engine.families.svd.family import unet_config
+from engine.formats.unfilled import unfilled
 
 NUM_FRAMES = 3
 
@@ -30,7 +31,7 @@ def family() -> ModelFamily:
 
 
 def unet_shapes(label_dim: int) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
+    with unfilled():
         unet = UnetModel(unet_config(model_channels=320, context_dim=1024, label_dim=label_dim))
     return {PREFIX + name: tuple(weight.shape) for name, weight in unet.state_dict().items()}
 
@@ -48,11 +49,11 @@ def test_a_video_network_of_other_labels_is_refused() -> None:
 
 @pytest.mark.parametrize("is_video", [True, False])
 def test_the_decoder_is_that_of_videos_or_of_pictures(family: ModelFamily, is_video: bool) -> None:
-    with torch.device("meta"):
+    with unfilled():
         vae: torch.nn.Module = family.vae.build(family.scales["small"].vae) if is_video else AutoencoderKl(SMALL)
     weights = vae.state_dict()
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    with torch.device("meta"):
+    with unfilled():
         built = family.vae.build(family.vae.configure(shapes))
     assert type(built) is (AutoencoderVideo if is_video else AutoencoderKl)
     prefix = "first_stage_model." if is_video else ORBIT_PREFIX

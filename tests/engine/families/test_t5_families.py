@@ -11,6 +11,7 @@ from engine.architectures.t5 import T5Config, T5Model
 from engine.diffusion.denoiser import ModelConfig
 from engine.families import registry
 from engine.families.base import NotRecognised, TensorIndex
+from engine.formats.unfilled import unfilled
 from tests.engine.families.test_every_family import saved_index
 
 FAMILIES = ("aura_flow", "chroma", "pixart")
@@ -19,7 +20,7 @@ FAMILIES = ("aura_flow", "chroma", "pixart")
 def denoiser(name: str) -> Any:
     """The family's denoiser of its small scale, without weights."""
     family = registry.family_named(name)
-    with torch.device("meta"):
+    with unfilled():
         network = family.denoiser.build(family.scales["small"].denoiser)
     return family.denoiser_type(network, config=ModelConfig(latent_format=family.latent_format()))
 
@@ -36,7 +37,7 @@ def conds(name: str, *, width: int | None = None, **options: Any) -> dict[str, A
 
 def t5_shapes(*, width: int, is_biased_everywhere: bool) -> dict[str, tuple[int, ...]]:
     config = T5Config(2, width, heads=1, inner_width=64, is_biased_everywhere=is_biased_everywhere)
-    with torch.device("meta"):
+    with unfilled():
         return {name: tuple(weight.shape) for name, weight in T5Model(config).state_dict().items()}
 
 

@@ -15,6 +15,7 @@ from engine.families import registry
 from engine.families.base import NotRecognised, TensorIndex
 from engine.families.registry import family_named
 from engine.families.z_image.diffusers_names import file_layout, lora_keys
+from engine.formats.unfilled import unfilled
 from engine.store.model_store import denoiser
 from tests.parity.models import read_layouts
 
@@ -51,7 +52,7 @@ def test_the_type_of_its_text_encoder_is_shared_and_the_file_decides() -> None:
     for name in ("z_image", "lumina2"):
         family = family_named(name)
         (encoder,) = family.text
-        with torch.device("meta"):
+        with unfilled():
             model = LanguageModel(family.scales["small"].text[encoder.encoding.slot])
         shapes = {key: tuple(weight.shape) for key, weight in model.state_dict().items()}
         assert registry.recognise_text_encoders([shapes], "lumina2")[0] is family
@@ -67,7 +68,7 @@ def test_loras_of_trainers_change_their_rows_of_the_joined_layer() -> None:
 
 
 def test_it_is_a_flow_of_shift_three_and_takes_no_reference_pictures() -> None:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(CONFIG)
     made = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
     assert isinstance(made.model_sampling, Flow) and made.model_sampling.shift == 3.0

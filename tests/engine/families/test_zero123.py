@@ -12,6 +12,7 @@ from engine.families.base import ModelFamily, TensorIndex
 from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import family_named, recognise
 from engine.families.zero123.denoiser import ViewDenoiser
+from engine.formats.unfilled import unfilled
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def family() -> ModelFamily:
 
 
 def test_the_projection_beside_the_network_distinguishes_it_from_one_that_edits_pictures(family: ModelFamily) -> None:
-    with torch.device("meta"):
+    with unfilled():
         weights = family.denoiser.build(family.scales["full"].denoiser).state_dict()
     saved = {name: tuple(weight.shape) for name, weight in family.denoiser.saved(weights).items()}
     assert {name for name in saved if not name.startswith(PREFIX)} == {"cc_projection.weight", "cc_projection.bias"}

@@ -22,6 +22,7 @@ from engine.checkpoints.load import LoadTypes, load_unet
 from engine.families import registry
 from engine.formats.fill import Destination, fill
 from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_source import source_of
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import LoadRequest, ResidentModel, limits_of, plan_residency
@@ -43,7 +44,7 @@ TEXT_ENCODER = ResidentModel(9, 5 * GIB, 5 * GIB, last_used=1)
 
 
 def weights_of(folder: Path, config: DoubleStreamConfig, kind: str, card_bytes: int) -> ModuleWeights:
-    with torch.device("meta"):
+    with unfilled():
         network = FAMILY.denoiser.build(config)
     path = folder / f"{kind}.gguf"
     shapes = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
@@ -70,7 +71,7 @@ def request_of(weights: ModuleWeights) -> LoadRequest:
 
 def expert_of(folder: Path, kind: str) -> ModuleWeights:
     """A transformer of Wan 14B as a GGUF or a float8 file."""
-    with torch.device("meta"):
+    with unfilled():
         network = WAN.denoiser.build(WAN_14B)
     shapes = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
     path = folder / f"{kind}.{'safetensors' if kind == 'F8_E4M3' else 'gguf'}"
@@ -184,7 +185,7 @@ def test_a_float8_file_is_computed_with_through_its_map(tmp_path: Path) -> None:
         for index in range(num_layers)
     }  # fmt: skip
     path = sparse_safetensors(tmp_path / "large.safetensors", header, num_layers * rows * columns)
-    with torch.device("meta"):
+    with unfilled():
         network = nn.Sequential(
             *(
                 nn.Linear(columns, rows, bias=False) if index % 2 == 0 else nn.Linear(rows, columns, bias=False)

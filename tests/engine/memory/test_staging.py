@@ -15,6 +15,7 @@ from torch import nn
 from engine.errors import BadModelFile
 from engine.formats.fill import Destination, fill
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.formats.unfilled import unfilled
 from engine.formats.weight_source import WeightInFile, source_of
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
@@ -75,7 +76,7 @@ def test_loading_takes_no_more_of_ram_and_of_the_device_than_was_said(
         path = Path(folder) / "model.safetensors"
         tensors = {f"{index}.weight": torch.randn(shape).half() for index, shape in enumerate(shapes)}
         write_safetensors(path, tensors)
-        with torch.device("meta"):
+        with unfilled():
             network = nn.Sequential(*(nn.Linear(inputs, outputs, bias=False) for outputs, inputs in shapes))
         fill(network, SafetensorsFile(path), {name: name for name in tensors}, wanted, to=Destination.DEVICE)
         device = SimulatedDevice(1 << 30)

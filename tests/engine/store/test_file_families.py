@@ -18,6 +18,12 @@ from engine.store.folders import ModelFolders
 from tests.parity.layout import checkpoint_shapes
 
 FAMILIES = registry.families()
+FAST = (
+    "sd15",
+    "sdxl",
+    "flux",
+    "wan",
+)  # that every family's file is recognised, `test_every_family.py` proves of shapes
 
 
 def families_in(models: Path) -> FileFamilies:
@@ -38,7 +44,13 @@ def write_header(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
         file.truncate(8 + len(raw) + start)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family.name in FAST else pytest.mark.slow, id=family.name)
+        for family in FAMILIES
+    ],
+)
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_family_and_scale_are_read_from_the_header(tmp_path: Path, family: ModelFamily, scale: str) -> None:
     write_header(tmp_path / "checkpoints" / "sub" / "a.safetensors", checkpoint_shapes(family, scale))

@@ -105,11 +105,11 @@ def test_streamed_frames_are_those_of_decoding(vae: VideoVae) -> None:
 
 
 def test_streamed_frames_of_tiles_are_those_of_tiled_decoding(vae: VideoVae) -> None:
-    latents = torch.randn(2, 4, 7, 6, 8, generator=torch.Generator().manual_seed(5))
+    latents = torch.randn(2, 4, 5, 5, 6, generator=torch.Generator().manual_seed(5))
     sizes = {"tile_x": 4, "tile_y": 4, "overlap": 1, "tile_t": 3, "overlap_t": 1}
     stream = vae.tiled_frame_stream(latents, **sizes)
     assert stream is not None
-    assert max(len(piece) for piece in stream.pieces()) < 25
+    assert max(len(piece) for piece in stream.pieces()) < 17
     assert torch.equal(stream.whole(), vae.decode_tiled(latents, **sizes).flatten(0, 1))
 
 

@@ -14,6 +14,7 @@ from engine.formats.fill import Destination, check_tensors, fill
 from engine.formats.quantised.open_model import open_model
 from engine.formats.quantised.quantised_file import QuantisedFile
 from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from engine.formats.unfilled import unfilled
 from engine.memory.offload.packing import packings_of
 
 SCALE = torch.tensor([0.01])
@@ -39,7 +40,7 @@ def written(folder: Path, mark: torch.dtype = torch.float8_e4m3fn) -> Path:
 def filled(path: Path, to: Destination) -> tuple[QuantisedFile, nn.Sequential]:
     file = open_model(path)
     assert isinstance(file, QuantisedFile)
-    with torch.device("meta"):
+    with unfilled():
         network = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     fill(network, file, {name: name for name in file.shapes}, torch.float32, to=to)
     return file, network
@@ -56,7 +57,7 @@ def test_a_file_is_seen_without_marks_and_scales(tmp_path: Path) -> None:
 def test_a_missing_or_misshapen_tensor_is_refused_before_anything_is_filled(tmp_path: Path) -> None:
     file = open_model(written(tmp_path))
     names = {name: name for name in file.shapes}
-    with torch.device("meta"):
+    with unfilled():
         network = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
         wider = nn.Sequential(nn.Linear(9, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     check_tensors(network, file, names)

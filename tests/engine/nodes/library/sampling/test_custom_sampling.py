@@ -196,8 +196,8 @@ PATCHES = {
 }
 
 
-def _three_steps(context: NodeContext, inputs: dict[str, Any], **changes: Any) -> torch.Tensor:
-    sigmas = basic_scheduler(context, model=inputs["model"], scheduler="normal", steps=3)
+def _steps(context: NodeContext, inputs: dict[str, Any], number: int, **changes: Any) -> torch.Tensor:
+    sigmas = basic_scheduler(context, model=inputs["model"], scheduler="normal", steps=number)
     guider = _cfg(context, inputs, **changes)
     sampled, _ = _sample(context, inputs, guider, sigmas=sigmas, latent_image=_latent(side=16))
     latent: torch.Tensor = sampled["samples"]
@@ -205,19 +205,20 @@ def _three_steps(context: NodeContext, inputs: dict[str, Any], **changes: Any) -
 
 
 @pytest.fixture(scope="module")
-def unpatched(context: NodeContext, inputs: dict[str, Any]) -> torch.Tensor:
-    return _three_steps(context, inputs)
+def unpatched(context: NodeContext, inputs: dict[str, Any]) -> dict[int, torch.Tensor]:
+    """What is drawn in three steps and in one."""
+    return {number: _steps(context, inputs, number) for number in (3, 1)}
 
 
 @pytest.mark.parametrize("name", PATCHES)
 def test_a_patch_changes_its_clone_and_nothing_else(
-    context: NodeContext, inputs: dict[str, Any], unpatched: torch.Tensor, name: str
+    context: NodeContext, inputs: dict[str, Any], unpatched: dict[int, torch.Tensor], name: str
 ) -> None:
     patched = PATCHES[name](context, inputs["model"], inputs)
-    changed = _three_steps(context, inputs, model=patched)
+    changed = _steps(context, inputs, 3, model=patched)
     assert bool(changed.isfinite().all())
-    assert not torch.equal(changed, unpatched)
-    assert torch.equal(_three_steps(context, inputs), unpatched)
+    assert not torch.equal(changed, unpatched[3])
+    assert torch.equal(_steps(context, inputs, 1), unpatched[1])
 
 
 def test_batches_in_windows_are_the_batch(context: NodeContext, inputs: dict[str, Any]) -> None:
