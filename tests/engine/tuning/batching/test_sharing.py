@@ -66,7 +66,7 @@ def engine(shared_engine: Engine) -> Iterator[Engine]:
 
 def plain(seed: int, **changes: Any) -> Prompt:
     """A latent of one checkpoint, without a picture."""
-    prompt = workflow(second=None, lora=None, control=False, size=96)
+    prompt = workflow(second=None, lora=None, control=False, size=64)
     del prompt["21"], prompt["10"]
     prompt["9"]["inputs"].update(seed=seed, **changes)
     return prompt
@@ -86,7 +86,7 @@ def latents(engine: Engine, futures: Sequence[Future[RunResult]]) -> list[torch.
 
 def test_a_latent_has_the_same_bits_whichever_company_it_has(engine: Engine) -> None:
     wide = plain(9)
-    wide["5"]["inputs"]["width"] = 128
+    wide["5"]["inputs"]["width"] = 96
     prompts: list[tuple[Prompt, dict[str, Any]]] = [
         (plain(1, steps=3), {}),
         (plain(2, cfg=2.0), {}),
@@ -109,7 +109,7 @@ def test_a_latent_has_the_same_bits_whichever_company_it_has(engine: Engine) -> 
 
 
 def with_lora(seed: int, strength: float = 0.7) -> Prompt:
-    prompt = workflow(second=None, lora=strength, control=False, size=96)
+    prompt = workflow(second=None, lora=strength, control=False, size=64)
     del prompt["21"], prompt["10"]
     prompt["9"]["inputs"].update(seed=seed, steps=3)
     return prompt
@@ -290,7 +290,7 @@ def test_a_node_that_runs_out_of_memory_in_company_is_tried_again_alone(
 
 def test_a_width_at_which_the_network_fails_is_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = plain(51)
-    prompt["5"]["inputs"].update(width=64, height=160)
+    prompt["5"]["inputs"].update(width=64, height=128)
     assert engine.batcher is not None
     model = engine.models.checkpoint("a.safetensors")[0].model
     real = model.apply_model
