@@ -53,7 +53,8 @@ def test_an_animation_of_too_many_pixels_is_refused_with_node_and_field(
 def test_one_in_the_input_folder_is_refused_by_the_engines_check(files_worker: RunningWorker, bomb: bytes) -> None:
     (files_worker.base / "input" / "bomb.gif").write_bytes(bomb)
     problem = problem_of(files_worker, load_and_save("bomb.gif"))
-    assert problem["node_id"] == "1" and "513 frames" in problem["message"]
+    # How many frames the engine takes follows the free memory of the machine.
+    assert problem["node_id"] == "1" and "frames of up to 512x512 px; expected at most" in problem["message"]
 
 
 def test_an_animation_within_the_bound_is_read_whole(files_worker: RunningWorker) -> None:
