@@ -85,7 +85,7 @@ def serve(arguments: Sequence[str]) -> int:
     if command.ignored:
         log.warning("flags without effect here: %s", " ".join(command.ignored))
     show_devices(command.settings)
-    set_up_openmp()
+    set_up_libraries()
     confine(command.confinement)
     return run(command.settings, command.liveness_fd)
 
@@ -106,12 +106,12 @@ def show_devices(settings: EngineSettings) -> None:
         os.environ[name] = visible  # noqa: TID251 - written for those libraries, which read nothing else
 
 
-def set_up_openmp() -> None:
-    """Set how OpenMP computes, before torch loads it. What the operator has set stays."""
-    from engine.memory.openmp import openmp_defaults
+def set_up_libraries() -> None:
+    """Set how the libraries under torch compute, before it loads them. What the operator has set stays."""
+    from engine.memory.library_defaults import library_defaults
 
-    for name, value in openmp_defaults().items():
-        os.environ.setdefault(name, value)  # noqa: TID251 - written for OpenMP, which reads nothing else
+    for name, value in library_defaults().items():
+        os.environ.setdefault(name, value)  # noqa: TID251 - written for those libraries, which read nothing else
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ NAMES = frozenset(
     }
 )
 PREFIXES = (
-    *("LC_", "XDG_", "PYTHON", "MALLOC_", "TORCH", "PYTORCH", "TRITON_", "NUMBA_"),
+    *("LC_", "XDG_", "PYTHON", "MALLOC_", "THP_", "TORCH", "PYTORCH", "TRITON_", "NUMBA_"),
     *("CUDA_", "NVIDIA_", "CUBLAS", "CUDNN_", "NCCL_"),
     *("HIP_", "HSA_", "ROCR_", "ROCM_", "MIOPEN_", "AMD_", "GPU_", "ONEAPI_", "SYCL_", "ZE_"),
     *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "ONEDNN_", "DNNL_"),

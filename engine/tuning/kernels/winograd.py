@@ -1,76 +1,166 @@
-"""Convolutions of 3x3 with 16 products for each 2x2 cells of the result, where a plain one takes 36.
+"""Convolutions of 3x3 with fewer products: 4 or 2.25 for each cell of the result, where a plain one takes 9.
 
-A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv 1509.09308: F(2x2, 3x3). Its transforms
-are additions and halvings alone, so that float32 results are at least as close to exact ones as a plain convolution's.
+A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv 1509.09308: F(2x2, 3x3), F(4x4, 3x3).
+The transforms of the smaller tile are additions and halvings alone, so that float32 results are at least as close to
+exact ones as a plain convolution's; those of the larger one multiply by up to 8: its results are three times as far.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 LEAST_BAND_BYTES = 16 * 1024**2  # of transformed cells at a time: about what a processor's cache holds
+Slots = Sequence[Tensor | None]  # where results are written; None is a new tensor
 
 
-def transform_weight(weight: torch.Tensor) -> torch.Tensor:
-    """Transform the weight of a convolution: [O, I, 3, 3] -> [16, O, I], of the same type, stored as [O, 16, I]."""
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The cells of a result that are made together, `side` x `side`, from `width` x `width` cells of the picture.
+
+    `weight_rows` [width, 3] transforms a side of the kernel, `spread` one of the picture, `gather` one of the products,
+    to which it adds the bias where there is one.
+    """
+
+    side: int
+    weight_rows: tuple[tuple[float, float, float], ...]
+    spread: Callable[[Sequence[Tensor], Slots], tuple[Tensor, ...]]
+    gather: Callable[[Sequence[Tensor], Slots, Tensor | None], tuple[Tensor, ...]]
+
+    @property
+    def width(self) -> int:
+        return self.side + 2
+
+    @property
+    def num_products(self) -> int:
+        return self.width**2
+
+    def count(self, x: Tensor) -> int:
+        """Return how many tiles the result of a picture `x` [B, C, H, W] has."""
+        return x.shape[0] * -(-x.shape[2] // self.side) * -(-x.shape[3] // self.side)
+
+
+def _spread_two(cells: Sequence[Tensor], out: Slots) -> tuple[Tensor, ...]:
+    a, b, c, d = cells
+    return (
+        torch.sub(a, c, out=out[0]),
+        torch.add(b, c, out=out[1]),
+        torch.sub(c, b, out=out[2]),
+        torch.sub(b, d, out=out[3]),
+    )
+
+
+def _gather_two(products: Sequence[Tensor], out: Slots, bias: Tensor | None) -> tuple[Tensor, ...]:
+    a, b, c, d = products
+    total, difference = _biased(b + c, b - c, bias)
+    return torch.add(total, a, out=out[0]), torch.sub(difference, d, out=out[1])
+
+
+def _spread_four(cells: Sequence[Tensor], out: Slots) -> tuple[Tensor, ...]:
+    a, b, c, d, e, f = cells
+    even, odd = torch.sub(e, c, alpha=4), torch.sub(d, b, alpha=4)
+    even_half, odd_half = e - c, (d - b).mul_(2)
+    return (
+        torch.add(e, a, alpha=4, out=out[0]).sub_(c, alpha=5),
+        torch.add(even, odd, out=out[1]),
+        torch.sub(even, odd, out=out[2]),
+        torch.add(even_half, odd_half, out=out[3]),
+        torch.sub(even_half, odd_half, out=out[4]),
+        torch.add(f, b, alpha=4, out=out[5]).sub_(d, alpha=5),
+    )
+
+
+def _gather_four(products: Sequence[Tensor], out: Slots, bias: Tensor | None) -> tuple[Tensor, ...]:
+    a, b, c, d, e, f = products
+    total, difference = _biased(b + c, b - c, bias)
+    far_total, far_difference = d + e, d - e
+    return (
+        torch.add(total, far_total, out=out[0]).add_(a),
+        torch.add(difference, far_difference, alpha=2, out=out[1]),
+        torch.add(total, far_total, alpha=4, out=out[2]),
+        torch.add(difference, far_difference, alpha=8, out=out[3]).add_(f),
+    )
+
+
+def _biased(total: Tensor, difference: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Add the bias, which is in each cell of the result once: each has one of the two."""
+    return (total, difference) if bias is None else (total.add_(bias), difference.add_(bias))
+
+
+TWO: Final = Tile(2, ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)), _spread_two, _gather_two)
+FOUR: Final = Tile(
+    4,
+    (
+        (1 / 4, 0, 0),
+        (-1 / 6, -1 / 6, -1 / 6),
+        (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6),
+        (1 / 24, -1 / 12, 1 / 6),
+        (0, 0, 1),
+    ),
+    _spread_four,
+    _gather_four,
+)
+TILES: Final = {tile.num_products: tile for tile in (TWO, FOUR)}
+
+
+def transform_weight(weight: Tensor, tile: Tile = TWO) -> Tensor:
+    """Transform the weight of a convolution: [O, I, 3, 3] -> [products, O, I], of the same type."""
     num_out, num_in = weight.shape[:2]
-    rows = weight.new_tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]])
-    both = torch.kron(rows, rows)  # [16, 9]
-    taps = weight.permute(0, 2, 3, 1).reshape(num_out, 9, num_in)
-    return torch.matmul(both, taps).transpose(0, 1)
+    rows = torch.tensor(tile.weight_rows, dtype=torch.float64)
+    both = torch.kron(rows, rows).to(weight.dtype)  # [products, 9]
+    taps = weight.permute(2, 3, 0, 1).reshape(9, num_out * num_in)
+    return torch.mm(both, taps).view(tile.num_products, num_out, num_in)
 
 
-def num_tiles(x: torch.Tensor) -> int:
-    """Return how many 2x2 cells of the result a picture `x` [B, C, H, W] has."""
-    return x.shape[0] * ((x.shape[2] + 1) // 2) * ((x.shape[3] + 1) // 2)
-
-
-def convolve(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Convolve with a stride of 1 and one cell of zeros around.
 
     `x` [B, I, H, W], `weight` from `transform_weight`, `bias` [O] -> [B, O, H, W] with channels innermost. The result
     is made in bands of rows, whose buffers are used again and again: new ones cost more than the additions.
     """
-    batch, num_in, height, width = x.shape
-    num_out, high, wide = weight.shape[1], (height + 1) // 2, (width + 1) // 2
-    cells = functional.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1 + width % 2, 1, 1 + height % 2))  # [B, 2h+2, 2w+2, I]
-    out = x.new_empty(batch, 2 * high, 2 * wide, num_out)
-    bytes_a_row = 16 * batch * wide * (num_in + num_out) * x.element_size()
+    tile = TILES[weight.shape[0]]
+    side, width = tile.side, tile.width
+    batch, num_in, height, breadth = x.shape
+    num_out, high, wide = weight.shape[1], -(-height // side), -(-breadth // side)
+    missing = (0, 0, 1, 1 + wide * side - breadth, 1, 1 + high * side - height)
+    cells = functional.pad(x.permute(0, 2, 3, 1), missing)  # [B, side * h + 2, side * w + 2, I]
+    out = x.new_empty(batch, side * high, side * wide, num_out)
+    bytes_a_row = tile.num_products * batch * wide * (num_in + num_out) * x.element_size()
     # Each band reads all weights: few bands where those are large.
     rows_a_band = max(1, min(high, max(LEAST_BAND_BYTES, 2 * weight.nbytes) // bytes_a_row))
-    before = x.new_empty(16 * batch * rows_a_band * wide * num_in)
-    after = x.new_empty(16 * batch * rows_a_band * wide * num_out)
+    before = x.new_empty(tile.num_products * batch * rows_a_band * wide * num_in)
+    after = x.new_empty(tile.num_products * batch * rows_a_band * wide * num_out)
     for top in range(0, high, rows_a_band):
         rows = min(rows_a_band, high - top)
         tiles = batch * rows * wide
-        spread = before[: 16 * tiles * num_in].view(16, tiles, num_in)
-        products = after[: 16 * tiles * num_out].view(16, tiles, num_out)
-        _spread(cells[:, 2 * top : 2 * (top + rows) + 2], spread.view(4, 4, batch, rows, wide, num_in))
+        spread = before[: tile.num_products * tiles * num_in].view(-1, tiles, num_in)
+        products = after[: tile.num_products * tiles * num_out].view(-1, tiles, num_out)
+        band = cells[:, side * top : side * (top + rows) + 2]
+        _spread(tile, band, spread.view(width, width, batch, rows, wide, num_in))
         torch.bmm(spread, weight.transpose(1, 2), out=products)
-        _gather(products.view(4, 4, batch, rows, wide, num_out), bias, out[:, 2 * top : 2 * (top + rows)])
-    return out[:, :height, :width].permute(0, 3, 1, 2)
+        made = products.view(width, width, batch, rows, wide, num_out)
+        _gather(tile, made, bias, out[:, side * top : side * (top + rows)])
+    return out[:, :height, :breadth].permute(0, 3, 1, 2)
 
 
-def _spread(cells: torch.Tensor, out: torch.Tensor) -> None:
-    """Transform the overlapping 4x4 cells of `cells` [B, 2h+2, 2w+2, C] into `out` [4, 4, B, h, w, C]."""
-    high, wide = out.shape[3:5]
-    a, b, c, d = (cells[:, row : row + 2 * high : 2] for row in range(4))
-    for row, made in enumerate((a - c, b + c, c - b, b - d)):
-        e, f, g, h = (made[:, :, place : place + 2 * wide : 2] for place in range(4))
-        torch.sub(e, g, out=out[row, 0])
-        torch.add(f, g, out=out[row, 1])
-        torch.sub(g, f, out=out[row, 2])
-        torch.sub(f, h, out=out[row, 3])
+def _spread(tile: Tile, cells: Tensor, out: Tensor) -> None:
+    """Transform overlapping cells [B, side * h + 2, side * w + 2, C] into `out` [width, width, B, h, w, C]."""
+    high, wide = (tile.side * size for size in out.shape[3:5])
+    new = [None] * tile.width
+    rows = tile.spread([cells[:, row : row + high : tile.side] for row in range(tile.width)], new)
+    for row, slots in zip(rows, out.unbind(), strict=True):
+        tile.spread([row[:, :, place : place + wide : tile.side] for place in range(tile.width)], slots.unbind())
 
 
-def _gather(products: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
-    """Transform `products` [4, 4, B, h, w, O], which is used up, into the 2x2 cells of `out` [B, 2h, 2w, O]."""
-    upper = (products[1] + products[2]).add_(products[0])  # [4, B, h, w, O]
-    lower = products[1].sub_(products[2]).sub_(products[3])
-    for place, (a, b, c, d) in enumerate((upper, lower)):
-        left, right = out[:, place::2, 0::2], out[:, place::2, 1::2]
-        torch.add(a if bias is None else a.add_(bias), b, out=left)
-        left.add_(c)
-        torch.sub(b, c, out=right)
-        right.sub_(d if bias is None else d.sub_(bias))
+def _gather(tile: Tile, products: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Transform `products` [width, width, B, h, w, O] into the cells of `out` [B, side * h, side * w, O]."""
+    rows = tile.gather(products.unbind(), [None] * tile.side, None)  # each [width, B, h, w, O]
+    for place, row in enumerate(rows):
+        slots = [out[:, place :: tile.side, column :: tile.side] for column in range(tile.side)]
+        tile.gather(row.unbind(), slots, bias)

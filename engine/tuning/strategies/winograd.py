@@ -1,7 +1,8 @@
 """Convolutions of 3x3 with fewer multiplications, on processors that are bound by them.
 
-The transformed weights take 16/9 of the memory of the plain ones. They are kept from one run to the next while the
-weights are the same.
+Layers with few weights make 4x4 cells at a time, for which transformed weights take 4 times the memory of the plain
+ones; layers with many make 2x2, for which it is 16/9. Where not all have room, those with few weights come first: they
+have the larger pictures. Transformed weights are kept from one run to the next while the weights are the same.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from engine.architectures.layers import Conv2d
-from engine.tuning.kernels.winograd import convolve, num_tiles, transform_weight
+from engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     MachineFacts,
@@ -27,19 +28,19 @@ from engine.tuning.strategy import (
     unchanged_layers,
 )
 
-GROWTH = 16 / 9  # of a weight that is transformed
 FREE_SHARE = 0.25  # of the free memory that the transformed weights may take
 FEW_CHANNELS = 256  # with fewer, moving the cells takes longer than the products that are saved
-FEW_TILES = 8  # with fewer, reading the larger weights does
+MOST_OF_FOUR = 1280 * 640  # of the channels' product: with more, reading the weights for 4x4 cells does
+FEW_TILES = 8  # with fewer, reading the larger weights does, too
 MOST_NETWORKS = 2  # whose weights are kept: a UNet and a VAE
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Transformed weights of a network, and what their layers' weights were recognised by."""
+    """Transformed weights of a network's layers, and what all its weights of this kind were recognised by."""
 
     kind: object
-    weights: Mapping[nn.Module, torch.Tensor]
+    weights: Mapping[Conv2d, torch.Tensor]
 
 
 class WinogradConvolutions(Strategy):
@@ -47,7 +48,7 @@ class WinogradConvolutions(Strategy):
 
     name = "winograd_convolutions"
     quality = Quality.SAME
-    about = "convolutions of 3x3 with 16 products where plain ones take 36"
+    about = "convolutions of 3x3 with 4 or 2.25 products where plain ones take 9"
     target = "any"
     is_size_sensitive = True
     makes_tensors = True
@@ -73,33 +74,33 @@ class WinogradConvolutions(Strategy):
             return "the network has no convolutions of this kind"
         if self._held(use, layers) is not None:
             return None
-        num_bytes = sum(layer.get_parameter("weight").nbytes * GROWTH for layer in layers)
-        if num_bytes > use.patcher.free_bytes() * FREE_SHARE:
-            return "too little memory for the transformed weights"
-        return None
+        return None if _fitting(use, layers) else "too little memory for the transformed weights"
 
     def apply(self, use: SamplingUse) -> Undo:
         layers = _layers(use)
         made = self._held(use, layers)
         if made is None:
-            made = {layer: transform_weight(layer.get_parameter("weight")) for layer in layers}
+            made = {
+                layer: transform_weight(layer.get_parameter("weight"), _tile(layer)) for layer in _fitting(use, layers)
+            }
             self._made.pop(use.network, None)
             while len(self._made) >= MOST_NETWORKS:
                 del self._made[next(iter(self._made))]
             self._made[use.network] = _Made(_kind(use, layers), made)
-        return replace_forwards([(layer, _filtered(layer, made[layer])) for layer in layers])
+        return replace_forwards([(layer, _filtered(layer, weight)) for layer, weight in made.items()])
 
     def release(self) -> None:
         self._made.clear()
 
-    def _held(self, use: SamplingUse, layers: list[Conv2d]) -> Mapping[nn.Module, torch.Tensor] | None:
-        """Return the transformed weights of these layers where they are kept and the layers' weights are the same."""
+    def _held(self, use: SamplingUse, layers: list[Conv2d]) -> Mapping[Conv2d, torch.Tensor] | None:
+        """Return transformed weights of these layers where they are kept and the layers' weights are the same."""
         held = self._made.get(use.network)
         if held is None or held.kind != _kind(use, layers):
             return None
         # A node may have written into the weights, of which the patches say nothing.
         is_same = all(
-            torch.equal(held.weights[layer][0, 0], layer.get_parameter("weight")[0, :, 0, 0]) for layer in layers
+            torch.equal(weight[-1, 0], layer.get_parameter("weight")[0, :, 2, 2])  # the last is not transformed
+            for layer, weight in held.weights.items()
         )
         return held.weights if is_same else None
 
@@ -111,6 +112,22 @@ def _kind(use: SamplingUse, layers: list[Conv2d]) -> object:
 
 def _layers(use: SamplingUse) -> list[Conv2d]:
     return [layer for layer in unchanged_layers(use, (Conv2d,)) if isinstance(layer, Conv2d) and _takes(layer)]
+
+
+def _fitting(use: SamplingUse, layers: list[Conv2d]) -> list[Conv2d]:
+    """Return the layers whose transformed weights have room, those with few weights first."""
+    left = use.patcher.free_bytes() * FREE_SHARE
+    found = []
+    for layer in sorted(layers, key=lambda layer: layer.weight.numel()):
+        left -= layer.get_parameter("weight").nbytes * _tile(layer).num_products / 9
+        if left < 0:
+            break
+        found.append(layer)
+    return found
+
+
+def _tile(layer: Conv2d) -> Tile:
+    return FOUR if layer.in_channels * layer.out_channels <= MOST_OF_FOUR else TWO
 
 
 def _takes(layer: Conv2d) -> bool:
@@ -126,8 +143,10 @@ def _takes(layer: Conv2d) -> bool:
 
 
 def _filtered(layer: Conv2d, weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    tile = _tile(layer)
+
     def forward(x: torch.Tensor) -> torch.Tensor:
-        if x.ndim != 4 or x.dtype != weight.dtype or num_tiles(x) < FEW_TILES:
+        if x.ndim != 4 or x.dtype != weight.dtype or tile.count(x) < FEW_TILES:
             return Conv2d.forward(layer, x)
         return convolve(x, weight, layer.bias)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from torch.nn import functional
 
 from engine.architectures.layers import Conv2d
 from engine.tuning.kernels import winograd
-from engine.tuning.kernels.winograd import convolve, transform_weight
-from engine.tuning.strategies.winograd import FEW_CHANNELS, WinogradConvolutions
+from engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
+from engine.tuning.strategies.winograd import FEW_CHANNELS, FREE_SHARE, WinogradConvolutions
 from engine.tuning.strategy import MachineFacts, SamplingUse
 
 
@@ -53,11 +54,12 @@ def wide_layer(use: SamplingUse) -> Any:
     return list(use.network.children())[1]
 
 
-@pytest.mark.parametrize("size", [(1, 1), (2, 2), (5, 7), (8, 6)])
+@pytest.mark.parametrize("tile", [TWO, FOUR], ids=["2x2", "4x4"])
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (5, 7), (8, 6), (12, 9)])
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("band_bytes", [1, 16 * 1024**2])
 def test_gives_what_a_plain_convolution_gives(
-    size: tuple[int, int], has_bias: bool, band_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tile: Tile, size: tuple[int, int], has_bias: bool, band_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(winograd, "LEAST_BAND_BYTES", band_bytes)
     torch.manual_seed(0)
@@ -65,16 +67,17 @@ def test_gives_what_a_plain_convolution_gives(
     bias = torch.randn(9) if has_bias else None
     exact = functional.conv2d(x.double(), weight.double(), None if bias is None else bias.double(), padding=1)
     for given in (x, x.contiguous(memory_format=torch.channels_last)):
-        found = convolve(given, transform_weight(weight), bias)
+        found = convolve(given, transform_weight(weight, tile), bias)
         assert found.shape == exact.shape and found.stride(1) == 1  # channels innermost
-        torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
-    double = convolve(x.double(), transform_weight(weight.double()), None if bias is None else bias.double())
+        torch.testing.assert_close(found.double(), exact, atol=1e-5 if tile is TWO else 1e-4, rtol=1e-5)
+    double = convolve(x.double(), transform_weight(weight.double(), tile), None if bias is None else bias.double())
     torch.testing.assert_close(double, exact, atol=1e-12, rtol=1e-12)
 
 
-def test_a_row_of_a_batch_has_the_same_bits_at_each_place() -> None:
+@pytest.mark.parametrize("tile", [TWO, FOUR], ids=["2x2", "4x4"])
+def test_a_row_of_a_batch_has_the_same_bits_at_each_place(tile: Tile) -> None:
     torch.manual_seed(0)
-    x, weight = torch.randn(2, 64, 8, 8), transform_weight(torch.randn(32, 64, 3, 3))
+    x, weight = torch.randn(2, 64, 8, 8), transform_weight(torch.randn(32, 64, 3, 3), tile)
     both, turned = convolve(x, weight, None), convolve(x.flip(0), weight, None)
     assert torch.equal(both, turned.flip(0))
 
@@ -101,7 +104,7 @@ def test_weights_are_transformed_once_and_anew_when_they_have_changed(use: Sampl
 
     def draw() -> tuple[torch.Tensor, int]:
         undo = strategy.apply(use)
-        address = layer.forward.__closure__[1].cell_contents.data_ptr()
+        address = inspect.getclosurevars(layer.forward).nonlocals["weight"].data_ptr()
         out = use.network(x)
         undo()
         return out, address
@@ -121,6 +124,24 @@ def test_weights_are_transformed_once_and_anew_when_they_have_changed(use: Sampl
     torch.testing.assert_close(draw()[0], use.network(x), atol=1e-4, rtol=1e-5)
     strategy.release()
     torch.testing.assert_close(draw()[0], use.network(x), atol=1e-4, rtol=1e-5)
+
+
+def test_layers_with_few_weights_come_first_where_not_all_have_room(use: SamplingUse) -> None:
+    strategy, wide = WinogradConvolutions(), wide_layer(use)
+    widest = Conv2d(FEW_CHANNELS, 16 * FEW_CHANNELS, 3, padding=1).requires_grad_(False)
+    network = nn.Sequential(widest, *use.network.children())
+    use = SamplingUse(Patcher(network), network, {"transformer_options": {}})
+    use.patcher.free = (wide.weight.nbytes * 4 + widest.weight.nbytes) / FREE_SHARE
+    assert strategy.unfit(use) is None
+    undo = strategy.apply(use)
+    assert [layer for layer in network if "forward" in vars(layer)] == [wide]
+    undo()
+    assert strategy.unfit(use) is None  # kept weights need no room
+    use.patcher.free = 1e12
+    strategy.release()
+    undo = strategy.apply(use)
+    assert {layer for layer in network if "forward" in vars(layer)} == {wide, widest}
+    undo()
 
 
 def test_it_steps_aside_without_memory_and_from_changed_layers(use: SamplingUse) -> None:

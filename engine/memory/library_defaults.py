@@ -1,22 +1,28 @@
-"""Variables of OpenMP in an engine: number of threads, and how long they spin at a barrier."""
+"""Environment variables that an engine sets for the libraries under torch, where the operator has not."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from machine.cores import allowed_processors, cpu_quota
 
-SPIN_COUNT = 3000
+SPIN_COUNT: Final = 3000
 """Checks of a barrier before a thread sleeps. The GNU library's default of 300,000 (some 10 ms) burns the time of the
 thread that is waited for where others keep the processor busy. 3,000 is as fast on a quiet processor and 2.8 times as
 fast beside another process for each core; 1,000 and none slow a quiet one by a quarter:
 `benchmark/results/processor_waiting.json`."""
 
+LARGE_PAGES: Final = {"THP_MEM_ALLOC_ENABLE": "1"}
+"""Tensors of 2 MB and more lie on pages of 2 MB, where the kernel has some: giving out new memory is a tenth of the time
+from an engine's start to its first picture otherwise: `benchmark/results/large_pages.json`."""
 
-def openmp_defaults() -> dict[str, str]:
-    """Return the variables of OpenMP that fit this machine. The library reads them once, when torch loads it."""
-    return defaults_for(len(allowed_processors()), cpu_quota())
+
+def library_defaults() -> dict[str, str]:
+    """Return the variables that fit this machine. The libraries read them once, when torch loads them."""
+    return openmp_defaults(len(allowed_processors()), cpu_quota()) | LARGE_PAGES
 
 
-def defaults_for(num_processors: int, quota: float | None) -> dict[str, str]:
+def openmp_defaults(num_processors: int, quota: float | None) -> dict[str, str]:
     """Return the variables for never more threads than the quota of processor time gives, and for short spinning.
 
     `num_processors` are those that the process may run on, `quota` the processors' worth of time that its cgroups
