@@ -1,8 +1,8 @@
 """What it brings that an engine's large tensors lie on pages of 2 MB: `python -m benchmark.large_pages [--starts 3]`.
 
 An engine is started in turns with `THP_MEM_ALLOC_ENABLE` 1, its own default, and 0. Measured are the seconds from its
-start to the end of a first prompt of one step at 256x256 with a whole SD1.5 checkpoint of random weights (`--checkpoint`
-names another), which lies in the page cache, and those of a second prompt. Medians; the result is printed and written
+start to the end of a first prompt of one step at 256x256 with a whole SD1.5 checkpoint of random weights, which lies in
+the page cache (`--checkpoint` names another), and those of a second prompt. Medians; the result is printed and written
 to benchmark/results/large_pages.json.
 """
 

@@ -13,8 +13,8 @@ fast beside another process for each core; 1,000 and none slow a quiet one by a 
 `benchmark/results/processor_waiting.json`."""
 
 LARGE_PAGES: Final = {"THP_MEM_ALLOC_ENABLE": "1"}
-"""Tensors of 2 MB and more lie on pages of 2 MB, where the kernel has some: giving out new memory is a tenth of the time
-from an engine's start to its first picture otherwise: `benchmark/results/large_pages.json`."""
+"""Tensors of 2 MB and more lie on pages of 2 MB, where the kernel has some: giving out new memory is a tenth of the
+time from an engine's start to its first picture otherwise: `benchmark/results/large_pages.json`."""
 
 
 def library_defaults() -> dict[str, str]:
