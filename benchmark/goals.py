@@ -6,6 +6,7 @@ only shown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,13 +64,19 @@ def row(wanted: Mapping[str, object], name: str) -> Find:
 
 
 def gain(quality: str) -> Find:
-    """How many times as fast the strategies chosen for a quality are as the plain path."""
+    """How many times as fast the strategies chosen for a quality make a step.
+
+    It is the product of the gain of each over those before it, measured in turns: rates of the plain path and of all
+    of them together are from different moments.
+    """
 
     def find(report: Any) -> float | None:
-        plain, chosen = (
-            at("outcome", *path)(report) for path in (("plain_it_per_s",), ("choices", quality, "it_per_s"))
-        )
-        return None if not plain else 1.0 if chosen is None else chosen / plain
+        try:
+            names, figures = report["outcome"]["choices"][quality]["names"], report["outcome"]["figures"]
+        except (KeyError, TypeError):
+            return None
+        measured = [item for item in figures if item["name"] in names and item["it_per_s"] and item["before_it_per_s"]]
+        return math.prod(item["it_per_s"] / item["before_it_per_s"] for item in measured)
 
     return find
 

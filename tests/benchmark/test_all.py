@@ -36,9 +36,15 @@ def test_the_goals_find_their_figures_in_the_stored_reports(part: str) -> None:
 
 
 def test_the_gain_of_tuning_is_that_of_a_quality() -> None:
-    choices = {"exact": {"it_per_s": 3.0}, "same": {"it_per_s": None}, "draft": {"it_per_s": 4.0}}
-    outcome = {"plain_it_per_s": 2.0, "choices": choices, "figures": []}
-    assert [entry["value"] for entry in compare({"tuning": {"outcome": outcome}})] == [1.5, 1.0, 2.0]
+    names = {"exact": ["a", "certain"], "same": [], "draft": ["a", "certain", "b"]}
+    rates = {"a": (3.0, 2.0), "b": (4.0, 2.5), "certain": (None, None), "refused": (1.0, 2.0)}
+    figures = [
+        {"name": name, "quality": "exact", "it_per_s": after, "before_it_per_s": before, "error": 0.0,
+         "is_chosen": True, "reason": ""}
+        for name, (after, before) in rates.items()
+    ]  # fmt: skip
+    outcome = {"choices": {name: {"names": chosen} for name, chosen in names.items()}, "figures": figures}
+    assert [entry["value"] for entry in compare({"tuning": {"outcome": outcome}})] == [1.5, 1.0, pytest.approx(2.4)]
     assert tuning_table(outcome).startswith("| Strategy |")
 
 
