@@ -76,7 +76,7 @@ def gain(quality: str) -> Find:
         except (KeyError, TypeError):
             return None
         measured = [item for item in figures if item["name"] in names and item["it_per_s"] and item["before_it_per_s"]]
-        return math.prod(item["it_per_s"] / item["before_it_per_s"] for item in measured)
+        return float(math.prod(item["it_per_s"] / item["before_it_per_s"] for item in measured))
 
     return find
 
