@@ -63,7 +63,7 @@ class TunedRun:
             added = strategy.options(use)
             if added:
                 merged = merge_options(merged, added)
-                self.usage.add([strategy.name], choice.error)
+                self.usage.add([strategy.name], self._error([strategy.name], choice))
         return merged
 
     @contextmanager
@@ -74,7 +74,7 @@ class TunedRun:
         with self._networks.plain(use):
             own = self._fitting(use, choice, changes_denoiser)
         with self._networks.changed(use, own) as names:
-            self.usage.add(names, choice.error)
+            self.usage.add(names, self._error(names, choice))
             yield
 
     @contextmanager
@@ -85,8 +85,12 @@ class TunedRun:
         with self._networks.plain(use):
             own = self._fitting(use, choice, changes_vae)
         with self._networks.changed(use, own) as names:
-            self.usage.add(names, choice.error)
+            self.usage.add(names, self._error(names, choice))
             yield
+
+    def _error(self, names: Sequence[str], choice: Choice) -> float:
+        """Return the choice's error, or more where one of these is used unmeasured, whose error is at most its own."""
+        return max((choice.error, *(self._strategies[name].certain_error for name in names)))
 
     def _choice(self, denoiser: Network) -> Choice:
         return self._chosen(network_name(denoiser))

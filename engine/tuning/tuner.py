@@ -165,5 +165,4 @@ class Tuner:
         certain = [name for name, item in self._strategies.items() if item.is_certain and quality.allows(item.quality)]
         names = dict.fromkeys((*certain, *choice.names))
         allowed = tuple(name for name in names if self.allowed is None or name in self.allowed)
-        errors = [self._strategies[name].certain_error for name in allowed if name in certain]
-        return Choice(allowed, choice.it_per_s, max(choice.error, *errors, 0.0))
+        return Choice(allowed, choice.it_per_s, choice.error)

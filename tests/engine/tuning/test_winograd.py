@@ -13,8 +13,12 @@ from torch.nn import functional
 from engine.architectures.layers import Conv2d
 from engine.tuning.kernels import winograd
 from engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
+from engine.tuning.networks_in_use import NetworksInUse
+from engine.tuning.outcome import Choice
+from engine.tuning.quality import Quality
+from engine.tuning.run import TunedRun
 from engine.tuning.strategies.winograd import FEW_CHANNELS, FREE_SHARE, WinogradConvolutions
-from engine.tuning.strategy import MachineFacts, SamplingUse
+from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy
 
 
 class Patcher:
@@ -152,6 +156,18 @@ def test_it_steps_aside_without_memory_and_from_changed_layers(use: SamplingUse)
     wide_layer(use).padding_mode = "circular"  # as nodes for seamless pictures do
     assert strategy.unfit(use) == "the network has no convolutions of this kind"
     assert strategy.missing(MachineFacts("cuda", "a card")) == "needs a CPU"
+
+
+@pytest.mark.parametrize("free_bytes", [1e12, 1024])
+def test_its_error_counts_where_it_is_used(use: SamplingUse, free_bytes: float) -> None:
+    strategy = WinogradConvolutions("AVX2")
+    use.patcher.free = free_bytes
+    strategies: dict[str, Strategy] = {strategy.name: strategy}
+    run = TunedRun(Quality.SAME, strategies, lambda _network: Choice((strategy.name,), None, 0.0), NetworksInUse())
+    with run.sampling(use.patcher, use.network, {"transformer_options": {}}):
+        is_used = "forward" in vars(wide_layer(use))
+    assert is_used == (free_bytes > 1024)
+    assert run.usage.error == (strategy.certain_error if is_used else 0.0)
 
 
 def test_it_is_used_unmeasured_where_it_has_been_measured_to_gain() -> None:
