@@ -35,7 +35,7 @@ from rich.table import Table
 
 from benchmark.engine_start import ask, free_port, wait_until
 from benchmark.layer_models import write_layers
-from benchmark.machine import describe_cpu
+from benchmark.machine import describe_cpu, installed_environment
 from engine.checkpoints.random_weights import write_random_checkpoint
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +81,7 @@ class Engine:
     command: Sequence[str]
     directory: Path
     precision: str
+    environment: Mapping[str, str] = field(default_factory=dict)  # further variables
     first_result_seconds: list[float] = field(default_factory=list)
     step_seconds: dict[str, list[float]] = field(default_factory=dict)  # by family
 
@@ -142,17 +143,15 @@ def run_prompt(port: int, prompt: Mapping[str, Any]) -> float:
 
 
 @contextmanager
-def serving(
-    engine: Engine, models: Path, num_threads: int, environment: Mapping[str, str] | None = None
-) -> Iterator[int]:
-    """Run an engine, with further variables in its environment, and yield the port it serves on."""
+def serving(engine: Engine, models: Path, num_threads: int) -> Iterator[int]:
+    """Run an engine and yield the port it serves on."""
     with tempfile.TemporaryDirectory() as base:
         for folder in ("input", "output", "custom_nodes"):
             Path(base, folder).mkdir()
         Path(base, "models").symlink_to(models.absolute())
         Path(base, "custom_nodes", "random_conditioning.py").write_text(PACK, encoding="utf-8")
         port = free_port()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), **(environment or {})}
+        environment = {**installed_environment(), "OMP_NUM_THREADS": str(num_threads), **engine.environment}
         process = subprocess.Popen(
             [*engine.command, "--cpu", "--port", str(port), "--base-directory", base],
             cwd=engine.directory, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -42,7 +42,7 @@ def read_by_instant_tensor(path: Path, device: str) -> None:
 def readers_for(device: str) -> Mapping[str, Read]:
     """Return the installed readers for a device, `cpu` or the first `cuda`, by their packages' names."""
     found = {"runai_model_streamer": read_by_run_ai}
-    if device.startswith("cuda"):
+    if device == "cuda":
         found["instanttensor"] = read_by_instant_tensor
     return {
         name: partial(read, device=device) for name, read in found.items() if importlib.util.find_spec(name) is not None

@@ -61,7 +61,7 @@ def measure(num_rounds: int, names: Sequence[str], loads: Sequence[int]) -> dict
         models = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         command = [sys.executable, "-m", "engine"]
         ports = {
-            name: stack.enter_context(serving(Engine(name, command, ROOT, "float32"), models, cores, environment))
+            name: stack.enter_context(serving(Engine(name, command, ROOT, "float32", environment), models, cores))
             for name, environment in WAYS.items()
             if name in names
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from PIL import Image
 
 from tests.flow.running_worker import RunningWorker
 from tests.flow.test_files import data_uri
+from worker.files.picture_bounds import MAX_INPUT_PIXELS
+
+FRAME_PIXELS = 512 * 512
 
 
 def animation(form: str, num_frames: int, side: int = 512) -> bytes:
@@ -53,8 +57,15 @@ def test_an_animation_of_too_many_pixels_is_refused_with_node_and_field(
 def test_one_in_the_input_folder_is_refused_by_the_engines_check(files_worker: RunningWorker, bomb: bytes) -> None:
     (files_worker.base / "input" / "bomb.gif").write_bytes(bomb)
     problem = problem_of(files_worker, load_and_save("bomb.gif"))
-    # How many frames the engine takes follows the free memory of the machine.
-    assert problem["node_id"] == "1" and "frames of up to 512x512 px; expected at most" in problem["message"]
+    assert problem["node_id"] == "1"
+    # The bound follows the machine's free memory; the count ends with the first frame over it.
+    found = re.search(
+        r"at least (\d+) pixels in (\d+) frames of up to 512x512 px; expected at most (\d+)", problem["message"]
+    )
+    assert found is not None, problem
+    num_pixels, num_frames, most = map(int, found.groups())
+    assert num_pixels == num_frames * FRAME_PIXELS and num_pixels - FRAME_PIXELS <= most < num_pixels
+    assert most <= MAX_INPUT_PIXELS
 
 
 def test_an_animation_within_the_bound_is_read_whole(files_worker: RunningWorker) -> None:

@@ -72,14 +72,14 @@ class WinogradConvolutions(Strategy):
         layers = _layers(use)
         if not layers:
             return "the network has no convolutions of this kind"
-        if self._held(use, layers) is not None:
+        if self._held(use, layers) or _fitting(use, layers):
             return None
-        return None if _fitting(use, layers) else "too little memory for the transformed weights"
+        return "too little memory for the transformed weights"
 
     def apply(self, use: SamplingUse) -> Undo:
         layers = _layers(use)
         made = self._held(use, layers)
-        if made is None:
+        if not made:
             made = {
                 layer: transform_weight(layer.get_parameter("weight"), _tile(layer)) for layer in _fitting(use, layers)
             }

@@ -160,15 +160,13 @@ def test_prompts_are_projected_once_in_any_company(base: Path) -> None:
         assert engine.batcher is not None
         engine.batcher.choose = widest_set
         engine.adopt_tuning(outcome)
-        first = latents(engine, [submit(engine, prompts[0])])[0]
-        layer = engine.models.checkpoint("a.safetensors")[0].model.diffusion_model
-        attention = next(item.attn2 for item in layer.modules() if type(item) is BasicTransformerBlock)
-        rows: list[int] = []
-        hook = attention.to_k.register_forward_hook(lambda layer, given, out: rows.append(given[0].shape[0]))
-        alone = [first, *(latents(engine, [submit(engine, prompt)])[0] for prompt in prompts[1:])]
+        alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
         engine._threads.submit(engine._clear_caches).result()
         events: list[Event] = []
-        rows.clear()
+        rows: list[int] = []
+        layer = engine.models.checkpoint("a.safetensors")[0].model.diffusion_model
+        attention = next(item.attn2 for item in layer.modules() if type(item) is BasicTransformerBlock)
+        hook = attention.to_k.register_forward_hook(lambda layer, given, out: rows.append(given[0].shape[0]))
         together = latents(engine, [submit(engine, item, events=events, quality="same") for item in prompts])
         hook.remove()
         used = [event for event in events if isinstance(event, TuningUsed)]
