@@ -25,7 +25,7 @@ from tests.s3_server import free_ports
 from tests.security.worker_process import PICTURE, job, processes_below
 from worker.engines.command import engine_command
 from worker.engines.loss import LossReason
-from worker.engines.sandbox import Sandbox
+from worker.engines.sandbox import Sandbox, packages_in
 from worker.engines.sandbox_start import find_user, prepare, try_sandbox
 from worker.errors import EngineStartFailed, SettingsInvalid
 from worker.settings.engines import EngineLaunch, SandboxConfig
@@ -339,6 +339,20 @@ def test_namespaces_and_a_port_do_not_go_together(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ENGINE_ARGS", "--port 8188")
     with pytest.raises(SettingsInvalid, match="ENGINE_ARGS.*no network"):
         load_settings(env_file=None)
+
+
+def test_every_package_that_is_installed_beside_the_engine_is_inside(tmp_path: Path) -> None:
+    """A package that the engine has only since today, too: none of them is listed by name."""
+    for name in ("engine", "newcomer", "base"):
+        (tmp_path / name).mkdir()
+    for name in ("engine", "newcomer"):
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / ".env").touch()
+    assert packages_in(tmp_path) == [tmp_path / "engine", tmp_path / "newcomer"]
+    mounts = sandbox_of(tmp_path, level="bwrap", user="10002").program(["true"])
+    installed = {path.name for path in packages_in(ROOT)}
+    assert {"engine", "machine", "names"} <= installed
+    assert all(str(ROOT / name) in mounts for name in installed) and str(ROOT / ".env") not in mounts
 
 
 def test_a_secret_below_a_readable_folder_is_covered(tmp_path: Path) -> None:

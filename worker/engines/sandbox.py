@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-ENGINE_PACKAGES = ("engine", "machine")  # packages of the project that the engine imports
 TMP_BYTES = 2 * 2**30
 SHARED_MEMORY_BYTES = 8 * 2**30
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -112,7 +111,7 @@ class Sandbox:
             mounts += ["--dev-bind-try", str(device), str(device)]
         shown = [
             *interpreter_folders(),
-            *(self.places.project / package for package in ENGINE_PACKAGES),
+            *packages_in(self.places.project),
             *_with_targets((*self.places.readable, self.places.input)),
         ]
         mounts += _parents([*shown, *self.places.writable])
@@ -126,6 +125,14 @@ class Sandbox:
 
     def _devices(self) -> list[Path]:
         return sorted(path for pattern in DEVICES for path in self.dev.glob(pattern))
+
+
+def packages_in(project: Path) -> list[Path]:
+    """Return the Python packages right below a folder: all that is installed beside the engine, so that none is missed.
+
+    Other files there (`.env`, a base directory) stay outside.
+    """
+    return sorted(path.parent for path in project.glob("*/__init__.py"))
 
 
 def interpreter_folders() -> list[Path]:
