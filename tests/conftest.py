@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.installed import InstalledWheel, copy_tracked_files
 from tests.s3_server import S3Server, running_s3_server
+from tests.skips import is_allowed, is_ci
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,6 +38,34 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that continuous integration would leave out unseen."""
+    report = yield
+    fail_where_skipped_unseen(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a file of tests that continuous integration would leave out unseen."""
+    report = yield
+    fail_where_skipped_unseen(report)
+    return report
+
+
+def fail_where_skipped_unseen(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure in continuous integration, unless it is one that `tests/skips.py` accepts."""
+    if not (is_ci() and report.skipped and isinstance(report.longrepr, tuple)):
+        return
+    path, line, reason = report.longrepr
+    if not is_allowed(reason):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{path}:{line}: skipped in continuous integration ({reason}); tests/skips.py lists what may be"
+        )
 
 
 @pytest.fixture(scope="module")
