@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from engine import families as package
@@ -27,6 +27,7 @@ from engine.families.base import (
 from engine.families.comfyui_text_types import comfyui_text_types
 from engine.families.later_networks import describe_later
 from engine.families.unsupported import describe
+from engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
 from engine.formats.weight_file import Names, shape_of
 
 HEAD_WIDTH = 64  # of networks that no family is known to have
@@ -138,6 +139,22 @@ class AmbiguousFile(RuntimeError):
 def recognise(index: TensorIndex) -> Recognised:
     """Return the family of a file's denoising network, alone or in a checkpoint. Raises `NotRecognised`.
 
+    A file whose names no family knows is looked at again without each prefix of wrapping modules that it has.
+    """
+    found = _best_match(index)
+    for prefix in wrapping_prefixes(index.shapes) if found is None else ():
+        inner = _best_match(TensorIndex(shapes_behind(prefix, index.shapes), index.metadata))
+        if inner is not None:
+            found = replace(inner, match=replace(inner.match, names=names_with(prefix, inner.match.names)))
+            break
+    if found is None:
+        raise NotRecognised(describe(index.shapes))
+    return found
+
+
+def _best_match(index: TensorIndex) -> Recognised | None:
+    """Return the family that matches names as they stand, None without one. Raises `NotRecognised`.
+
     Networks that no family has are refused first: some have all layers of a family's, which would draw noise.
     """
     later = describe_refused(index.shapes)
@@ -145,7 +162,7 @@ def recognise(index: TensorIndex) -> Recognised:
         raise NotRecognised(later)
     matches = [Recognised(family, match) for family in families() if (match := family.detect(index)) is not None]
     if not matches:
-        raise NotRecognised(describe(index.shapes))
+        return None
     best = max(item.match.specificity for item in matches)
     found = [item for item in matches if item.match.specificity == best]
     if len(found) > 1:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from engine.architectures.latent_unet_shapes import FIRST, count_children, unet_traits
 from engine.families.base import Shapes
 from engine.families.later_networks import describe_later
+from engine.families.wrapped_names import wrapping_prefixes
 
 # Beginnings of tensor names, most telling first.
 MARKS: tuple[tuple[str, str], ...] = (
     ("conditioner.embedders.1.", "a Stable Diffusion XL checkpoint that is not whole"),
     ("conditioner.embedders.0.model.", "a Stable Diffusion XL refiner or 2.x checkpoint"),
     ("model.diffusion_model.label_emb.", "a Stable Diffusion XL or unCLIP checkpoint"),
-    ("label_emb.", "the UNet of Stable Diffusion XL"),
-    ("add_embedding.", "the UNet of Stable Diffusion XL or of another family"),
+    ("label_emb.", "only a part of a UNet with labels, as Stable Diffusion XL has it"),
+    ("add_embedding.", "only a part of a UNet with labels in diffusers layout, as Stable Diffusion XL has it"),
     ("cond_stage_model.model.", "a Stable Diffusion 2.x checkpoint that is not whole"),
     ("lora_unet_", "a LoRA"),
     ("lora_te_", "a LoRA"),
@@ -66,9 +67,6 @@ CONTROL_MARKS = (
     ("controlnet_blocks.0.", "a ControlNet of Stable Diffusion 3, Flux or Qwen in another layout"),
     ("after_proj_list.", "a ControlNet of Hunyuan DiT"),
 )
-IN_CHECKPOINT = "model.diffusion_model."
-UNET_PREFIXES = (IN_CHECKPOINT, "diffusion_model.", "")
-NETWORK_PREFIXES = (*UNET_PREFIXES, "model.", "net.", "transformer.")
 
 
 def describe(shapes: Shapes) -> str:
@@ -103,17 +101,21 @@ def _describe_lora(shapes: Shapes) -> str | None:
 
 
 def _describe_network(shapes: Shapes) -> str | None:
-    """Describe a network of another kind than a UNet, None without one."""
+    """Describe a network of another kind than a UNet, None without one.
+
+    Families read whole ones: what comes here lacks layers, or has them under names of another layout.
+    """
     for mark, label in NETWORKS:
-        for prefix in NETWORK_PREFIXES:
-            if any(name.startswith(prefix + mark) for name in shapes):
-                return f"a checkpoint of {label}" if prefix == IN_CHECKPOINT else f"the network of {label}"
+        for prefix in ("", *wrapping_prefixes(shapes)):
+            first = next((name for name in shapes if name.startswith(prefix + mark)), None)
+            if first is not None:
+                return f"only a part of the network of {label}, or one in an unknown layout ({first!r} first)"
     return None
 
 
 def _describe_unet(shapes: Shapes) -> str | None:
     """Describe a UNet that no family recognises, None without one."""
-    prefix = next((prefix for prefix in UNET_PREFIXES if prefix + FIRST in shapes), None)
+    prefix = next((prefix for prefix in ("", *wrapping_prefixes(shapes)) if prefix + FIRST in shapes), None)
     if prefix is None:
         return None
     unet = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}

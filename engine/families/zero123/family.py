@@ -38,11 +38,12 @@ BESIDE = "cc_projection."  # what stands beside the UNet, in files and saved one
 
 
 def _names(shapes: Shapes) -> Names | None:
-    """Return the names of the UNet and of the projection, which files have without the UNet's prefix."""
+    """Return the names of the UNet and of the projection, which files have without the UNet's prefix or behind it."""
     found = find_unet(TensorIndex(shapes))
-    if found is None or PROJECTION not in shapes or found.traits.in_channels != IN_CHANNELS:
+    if found is None or found.traits.in_channels != IN_CHANNELS:
         return None
-    return {**found.names, **{name: name for name in shapes if name.startswith(BESIDE)}}
+    names = {**found.names, **{name: name for name in shapes if name.startswith(BESIDE)}}
+    return names if PROJECTION in names else None
 
 
 def detect(index: TensorIndex) -> Match | None:
