@@ -12,6 +12,8 @@ import torch
 
 DENOISER_PREFIX = "diffusion_model."
 TEXT_LAYERS = "text_model.encoder.layers."
+TRANSFORMER = ".transformer."  # between the name of a text encoder in its set and those of its weights
+LANGUAGE_MODEL = "model."  # behind it, before the layers of a language model
 
 # The weight that an adapter changes: its name, or its name with the rows (dimension 0, first, number), or with None and
 # the function that brings the rows of a change into the network's order.
@@ -80,6 +82,26 @@ def denoiser_keys(weight_names: Iterable[str], diffusers_names: Mapping[str, str
             processor = processor.removesuffix(".0")
         for key in (f"lora_unet_{flat}", f"lycoris_{flat}", processor, f"unet.{processor}"):
             keys[key] = name
+    return keys
+
+
+def encoder_set_keys(weight_names: Iterable[str]) -> dict[str, str]:
+    """Return a map from the names used in LoRA files for any set of text encoders to their weights.
+
+    They are the weights' own names, those of an encoder other than CLIP without the name that the set has for it, and
+    kohya's for a set of one language model.
+    """
+    names = [name for name in weight_names if name.endswith(".weight")]
+    encoders = {name.partition(".")[0] for name in names}
+    keys: dict[str, str] = {}
+    for name in names:
+        bare = name.removesuffix(".weight")
+        keys[f"text_encoders.{bare}"] = name
+        encoder, found, inner = bare.partition(TRANSFORMER)
+        if found and not encoder.startswith("clip_"):
+            keys[f"text_encoders.{TRANSFORMER[1:]}{inner}"] = name
+        if found and len(encoders) == 1 and inner.startswith(LANGUAGE_MODEL):
+            keys["lora_te_" + inner.removeprefix(LANGUAGE_MODEL).replace(".", "_")] = name
     return keys
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from engine.adapters.lora_names import LoraTarget
+from engine.adapters.lora_names import LoraTarget, denoiser_keys, encoder_set_keys
 from engine.architectures.picture_encoders import PictureEncoderConfig
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
@@ -359,4 +359,13 @@ class ModelFamily:
     def text_lora_keys(self, weight_names: Iterable[str]) -> dict[str, str]:
         """Return a map from the names used in LoRA files to the weights of all text encoders."""
         names = list(weight_names)
-        return {key: name for encoder in self.text for key, name in encoder.lora_keys(names).items()}
+        own = {key: name for encoder in self.text for key, name in encoder.lora_keys(names).items()}
+        return {**encoder_set_keys(names), **own}
+
+    def network_lora_keys(self, weight_names: Iterable[str], config: Any) -> dict[str, LoraTarget]:
+        """Return a map from the names used in LoRA files to the weights of the denoising network, or parts of them.
+
+        The names that every network's files may use come first: those of the family stand above them.
+        """
+        names = list(weight_names)
+        return {**denoiser_keys(names, {}), **self.denoiser_lora_keys(names, config)}

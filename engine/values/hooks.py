@@ -245,7 +245,7 @@ class WeightHook(Hook):
         patches: Mapping[Any, Any] = given
         if self.need_weight_init:
             keys = text_lora_keys(model.model) if is_clip else denoiser_lora_keys(model.model)
-            patches = lora_patches(given if is_clip else renamed_lora(model.model, given), keys, warn=False)
+            patches = lora_patches(renamed_lora(None if is_clip else model.model, given), keys, warn=False)
         model.add_hook_patches(hook=self, patches=patches, strength_patch=strength)
 
 

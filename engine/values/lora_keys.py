@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from engine.adapters.lora_conventions import under_common_names
 from engine.adapters.lora_names import LoraTarget, target_name
 from engine.adapters.weight_adapters import LoraAdapter
 from engine.families.base import ModelFamily
@@ -19,13 +20,17 @@ def denoiser_lora_keys(network: Network) -> Mapping[str, LoraTarget]:
     `network` is `engine/diffusion/denoiser.py::Denoiser`.
     """
     family: ModelFamily = network.model_config.family
-    return family.denoiser_lora_keys(network.state_dict(), network.diffusion_model.config)
+    return family.network_lora_keys(network.state_dict(), network.diffusion_model.config)
 
 
-def renamed_lora(network: Network, lora: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a LoRA file's tensors under common names, where files for the network's family have names of their own."""
-    family: ModelFamily | None = network.model_config.family
-    return lora if family is None else family.renamed_lora(lora, network.diffusion_model.config)
+def renamed_lora(network: Network | None, lora: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a LoRA file's tensors under common names, also where files for the network's family have others.
+
+    Without a denoising network they are those for text encoders alone.
+    """
+    lora = under_common_names(lora)
+    family: ModelFamily | None = None if network is None else network.model_config.family
+    return lora if network is None or family is None else family.renamed_lora(lora, network.diffusion_model.config)
 
 
 def lora_misfit(network: Network, patches: Mapping[LoraTarget, Any]) -> str | None:

@@ -25,7 +25,7 @@ from engine.families.flux.style_reference import STYLE_PROJECTOR
 from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
 from engine.families.parts.clip_l import clip_l
 from engine.families.parts.double_stream_diffusers_names import file_layout
-from engine.families.parts.double_stream_lora_names import lora_keys, renamed_lora
+from engine.families.parts.double_stream_lora_names import lora_keys
 from engine.families.parts.t5 import t5_xxl
 from engine.families.parts.text_configurations import CLIP_L_FULL, CLIP_L_SMALL, T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.parts.transformer import detect_by, transformer
@@ -94,7 +94,6 @@ FAMILY = ModelFamily(
     vae=autoencoder_16(VAE_PREFIX),
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=lora_keys,
-    renamed_lora=renamed_lora,
     model_patches=(STYLE_PROJECTOR,),
     control_networks=control_networks(FluxLatentFormat()),
     variants={"": (), "inpaint": ()},

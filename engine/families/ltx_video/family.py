@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from engine.adapters.lora_names import plain_keys
+from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.token_time_transformer import (
     FIRST,
     MARK,
@@ -73,7 +73,7 @@ FAMILY = ModelFamily(
     text=(t5_xxl(T5Encoding(min_length=128, masks_padding=True, returns_mask=True)),),
     vae=AUTOENCODER,
     latent_format=LtxVideoLatentFormat,
-    denoiser_lora_keys=plain_keys,
+    denoiser_lora_keys=own_layer_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("LTXV", ("ltxv",), {"ModelMergeLTXV": MERGED_BLOCKS}),
     default=Defaults(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import plain_keys
+from engine.adapters.lora_names import own_layer_keys
 from engine.architectures.language_model import GEMMA2, LanguageModelConfig
 from engine.architectures.next_dit import NextDitConfig, NextDitModel
 from engine.architectures.next_dit_shapes import MARK, POOLED, TIME_LAYER, next_dit_config
@@ -49,7 +49,7 @@ FAMILY = ModelFamily(
     text=(GEMMA,),
     vae=autoencoder_16(VAE_PREFIX),
     latent_format=FluxLatentFormat,
-    denoiser_lora_keys=plain_keys,
+    denoiser_lora_keys=own_layer_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("lumina2",), untyped_slots=("gemma2_2b",)),
     default=Defaults(

@@ -1,4 +1,4 @@
-"""Flux's tools: attention masks of style models, LoRAs with names of their own, tokens of style."""
+"""Flux's tools: attention masks of style models, tokens of style."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from torch.nn import functional
 from engine.architectures.layer_features import LayerFeatures, LayerFeaturesConfig
 from engine.families.flux.denoiser import fitted_mask
 from engine.families.flux.style_reference import StyleTokens, layer_outputs
-from engine.families.registry import family_named
 
-FLUX = family_named("flux")
 NUM_TEXT = 3
 
 
@@ -43,36 +41,6 @@ def test_a_larger_mask_is_resized_by_rows_and_columns_of_the_picture() -> None:
     expected = functional.interpolate(row, size=(4, 2), mode="bilinear").flatten()
     torch.testing.assert_close(fitted[0, 0, 1:], expected)
     torch.testing.assert_close(fitted[0, 1:, 0], expected)
-
-
-def test_a_lora_for_a_tool_widens_the_first_layer_and_sets_norms() -> None:
-    lora = {
-        "img_in.lora_A.weight": torch.zeros(2, 128), "img_in.lora_B.weight": torch.zeros(96, 2),
-        "img_in.lora_B.bias": torch.zeros(96), "single_blocks.0.norm.key_norm.scale": torch.ones(128),
-    }  # fmt: skip
-    renamed = FLUX.renamed_lora(lora, None)
-    first = "diffusion_model.img_in"
-    assert set(renamed) == {
-        f"{first}.lora_A.weight", f"{first}.lora_B.weight", f"{first}.diff_b", f"{first}.reshape_weight",
-        "diffusion_model.single_blocks.0.norm.key_norm.scale.set_weight",
-    }  # fmt: skip
-    assert renamed[f"{first}.reshape_weight"].tolist() == [96, 128]
-
-
-def test_a_lora_of_attention_processors_is_named_by_the_layers() -> None:
-    names = {
-        "double_blocks.18.processor.qkv_lora2.up.weight": "double_blocks.18.txt_attn.qkv.lora_up.weight",
-        "double_blocks.0.processor.proj_lora1.down.weight": "double_blocks.0.img_attn.proj.lora_down.weight",
-        "single_blocks.37.processor.qkv_lora.up.weight": "single_blocks.37.linear1_qkv.lora_up.weight",
-        "single_blocks.0.processor.proj_lora.down.weight": "single_blocks.0.linear2.lora_down.weight",
-    }
-    renamed = FLUX.renamed_lora({name: torch.zeros(1) for name in names}, None)
-    assert set(renamed) == {f"diffusion_model.{name}" for name in names.values()}
-
-
-def test_other_loras_keep_their_names() -> None:
-    lora = {"lora_unet_double_blocks_0_img_attn_qkv.lora_up.weight": torch.zeros(1)}
-    assert FLUX.renamed_lora(lora, None) is lora
 
 
 def test_tokens_of_style_stand_before_the_text_without_places() -> None:

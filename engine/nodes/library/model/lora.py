@@ -41,7 +41,7 @@ def with_lora(
     keys: dict[str, LoraTarget] = {}
     if model is not None:
         keys |= denoiser_lora_keys(model.model)
-        lora = renamed_lora(model.model, lora)
+    lora = renamed_lora(None if model is None else model.model, lora)
     if clip is not None:
         keys |= text_lora_keys(clip.cond_stage_model)
     patches = lora_patches(lora, keys)
