@@ -138,6 +138,20 @@ class NodeBlocked:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeWarned:
+    """A part of a node's work that was left out, such as an embedding without a file. `type` is a stable code.
+
+    Sent when the node is done, and for a cached node again.
+    """
+
+    prompt_id: str
+    node_id: str
+    class_type: str
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class TuningUsed:
     """Strategies that a run with a requested quality used, and the reasons of those chosen but not used.
 
@@ -207,6 +221,7 @@ Event = (
     | OutputReady
     | NodeFinished
     | NodeBlocked
+    | NodeWarned
     | TuningUsed
     | RunSaving
     | RunSucceeded

@@ -43,6 +43,7 @@ NODE_EXTRAS = frozenset(
     {"scipy", "torchsde", "regex", "simpleeval"}
 )  # only inside the functions that use them; a test below holds that
 NOTHING: frozenset[str] = frozenset()
+WARNING = "engine.log_context"  # where whatever leaves something out reports it
 
 # What a family is described with, and what those that use families see of them.
 DESCRIBED_WITH = ("engine.architectures", "engine.text", "engine.formats", "engine.adapters", "engine.diffusion")
@@ -186,11 +187,11 @@ RULES = (
     *(Rule(module, CORE, NOTHING) for module in CORE),
     Rule("engine.graph", (*CORE, "names"), NOTHING),
     Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),
-    Rule("engine.architectures", (), TORCH),
-    Rule("engine.text", (), TORCH | {"tokenizers", "sentencepiece"}),  # only inside what reads a vocabulary
+    Rule("engine.architectures", (WARNING,), TORCH),
+    Rule("engine.text", (WARNING,), TORCH | {"tokenizers", "sentencepiece"}),  # only inside what reads a vocabulary
     Rule("engine.formats", ("engine.errors", "engine.cancel", "engine.memory.device", "names"), TORCH),
     Rule("engine.formats.arriving_file", ("engine.errors", "engine.cancel", "names"), NOTHING),
-    Rule("engine.adapters", ("engine.errors", "engine.memory.device"), TORCH),
+    Rule("engine.adapters", ("engine.errors", "engine.memory.device", WARNING), TORCH),
     Rule("engine.images", (), TORCH),
     Rule("engine.media", (), TORCH | {"av"}),  # only inside its functions
     Rule(
@@ -201,7 +202,7 @@ RULES = (
     Rule("engine.memory", ("engine.errors", "engine.settings", "machine"), NOTHING),
     Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),
     Rule("engine.memory.offload", ("engine.errors", "engine.settings", "engine.memory"), TORCH),
-    Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings"), TORCH),
+    Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings", WARNING), TORCH),
     Rule("engine.memory.random_state", (), TORCH),
     Rule("engine.families", (*CORE, "engine.graph.spec", *DESCRIBED_WITH), TORCH),
     *(
@@ -223,7 +224,7 @@ RULES = (
     Rule("engine.store.folders", ("engine.formats.arriving_file",), NOTHING),
     Rule(
         "engine.checkpoints",
-        (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.store.folders", "engine.errors", "engine.memory.device"),
+        (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.store.folders", "engine.errors", "engine.memory.device", WARNING),
         TORCH,
     ),
     Rule("engine.values", MODELS_IN_USE, TORCH),

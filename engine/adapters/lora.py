@@ -22,6 +22,7 @@ from engine.adapters.weight_adapters import (
     OftAdapter,
     WeightAdapter,
 )
+from engine.log_context import report_warning
 
 # Ending of the upper factor -> of the lower one, kohya's first, then those of diffusers, PEFT and others.
 LORA_FACTORS: tuple[tuple[str, str], ...] = (
@@ -63,10 +64,12 @@ class _Parts:
         return tensor
 
 
-def lora_patches(lora: Tensors, keys: Mapping[str, LoraTarget], *, warn: bool = True) -> dict[LoraTarget, Any]:
+def lora_patches(
+    lora: Tensors, keys: Mapping[str, LoraTarget], *, warn: bool = True, ignored: tuple[str, ...] = ()
+) -> dict[LoraTarget, Any]:
     """Return the file's patches by the weights, or parts of weights, that they change.
 
-    Tensors that match none are logged as a warning.
+    Tensors that match none are logged and reported as a warning, but for those whose names begin with an ignored text.
     """
     patches: dict[LoraTarget, Any] = {}
     used: set[str] = set()
@@ -76,10 +79,16 @@ def lora_patches(lora: Tensors, keys: Mapping[str, LoraTarget], *, warn: bool = 
         if adapter is not None:
             patches[target] = adapter
         patches |= _plain_patches(parts, target)
-    if warn:
-        for name in lora:
-            if name not in used:
-                log.warning("lora key not loaded: %s", name)
+    unused = [name for name in lora if name not in used and not (ignored and name.startswith(ignored))] if warn else []
+    for name in unused:
+        log.warning("lora key not loaded: %s", name)
+    if unused:
+        report_warning(
+            log,
+            "lora_keys_left_out",
+            f"LoRA: {len(unused)} of its {len(lora)} tensors are left out, since they change no weight of the model; "
+            f"got {unused[0]!r}",
+        )
     return patches
 
 

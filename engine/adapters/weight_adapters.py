@@ -15,6 +15,8 @@ from typing import ClassVar
 
 import torch
 
+from engine.log_context import report_warning
+
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ class WeightAdapter(ABC):
                 return _redirected(weight, difference * self.dora_factor, scale, strength, function)
             weight += function(((strength * self.scale) * difference).to(weight.dtype))
         except (RuntimeError, ValueError) as error:
-            log.error("%s does not fit %s: %s", self.name, key, error)
+            report_warning(log, "patch_left_out", f"{self.name} does not fit {key} and is left out: {error}")
         return weight
 
 

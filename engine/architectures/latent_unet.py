@@ -36,6 +36,7 @@ from engine.architectures.latent_unet_layers import (
 )
 from engine.architectures.layers import Conv2d, GroupNorm, Linear
 from engine.architectures.temporal_layers import VideoResBlock, VideoTransformer
+from engine.log_context import report_warning
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +256,8 @@ def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] 
     if addition is None:
         return h
     if not _fits(addition.shape, h.shape):  # one made for another network; ComfyUI draws without it, too
-        log.warning("a control of shape %s does not fit %s and is left out", list(addition.shape), list(h.shape))
+        message = f"a control of shape {list(addition.shape)} does not fit {list(h.shape)} and is left out"
+        report_warning(log, "control_left_out", message)
         return h
     return h + addition.to(h.dtype)  # a T2I-Adapter is float32
 

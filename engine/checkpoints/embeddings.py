@@ -11,10 +11,13 @@ from typing import Any
 import torch
 
 from engine.errors import BadModelFile
-from engine.formats.pickle_file import read_pickle
+from engine.formats.inert_pickle import plain, read_inert
+from engine.formats.pickle_file import is_zip, read_pickle
 from engine.formats.safetensors_file import SafetensorsFile
+from engine.log_context import report_warning
 
 ENDINGS = (".safetensors", ".pt", ".bin")
+EXPECTED = "a textual inversion: a vector of numbers, or rows of them"
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +38,8 @@ class EmbeddingFinder:
         """Return (rows `[n, D]` or `[D]`, the remaining text) of `"name and more words"`.
 
         A name may have commas around it, which are treated as text. Without such a file the rows are None, and the
-        prompt is encoded without them.
+        prompt is encoded without them. Raises `BadModelFile` for a file with something else than rows, on which
+        ComfyUI fails as well.
         """
         words = text.split()
         if not words:
@@ -45,8 +49,9 @@ class EmbeddingFinder:
         bare = name.strip(",")
         if rows is None and bare != name:
             rows, leftover = self._load(bare), f"{name[len(bare) :]} {leftover}"
-        if rows is None:
-            log.warning("warning, embedding:%s does not exist, ignoring", text)
+        if rows is None and not find_embedding(self._roots(), bare):
+            message = f"embedding:{text} does not exist and is left out of the prompt"
+            report_warning(log, "embedding_left_out", message)
         return rows, leftover
 
     def _load(self, name: str) -> torch.Tensor | None:
@@ -54,10 +59,12 @@ class EmbeddingFinder:
         if path is None:
             return None
         try:
-            return embedding_rows(path, key=self._key, width=self._width)
+            rows = stored_rows(path, key=self._key, width=self._width)
         except BadModelFile as error:
-            log.warning("error loading embedding, skipping loading: %s", error)
+            message = f"embedding:{name} cannot be read and is left out of the prompt: {error}"
+            report_warning(log, "embedding_left_out", message)
             return None
+        return checked_rows(path, rows)
 
 
 def find_embedding(roots: Sequence[Path], name: str) -> Path | None:
@@ -85,32 +92,60 @@ def _folders(roots: Sequence[Path]) -> Iterator[Path]:
 
 def embedding_rows(path: Path, *, key: str, width: int) -> torch.Tensor:
     """Return `[n, D]` or `[D]` of any of the formats training programs write. Raises `BadModelFile`."""
+    return checked_rows(path, stored_rows(path, key=key, width=width))
+
+
+def stored_rows(path: Path, *, key: str, width: int) -> object:
+    """Return what a file has as rows for an encoder. Raises `BadModelFile` where it cannot be read or has none."""
     content: Any
     if path.suffix.lower() == ".safetensors":
         file = SafetensorsFile(path)
         content = {name: file.tensor(name) for name in file.tensors}
     else:
-        content = read_pickle(path)
+        content = _unpickled(path)
     rows = _rows(content, key, width)
+    if rows is None:
+        raise BadModelFile(path.name, "no rows of a text encoder", EXPECTED)
+    return rows
+
+
+def _unpickled(path: Path) -> Any:
+    """Return what a pickle holds; objects of classes of its trainer's as dictionaries."""
+    try:
+        return read_pickle(path)
+    except BadModelFile:
+        if not is_zip(path):
+            raise
+        return plain(read_inert(path))
+
+
+def checked_rows(path: Path, rows: object) -> torch.Tensor:
+    """Return rows that an encoder can take. Raises `BadModelFile` for anything but a vector or a matrix."""
     if not isinstance(rows, torch.Tensor):
-        raise BadModelFile(path.name, "no rows of a text encoder", "a textual inversion")
+        raise BadModelFile(path.name, f"an embedding that is a {type(rows).__name__}, no tensor", EXPECTED)
+    if rows.ndim not in (1, 2) or not rows.numel() or not rows.is_floating_point():
+        found = f"an embedding of the shape {list(rows.shape)} and type {str(rows.dtype).removeprefix('torch.')}"
+        raise BadModelFile(path.name, found, EXPECTED)
     return rows
 
 
 def _rows(content: object, key: str, width: int) -> object:
+    """Return the value that holds the rows, None where nothing does."""
     if isinstance(content, list):
-        return _joined(
-            [
-                tensor.reshape(-1, tensor.shape[-1])
-                for item in content
-                for tensor in item.values()
-                if tensor.shape[-1] == width
-            ]
-        )
+        vectors = [
+            tensor
+            for item in content
+            for tensor in (item.values() if isinstance(item, Mapping) else (item,))
+            if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[-1] == width
+        ]
+        return _joined([tensor.reshape(-1, tensor.shape[-1]) for tensor in vectors])
+    if isinstance(content, torch.Tensor):
+        return content
     if not isinstance(content, Mapping):
         return None
     if "string_to_param" in content:
-        return next(iter(content["string_to_param"].values()), None)
+        held = content["string_to_param"]
+        return next(iter(held.values()), None) if isinstance(held, Mapping) else held
     if key in content:
         return content[key]
     for ending in (".string_to_param.*", f".{key}"):

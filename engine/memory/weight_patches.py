@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from engine.log_context import report_warning
+
 WeightPatch = tuple[float, Any, float, Any, Any]
 Patches = Mapping[str, Sequence[WeightPatch]]
 Originals = Callable[[str], torch.Tensor]
@@ -144,9 +146,9 @@ def _added(
     if strength == 0.0:
         return place
     if difference.shape != place.shape:
-        log.warning(
-            "%s: a patch of shape %s on a weight of shape %s is left out", key, [*difference.shape], [*place.shape]
-        )
+        given, wanted = [*difference.shape], [*place.shape]
+        message = f"{key}: a patch of shape {given} on a weight of shape {wanted} is left out"
+        report_warning(log, "patch_left_out", message)
         return place
     return place.add_(function(strength * difference.to(place)))
 

@@ -31,6 +31,7 @@ from engine.events import (
     NodesCached,
     NodeStarted,
     NodeText,
+    NodeWarned,
     OutputReady,
     PreviewMade,
     RunFailed,
@@ -46,10 +47,10 @@ from engine.graph.prompt import Node, is_link
 from engine.graph.schedule import Schedule
 from engine.graph.signature import Signatures
 from engine.graph.spec import NodeRules
-from engine.log_context import logged_as
+from engine.log_context import NodeWarning, logged_as
 from engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, NodeEnvironment, Returned
 from engine.runtime.cache.instances import InstanceCache
-from engine.runtime.cache.store import NodeResult, ResultCache
+from engine.runtime.cache.store import KeptWarning, NodeResult, ResultCache
 from engine.runtime.file_scope import OWN_FILES
 from engine.runtime.mapping import blocker_in, calls_of, merge_outputs, merge_ui, with_whole_results
 from engine.runtime.outputs import RunFiles
@@ -206,6 +207,8 @@ class _Run:
         self.wake = asyncio.Event()
         self.inputs: Mapping[str, Sequence[Any]] | None = None  # of the node that runs, for an error's message
         self.saving: NodeRef | None = None  # the last node, while its files are being written
+        self.warned: dict[str, list[NodeWarning]] = {}  # by the node that runs
+        self.told: set[tuple[str, NodeWarning]] = set()
 
     async def run(self) -> RunResult | None:
         """Run the prompt; return its result, or None when `end` has to be called for it."""
@@ -217,6 +220,8 @@ class _Run:
             node_ids = list(self.request.prompt)
             known = await self.graph.begin(node_ids, self.services.file_is_there, self.request.passing)
             self.emit(NodesCached(self.prompt_id, known, _now_ms()))
+            for node_id in known:
+                self._tell_warnings_of(node_id)
             self.graph.watch(self.request.outputs)
             for node_id in self.request.outputs:
                 self.schedule.add(node_id)
@@ -296,11 +301,12 @@ class _Run:
         ref = self.prompt.ref(node_id)
         known = self.graph.known(node_id)
         if known is not None:
+            self._tell_warnings_of(node_id)
             self.emit(OutputReady(self.prompt_id, ref, known.ui, is_cached=True))
             self.emit(NodeFinished(self.prompt_id, ref))
             return True
         node = self.prompt.node(node_id)
-        with logged_as(self.prompt_id, ref.real_node_id, node.class_type):
+        with logged_as(self.prompt_id, ref.real_node_id, node.class_type, self.warned.setdefault(node_id, [])):
             return await self._execute(ref, node)
 
     async def _execute(self, ref: NodeRef, node: Node) -> bool:
@@ -308,7 +314,9 @@ class _Run:
         node_id = ref.node_id
         node_class, rules = self.graph.node_class(node.class_type), self.graph.rules_of(node)
         if node_id in self.expansions:
-            self._keep(ref, rules, self._resolved(self.expansions.pop(node_id)), None)
+            rows = self.expansions.pop(node_id)
+            expanded = [value[0] for row in rows if row.expand is not None for value in row.result if is_link(value)]
+            self._keep(ref, rules, self._resolved(rows), None, expanded)
             return True
         if node_id in self.tasks:
             outcomes, failed = await self._try_finish(node_id)
@@ -524,7 +532,8 @@ class _Run:
         results = [item.result for item in returns if item.result is not None]
         if ui is not None and self.files.is_writing and self.schedule.has_one_left and not _expands(returns):
             self.shown[ref.node_id] = ui
-            self.graph.put(ref.node_id, NodeResult(merge_outputs(results, rules) if results else [], ui))
+            outputs = merge_outputs(results, rules) if results else []
+            self._put(ref.node_id, outputs, ui)
             self.saving = ref
             return True
         with self.services.device_errors():
@@ -538,11 +547,52 @@ class _Run:
         self._keep(ref, rules, results, ui)
         return True
 
-    def _keep(self, ref: NodeRef, rules: NodeRules, results: Sequence[object], ui: Mapping[str, object] | None) -> None:
+    def _keep(
+        self,
+        ref: NodeRef,
+        rules: NodeRules,
+        results: Sequence[object],
+        ui: Mapping[str, object] | None,
+        expanded: Sequence[str] = (),
+    ) -> None:
         outputs = merge_outputs(results, rules) if results else []
-        self.graph.put(ref.node_id, NodeResult(outputs, ui if ui is not None else self.shown.get(ref.node_id)))
+        self._put(ref.node_id, outputs, ui if ui is not None else self.shown.get(ref.node_id), expanded)
         self.executed.append(ref.node_id)
         self.emit(NodeFinished(self.prompt_id, ref))
+
+    def _put(
+        self, node_id: str, outputs: list[list[object]], ui: Mapping[str, object] | None, expanded: Sequence[str] = ()
+    ) -> None:
+        """Put a node's result, with the warnings of the node, of those before it and of those it expanded into."""
+        node = self.prompt.node(node_id)
+        sources = (*(link.source for link in node.links), *expanded)
+        before = (result.warnings for source in sources if (result := self.graph.known(source)) is not None)
+        warnings = dict.fromkeys(kept for of_source in before for kept in of_source)
+        real_id = self.prompt.get_real_node_id(node_id)
+        own = (KeptWarning(real_id, node.class_type, warning) for warning in self.warned.pop(node_id, ()))
+        self.graph.put(node_id, NodeResult(outputs, ui, (*warnings, *own)))
+        self._tell_warnings_of(node_id)
+
+    def _tell_warnings_of(self, node_id: str) -> None:
+        """Tell the warnings of a known node that were not told in this run."""
+        result = self.graph.known(node_id)
+        for kept in result.warnings if result is not None else ():
+            key = kept.class_type, kept.warning
+            if key not in self.told:
+                self.told.add(key)
+                warned_id, warning = self._node_of(kept, node_id), kept.warning
+                self.emit(NodeWarned(self.prompt_id, warned_id, kept.class_type, warning.type, warning.message))
+
+    def _node_of(self, kept: KeptWarning, node_id: str) -> str:
+        """Return the node of this prompt that a warning is of, which an earlier prompt may have had under another id.
+
+        It is `node_id`, whose result has the warning, where no better one is known.
+        """
+        is_there = self.prompt.has_node(kept.node_id)
+        is_own = self.prompt.node(node_id).class_type == kept.class_type
+        if is_there and not is_own and self.prompt.node(kept.node_id).class_type == kept.class_type:
+            return kept.node_id
+        return self.prompt.get_real_node_id(node_id)
 
     async def _expand(self, node_id: str, rules: NodeRules, returns: list[Returned]) -> None:
         """Add what the node expanded into to the graph; the node waits for the links among its results."""

@@ -19,6 +19,7 @@ from engine.events import (
     NodesCached,
     NodeStarted,
     NodeText,
+    NodeWarned,
     OutputReady,
     PreviewMade,
     RunFailed,
@@ -36,8 +37,9 @@ IMAGE_FORMATS = {"image/jpeg": 1, "image/png": 2}
 
 RUN_ENDS = frozenset({"execution_success", "execution_interrupted", "execution_error"})
 MEMORY_RELIEVED = "memory_relieved"  # ours: what was done because a node ran out of memory
+NODE_WARNING = "node_warning"  # ours: what of a node's work was left out
 TUNING_USED = "tuning_used"  # ours: which strategies drew the pictures of a prompt that named a quality
-IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached", MEMORY_RELIEVED, TUNING_USED}
+IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached", MEMORY_RELIEVED, NODE_WARNING, TUNING_USED}
 
 
 def encode(message: Message) -> str:
@@ -58,6 +60,9 @@ def message_of(event: Event) -> Message | None:
         case MemoryRelieved(prompt_id, node, step, freed_bytes, changes_arithmetic):
             told = {"step": step, "freed_bytes": freed_bytes, "changes_arithmetic": changes_arithmetic}
             return MEMORY_RELIEVED, {"prompt_id": prompt_id, "node": node.node_id, **told}
+        case NodeWarned(prompt_id, node_id, class_type, code, message):
+            warned = {"node_id": node_id, "node_type": class_type, "type": code, "message": message}
+            return NODE_WARNING, {"prompt_id": prompt_id, **warned}
         case TuningUsed(prompt_id, quality, strategies, unused, error):
             used = {"quality": quality, "strategies": list(strategies), "unused": dict(unused), "error": error}
             return TUNING_USED, {"prompt_id": prompt_id, **used}

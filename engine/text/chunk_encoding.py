@@ -14,6 +14,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from engine.log_context import report_warning
+
 log = logging.getLogger(__name__)
 
 TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
@@ -81,7 +83,8 @@ class TokenEncoder(nn.Module):
                 left_out += max(1, token.numel() // token.shape[-1])
                 num_rows.append(0)
         if left_out:
-            log.warning("an embedding is not of the text encoder's width %d and is ignored", width)
+            message = f"an embedding is not of the text encoder's width {width} and is left out"
+            report_warning(log, "embedding_left_out", message)
             rows.append(pad_row.expand(left_out, -1))
         return torch.cat(rows), num_rows
 

@@ -18,6 +18,7 @@ from engine.checkpoints.load_controlnet import SteeringKind
 from engine.diffusion.conditions import repeat_to_batch_size
 from engine.diffusion.options import Options
 from engine.images.pixels import resize
+from engine.log_context import report_warning
 from engine.values.module_patcher import ModulePatcher
 from engine.values.network_in_use import NetworkInUse
 from engine.values.weight_handle import Network, WeightHandle
@@ -87,7 +88,8 @@ class ControlBase:
         self.timestep_percent_range = timestep_percent_range
         if self.latent_format is not None:
             if vae is None:
-                log.warning("WARNING: no VAE provided to the controlnet apply node when this controlnet requires one.")
+                message = "no VAE provided to the controlnet apply node when this controlnet requires one."
+                report_warning(log, "control_without_vae", message)
             self.vae = vae
         self.extra_concat_orig = list(extra_concat)
         if self.concat_mask and not self.extra_concat_orig:

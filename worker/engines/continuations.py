@@ -59,7 +59,9 @@ def joined(outcomes: Sequence[RunOutcome]) -> RunOutcome:
             ours = shown.setdefault(node_id, {})
             for name, items in lists.items():
                 ours[name] = [*ours.get(name, ()), *(items if isinstance(items, list) else [items])]
-    return replace(outcomes[-1], outputs=shown, entry={**outcomes[-1].entry, "outputs": shown})
+    warnings = [warning for outcome in outcomes for warning in outcome.warnings]
+    told = tuple(warning for number, warning in enumerate(warnings) if warning not in warnings[:number])
+    return replace(outcomes[-1], outputs=shown, entry={**outcomes[-1].entry, "outputs": shown}, warnings=told)
 
 
 def _cached(outcome: RunOutcome) -> set[str]:

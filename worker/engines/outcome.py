@@ -18,6 +18,8 @@ from worker.engines.hidden_folders import without_folders
 from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
 TUNING_USED = "tuning_used"
+NODE_WARNING = "node_warning"
+MAX_WARNINGS = 50  # of one run
 OUT_OF_MEMORY_TYPES = frozenset({"OutOfMemoryError", "OutOfMemory", "out_of_memory", "MemoryError"})
 DEVICE_LOST_TYPES = frozenset({"DeviceLost", "device_lost"})
 OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
@@ -41,7 +43,8 @@ class RunOutcome:
     """Outcome of a run: success, `was_interrupted` or `error`. `outputs`: items to show by node id.
 
     `tuning` is the quality, the strategies that an engine of ours used for it, and their measured error. `continued_by`
-    are the prompts that the run's nodes queued in an engine of ours.
+    are the prompts that the run's nodes queued in an engine of ours. `warnings` say what its nodes left out, in the
+    form of a problem.
     """
 
     outputs: Mapping[str, Mapping[str, Any]]
@@ -50,6 +53,7 @@ class RunOutcome:
     error: WorkerError | None = None
     tuning: Mapping[str, Any] = field(default_factory=dict)
     continued_by: tuple[str, ...] = ()
+    warnings: tuple[Mapping[str, Any], ...] = ()
 
 
 def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOutcome:
@@ -59,21 +63,38 @@ def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOut
     """
     outputs = entry.get("outputs") or {}
     status = entry.get("status") or {}
+    messages = status.get("messages") or []
+    warnings = _warnings_of(messages, hidden)
     if status.get("status_str", "success") == "success":
         continued_by = tuple(map(str, entry.get(CONTINUED_BY) or ()))
-        return RunOutcome(outputs, entry, tuning=_tuning_of(status.get("messages")), continued_by=continued_by)
-    for name, data in reversed(status.get("messages") or []):
+        return RunOutcome(outputs, entry, tuning=_tuning_of(messages), continued_by=continued_by, warnings=warnings)
+    for name, data in reversed(messages):
         if name == "execution_interrupted":
             return RunOutcome(outputs, entry, was_interrupted=True)
         if name == "execution_error":
-            return RunOutcome(outputs, entry, error=error_of(data, hidden))
-    return RunOutcome(outputs, entry, error=NodeFailed("The engine reported an error without a message"))
+            return RunOutcome(outputs, entry, error=error_of(data, hidden), warnings=warnings)
+    unknown = NodeFailed("The engine reported an error without a message")
+    return RunOutcome(outputs, entry, error=unknown, warnings=warnings)
 
 
 def _tuning_of(messages: Any) -> dict[str, Any]:
     """Return the data of the engine's message `tuning_used`, without the prompt's id; empty without one."""
-    found: Mapping[str, Any] = next((data for name, data in messages or () if name == TUNING_USED), {})
+    found: Mapping[str, Any] = next((data for name, data in messages if name == TUNING_USED), {})
     return {key: value for key, value in found.items() if key not in ("prompt_id", "timestamp")}
+
+
+def _warnings_of(messages: Any, hidden: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Return what the engine's messages `node_warning` say, in the form of a problem."""
+    told = [data for name, data in messages if name == NODE_WARNING]
+    return tuple(
+        {
+            "type": str(data.get("type") or NODE_WARNING),
+            "message": without_folders(str(data.get("message") or ""), hidden),
+            "node_id": str(data.get("node_id")),
+            "class_type": data.get("node_type"),
+        }
+        for data in told[:MAX_WARNINGS]
+    )
 
 
 def error_of(data: Mapping[str, Any], hidden: Sequence[str] = ()) -> WorkerError:

@@ -12,7 +12,7 @@ import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -404,6 +404,9 @@ class Pipeline:
                     job.note(QUEUED_WORDS, job.waiting_stage)
                 self._changed(job)
                 await asyncio.sleep(LOST_PAUSE_SECONDS)  # until the pool has registered the loss
+        if outcome.warnings:  # once each, also where a job ran twice
+            known = [warning for warning in outcome.warnings if warning not in job.request.warnings]
+            job.request = replace(job.request, warnings=(*job.request.warnings, *known))
         if outcome.error is not None:
             if isinstance(outcome.error, OutOfMemory):
                 outcome.error.fields["attempts"] = job.attempt

@@ -238,7 +238,9 @@ def _joined(outcomes: Sequence[RunOutcome], split: PromptSplit) -> RunOutcome:
                 shown[node_id] = _appended(shown[node_id], items)
     order = {node_id: number for number, node_id in enumerate(split.parts[0].prompt)}
     outputs = dict(sorted(shown.items(), key=lambda item: order.get(item[0], len(order))))
-    return replace(first, outputs=outputs, entry={**first.entry, "outputs": outputs})
+    warnings = [warning for outcome in outcomes for warning in outcome.warnings]
+    told = tuple(warning for number, warning in enumerate(warnings) if warning not in warnings[:number])
+    return replace(first, outputs=outputs, entry={**first.entry, "outputs": outputs}, warnings=told)
 
 
 def _appended(items: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

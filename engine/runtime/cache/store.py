@@ -7,20 +7,37 @@ Results lie in groups: one for the client's own nodes (group None), one for the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.graph.signature import Key
+from engine.log_context import NodeWarning
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWarning:
+    """A warning of a node, and the node that it is of in the prompt that ran it."""
+
+    node_id: str
+    class_type: str
+    warning: NodeWarning
 
 
 class NodeResult:
-    """Result of a node. `outputs` has a list of values for each output, `ui` is for clients."""
+    """Result of a node. `outputs` has a list of values for each output, `ui` is for clients.
 
-    __slots__ = ("outputs", "ui")
+    `warnings` are the node's own and those of the nodes before it, since their results may be forgotten first.
+    """
 
-    def __init__(self, outputs: list[list[object]], ui: Mapping[str, object] | None) -> None:
+    __slots__ = ("outputs", "ui", "warnings")
+
+    def __init__(
+        self, outputs: list[list[object]], ui: Mapping[str, object] | None, warnings: Sequence[KeptWarning] = ()
+    ) -> None:
         self.outputs = outputs
         self.ui = ui
+        self.warnings = warnings
 
 
 class ResultCache(ABC):

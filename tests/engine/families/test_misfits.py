@@ -22,6 +22,7 @@ from engine.families.base import ModelFamily, NotRecognised
 from engine.families.unsupported import describe
 from engine.formats.safetensors_file import write_safetensors
 from engine.formats.unfilled import unfilled
+from engine.log_context import NodeWarning, logged_as
 from engine.nodes.library.model.lora import with_lora
 from engine.store.model_store import denoiser
 from engine.values.lora_keys import denoiser_lora_keys, lora_misfit
@@ -55,6 +56,12 @@ class Sampled:
 
     def get_model_object(self, name: str) -> Any:
         return getattr(self.model, name)
+
+    def clone(self) -> Sampled:
+        return self
+
+    def add_patches(self, patches: Any, strength: float, source: object = None) -> set[Any]:
+        return set(patches)
 
 
 @every_prompted_family
@@ -122,12 +129,22 @@ def test_a_latent_of_another_vae_is_refused(family: ModelFamily) -> None:
 
 
 @every_family
-def test_a_lora_without_a_key_of_the_model_is_refused(family: ModelFamily) -> None:
+def test_a_lora_without_a_key_of_the_model_is_warned_about(family: ModelFamily) -> None:
     model: Any = Sampled(network_of(family))
-    with pytest.raises(
-        ValueError, match=f"lora_name: none of its keys .* expected a LoRA for a model of {family.label}"
-    ):
+    told: list[NodeWarning] = []
+    with logged_as("prompt", "1", "LoraLoader", told):
         with_lora(model, None, {"other_model.lora_up.weight": torch.zeros(4, 2)}, 1.0, 1.0)
+    assert [warning.type for warning in told] == ["lora_keys_left_out", "lora_without_effect"]
+    assert "got 'other_model.lora_up.weight'" in told[1].message
+    assert f"expected a LoRA for a model of {family.label}" in told[1].message
+
+
+def test_a_lora_s_text_layers_are_expected_to_be_left_out_without_a_text_encoder() -> None:
+    model: Any = Sampled(network_of(FAMILIES[0]))
+    told: list[NodeWarning] = []
+    with logged_as("prompt", "1", "LoraLoaderModelOnly", told):
+        with_lora(model, None, {"lora_te_layer.lora_up.weight": torch.zeros(4, 2)}, 1.0, 0.0)
+    assert [warning.type for warning in told] == ["lora_without_effect"]
 
 
 @every_family

@@ -17,6 +17,7 @@ from engine.architectures.mmdit_control import MmditControlConfig, PatchControl,
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.load_controlnet import load_controlnet, steering_kind
 from engine.checkpoints.random_weights import write_random_checkpoint
+from engine.events import NodeWarned
 from engine.families.base import ControlReading
 from engine.families.registry import default_family, family_named, recognise_control_network, shapes_under
 from engine.formats.safetensors_file import write_safetensors
@@ -269,13 +270,15 @@ def test_a_text_encoder_of_another_family_is_refused(mixed: Path, family: str, w
 
 
 @pytest.mark.parametrize("family", ["flux", "sd3"])
-def test_a_lora_of_another_family_is_refused(mixed: Path, family: str) -> None:
+def test_a_lora_of_another_family_is_left_out_with_a_warning(mixed: Path, family: str) -> None:
     nodes = workflow(family)
     nodes["6"] = node("LoraLoaderModelOnly", model=["1", 0], lora_name="other.safetensors", strength_model=1.0)
     nodes["9"]["inputs"]["model"] = ["6", 0]
-    message = refusal(mixed, nodes)
-    assert "lora_name: none of its keys is a weight of the model" in message
-    assert f"expected a LoRA for a model of {family_named(family).label}" in message
+    with engine_of(mixed) as engine:
+        _, events = run(engine, nodes)
+    (warned,) = [item for item in events if isinstance(item, NodeWarned) and item.type == "lora_without_effect"]
+    assert (warned.node_id, warned.class_type) == ("6", "LoraLoaderModelOnly")
+    assert f"expected a LoRA for a model of {family_named(family).label}" in warned.message
 
 
 @pytest.mark.parametrize("family", ["flux", "sd3"])

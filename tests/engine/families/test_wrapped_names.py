@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ PREFIXES = (
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
+@cache
 def shapes_of(family: ModelFamily) -> dict[str, tuple[int, ...]]:
     """The tensors of a file of the family's small network alone."""
     return {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 from engine.errors import OutOfMemory
+from engine.log_context import report_warning
 from engine.nodes.base import (
     ExecutionBlocker,
     Expanded,
@@ -51,6 +53,18 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
     def add(context: NodeContext, *, a: NUMBER, b: NUMBER) -> NUMBER:
         called(context)
         return a + b
+
+    @node("Doubt", category="test")
+    def doubt(context: NodeContext, *, message: Annotated[str, Text()] = "") -> NUMBER:
+        called(context)
+        report_warning(logging.getLogger(__name__), "doubtful", message)
+        return 1
+
+    @node("DoubtInside", category="test")
+    def doubt_inside(context: NodeContext, *, message: Annotated[str, Text()] = "") -> NUMBER:
+        called(context)
+        inner = f"{context.node_id}.d"
+        return Expanded({inner: {"class_type": "Doubt", "inputs": {"message": message}}}, ([inner, 0],))
 
     @node("Range", category="test")
     def make_range(context: NodeContext, *, count: Annotated[int, Int()] = 3) -> NUMBERS:
@@ -199,6 +213,6 @@ def small_nodes(calls: Calls) -> tuple[NodeClass, ...]:
         return NodeOutput({"who": [me, prompt[me]["is_changed"], extra, dynamic.get_node(me)["class_type"]]})
 
     return (
-        number, add, make_range, total, show, save, steps, fail, greedy, chosen, block, expand_sum, countdown, tangle,
-        wait, async_fail, leave, async_leave, show_odd, async_greedy, who,
+        number, add, doubt, doubt_inside, make_range, total, show, save, steps, fail, greedy, chosen, block, expand_sum,
+        countdown, tangle, wait, async_fail, leave, async_leave, show_odd, async_greedy, who,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from engine.events import (
     NodeProgress,
     NodesCached,
     NodeStarted,
+    NodeWarned,
     OutputReady,
     PreviewMade,
     RunFailed,
@@ -173,6 +174,47 @@ def test_a_block_with_a_message_is_reported_once(bench: Bench) -> None:
     assert bench.run(prompt, "3").status == "success"
     (blocked,) = bench.of(NodeBlocked)
     assert (blocked.node_id, blocked.message) == ("2", "Execution Blocked: not today")
+
+
+def warned(bench: Bench) -> list[tuple[str, str, str]]:
+    """The last run's warnings: node, class and message."""
+    return [(event.node_id, event.class_type, event.message) for event in bench.of(NodeWarned)]
+
+
+def test_what_a_node_warns_of_is_told_once(bench: Bench) -> None:
+    prompt = {
+        "1": node("Doubt", message="no file"),
+        "2": node("Add", a=["1", 0], b=["1", 0]),
+        "3": node("Show", a=["2", 0]),
+        "4": node("Show", a=["1", 0]),
+    }
+    assert bench.run(prompt, "3", "4").status == "success"
+    assert warned(bench) == [("1", "Doubt", "no file")]
+
+
+def test_a_result_from_the_cache_warns_again_of_what_it_was_made_without(bench: Bench) -> None:
+    prompt = {"1": node("Doubt", message="no file"), "2": node("Add", a=["1", 0], b=["1", 0])}
+    prompt["3"] = node("Show", a=["2", 0])
+    for _ in range(2):
+        bench.run(prompt, "3")
+        assert warned(bench) == [("1", "Doubt", "no file")]
+    bench.run({**prompt, "5": node("Show", a=["2", 0])}, "3", "5")
+    assert warned(bench) == [("1", "Doubt", "no file")]
+    bench.run({**prompt, "1": node("Doubt", message="none")}, "3")
+    assert warned(bench) == [("1", "Doubt", "none")]
+
+
+def test_a_warning_is_of_the_node_that_the_prompt_has_for_it_now(bench: Bench) -> None:
+    bench.run({"1": node("Doubt", message="no file"), "2": node("Show", a=["1", 0])}, "2")
+    bench.run({"7": node("Doubt", message="no file"), "2": node("Show", a=["7", 0])}, "2")
+    assert warned(bench) == [("7", "Doubt", "no file")]
+
+
+def test_what_a_node_inside_of_an_expansion_warns_of_is_of_the_client_s_node(bench: Bench) -> None:
+    prompt = {"1": node("DoubtInside", message="no file"), "2": node("Show", a=["1", 0])}
+    for _ in range(2):
+        bench.run(prompt, "2")
+        assert [(node_id, message) for node_id, _, message in warned(bench)] == [("1", "no file")]
 
 
 def test_a_node_expands_into_a_graph(bench: Bench, calls: Calls) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
+from engine.log_context import report_warning
 from engine.nodes.base import Choice, Float, Int, NodeContext, PromptText, node
 from engine.nodes.sockets import CLIP, CONDITIONING, MASK, Conditioning
 
@@ -40,7 +41,8 @@ def with_mask(conditioning: Conditioning, mask: torch.Tensor, strength: float, s
 
 def _first_tokens(conditioning: Conditioning, node_name: str) -> list[Any]:
     if len(conditioning) > 1:
-        log.warning("%s: conditioning_from has %d entries, only the first is used", node_name, len(conditioning))
+        message = f"{node_name}: conditioning_from has {len(conditioning)} entries, only the first is used"
+        report_warning(log, "conditioning_left_out", message)
     return conditioning[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from typing import Annotated
 
@@ -9,10 +10,13 @@ import torch
 
 from engine.families import registry
 from engine.families.base import ModelFamily
+from engine.log_context import report_warning
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import MODEL
 from engine.values.model import Model
 from engine.values.module_patcher import ModulePatcher
+
+log = logging.getLogger(__name__)
 
 
 class HypernetworkPatch:
@@ -40,6 +44,17 @@ def _check_takes_hypernetworks(model: Model, name: str) -> None:
         raise ValueError(f"hypernetwork {name}: the model takes none; got {family.label}, expected one of {takers}")
 
 
+def _warn_without_effect(model: Model, hypernetwork: ModulePatcher, name: str) -> None:
+    """Report a hypernetwork for keys and values of no width that the model's attention has."""
+    layers = model.model.diffusion_model.state_dict()
+    widths = {str(weight.shape[1]) for key, weight in layers.items() if key.endswith((".to_k.weight", ".to_v.weight"))}
+    given = [*hypernetwork.model.by_width]
+    if not widths.intersection(given):
+        found, wanted = ", ".join(given), ", ".join(sorted(widths, key=int))
+        message = f"hypernetwork {name}: it has no effect; got networks for widths {found}, expected some of {wanted}"
+        report_warning(log, "hypernetwork_without_effect", message)
+
+
 @node("HypernetworkLoader", category="loaders", python_module="comfy_extras.nodes_hypernetwork")
 def hypernetwork_loader(
     context: NodeContext,
@@ -50,6 +65,7 @@ def hypernetwork_loader(
 ) -> MODEL:
     _check_takes_hypernetworks(model, hypernetwork_name)
     hypernetwork = context.models.hypernetwork(hypernetwork_name)
+    _warn_without_effect(model, hypernetwork, hypernetwork_name)
     patched = model.clone()
     patched.set_additional_models(f"hypernetwork {uuid.uuid4()}", [hypernetwork])
     patch = HypernetworkPatch(hypernetwork, strength)

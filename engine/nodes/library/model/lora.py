@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import torch
 
 from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import LoraTarget
+from engine.adapters.lora_names import LoraTarget, target_name
+from engine.log_context import report_warning
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import CLIP, MODEL
 from engine.values.clip import Clip
@@ -32,11 +33,13 @@ def with_lora(
     strength_clip: float,
     source: Hashable = None,
 ) -> tuple[Model | None, Clip | None]:
-    """Return clones that carry the LoRA. Keys that name a weight of neither are logged as a warning.
+    """Return clones that carry the LoRA. Keys that name a weight of neither are left out, and reported as a warning.
+
+    Those for text encoders are expected where there is none.
 
     `source` identifies the content of a LoRA that others read too: runs with the same one share their steps.
 
-    Raises ValueError for a LoRA of which no key does, unless it is one for text encoders and there is none.
+    Raises ValueError for a LoRA whose layers have other widths than the model's.
     """
     keys: dict[str, LoraTarget] = {}
     if model is not None:
@@ -44,9 +47,9 @@ def with_lora(
     lora = renamed_lora(None if model is None else model.model, lora)
     if clip is not None:
         keys |= text_lora_keys(clip.cond_stage_model)
-    patches = lora_patches(lora, keys)
-    if not patches and lora and not (clip is None and any(name.startswith(TEXT_STARTS) for name in lora)):
-        raise ValueError(_unfit(model, lora))
+    patches = lora_patches(lora, keys, ignored=TEXT_STARTS if clip is None else ())
+    if not patches and lora:
+        report_warning(log, "lora_without_effect", _unfit(model, lora))
     misfit = None if model is None else lora_misfit(model.model, patches)
     if misfit is not None:
         raise ValueError(f"lora_name: it is made for another model; got {misfit}, as LoRAs for {_label(model)} have it")
@@ -61,7 +64,7 @@ def with_lora(
         taken |= set(clip.add_patches(patches, strength_clip, source=source))
     for name in patches:
         if name not in taken:
-            log.warning("NOT LOADED %s", name)
+            report_warning(log, "lora_keys_left_out", f"LoRA: its change of {target_name(name)} is left out")
     return model, clip
 
 
@@ -73,8 +76,8 @@ def _entry_id(value: Model | Clip) -> object:
 def _unfit(model: Model | None, lora: Mapping[str, torch.Tensor]) -> str:
     """Return the message for a LoRA that changes nothing."""
     return (
-        f"lora_name: none of its keys is a weight of the model; got {next(iter(lora))!r}, expected a LoRA for "
-        f"{_label(model)}"
+        f"lora_name: it has no effect, since none of its keys is a weight of the model; got {next(iter(lora))!r}, "
+        f"expected a LoRA for {_label(model)}"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import torch
 
 from engine.formats.safetensors_file import write_safetensors
+from engine.log_context import report_warning
 from engine.nodes.base import Combo, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, Text, node
 from engine.nodes.sockets import CLIP, MODEL
 from engine.values.module_patcher import ModulePatcher
@@ -60,7 +61,7 @@ def _extracted(
                 try:
                     up, down = low_rank(weight, rank)
                 except RuntimeError as error:
-                    log.warning("%s is left out of the LoRA: %s", key, error)
+                    report_warning(log, "weight_left_out", f"{key} is left out of the LoRA: {error}")
                     continue
                 yield f"{named}{layer}.lora_up.weight", up
                 yield f"{named}{layer}.lora_down.weight", down
