@@ -72,5 +72,5 @@ class Artist:
     def _conditioning(self, prompt: str) -> torch.Tensor:
         """[1, 77, D]."""
         tokens = self.tokenizer.tokenize_with_weights(prompt)
-        conditioning: torch.Tensor = self.text.encode_token_weights(tokens, layer_idx=None, project_pooled=True)[0]
+        conditioning: torch.Tensor = self.text.encode_weighted(tokens, layer_idx=None, project_pooled=True)[0]
         return conditioning

@@ -30,9 +30,9 @@ class EmbeddingFinder:
     """
 
     def __init__(self, roots: Callable[[], Sequence[Path]], *, key: str, width: int) -> None:
-        self._roots = roots
-        self._key = key
-        self._width = width
+        self.roots = roots
+        self.key = key
+        self.width = width
 
     def __call__(self, text: str) -> tuple[torch.Tensor | None, str]:
         """Return (rows `[n, D]` or `[D]`, the remaining text) of `"name and more words"`.
@@ -49,17 +49,17 @@ class EmbeddingFinder:
         bare = name.strip(",")
         if rows is None and bare != name:
             rows, leftover = self._load(bare), f"{name[len(bare) :]} {leftover}"
-        if rows is None and not find_embedding(self._roots(), bare):
+        if rows is None and not find_embedding(self.roots(), bare):
             message = f"embedding:{text} does not exist and is left out of the prompt"
             report_warning(log, "embedding_left_out", message)
         return rows, leftover
 
     def _load(self, name: str) -> torch.Tensor | None:
-        path = find_embedding(self._roots(), name)
+        path = find_embedding(self.roots(), name)
         if path is None:
             return None
         try:
-            rows = stored_rows(path, key=self._key, width=self._width)
+            rows = stored_rows(path, key=self.key, width=self.width)
         except BadModelFile as error:
             message = f"embedding:{name} cannot be read and is left out of the prompt: {error}"
             report_warning(log, "embedding_left_out", message)

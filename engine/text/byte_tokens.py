@@ -28,6 +28,9 @@ class ByteVocabulary:
     def piece(self, token: int) -> str:
         return NAMES.get(token) or chr(token - FIRST_BYTE)
 
+    def tokens_by_piece(self) -> dict[str, int]:
+        return {**{chr(number): FIRST_BYTE + number for number in range(256)}, **SPECIAL}
+
 
 def _bytes_of(text: str) -> list[int]:
     return [FIRST_BYTE + number for number in text.encode("utf-8", "replace")]

@@ -9,29 +9,19 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 
 from engine.log_context import report_warning
+from engine.text.encoded import NO_OPTIONS as NO_OPTIONS
+from engine.text.encoded import Encoded as Encoded
+from engine.text.encoder_members import EncoderMembers
 
 log = logging.getLogger(__name__)
 
 TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
-NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
-
-
-class Encoded(NamedTuple):
-    """An encoded prompt: conditioning [B, T, D], pooled output [B, D], and further options of the conditioning.
-
-    `pooled` is None for encoders without such an output. `options` are by ComfyUI's names: tensors, such as
-    `attention_mask` [B, T], or places of tokens.
-    """
-
-    cond: torch.Tensor
-    pooled: torch.Tensor | None
-    options: Mapping[str, Any] = NO_OPTIONS
 
 
 class TokenEncoding(Protocol):
@@ -44,7 +34,7 @@ class TokenEncoding(Protocol):
     def pad_token(self) -> int: ...
 
 
-class TokenEncoder(nn.Module):
+class TokenEncoder(EncoderMembers, nn.Module):
     """An encoder of tokens by the network `transformer`.
 
     `token_options` are slots of tokens that are no input of the network: options of the conditioning, by their names.
@@ -59,6 +49,7 @@ class TokenEncoder(nn.Module):
         self.num_layers: int = transformer.num_layers
         self.encoding = encoding
         self.transformer = transformer
+        self.set_up_options()
 
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, list[int]]:
         """Return the rows [T, D] of a chunk, and how many of them each of its tokens and embeddings has.
@@ -100,7 +91,7 @@ class ChunkEncoder(TokenEncoder, ABC):
     def empty(self, length: int) -> list[int]:
         """Return the tokens of an empty prompt of that length, at least those that every prompt has."""
 
-    def encode_token_weights(
+    def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         """Return the conditioning [1, T * chunks, D], the pooled output [1, D] of the first chunk, and the options.

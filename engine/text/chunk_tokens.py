@@ -29,8 +29,10 @@ class ChunkTokenizer:
 
     A chunk begins with `start_token` and ends with `end_token`, where there are such, and is filled up to `min_length`
     with `pad_token`. `find_embedding` looks up what stands after `embedding:`; without it the words are ordinary text.
-    `vocabulary` is called at the first prompt.
+    `vocabulary` is called at the first prompt. `fills_chunks` is True where every chunk has one length.
     """
+
+    fills_chunks = False
 
     def __init__(
         self,

@@ -6,7 +6,8 @@ are called `clip_<slot>`, as in ComfyUI, because LoRA files and custom nodes use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from engine.text.chunk_encoding import ChunkEncoder, Encoded, TokenWeights
+from engine.text.encoder_members import Result, encoded_of, result_of
 
 START_TOKEN, END_TOKEN = 49406, 49407
 
@@ -43,6 +45,14 @@ class ClipEncoding:
         """ComfyUI's name of the encoder."""
         return f"clip_{self.slot}"
 
+    @property
+    def start_token(self) -> int:
+        return START_TOKEN
+
+    @property
+    def end_token(self) -> int:
+        return END_TOKEN
+
 
 class ClipEncoder(ChunkEncoder):
     """An encoder of chunks of tokens. `transformer` is `engine/architectures/clip_text.py::ClipTextModel`."""
@@ -50,7 +60,7 @@ class ClipEncoder(ChunkEncoder):
     encoding: ClipEncoding
 
     def encode(
-        self, chunks: Sequence[Sequence[Any]], layer_idx: int | None, project_pooled: bool
+        self, chunks: Sequence[Sequence[Any]], layer_idx: int | None = None, project_pooled: bool = True
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (conditioning [B, T, D], pooled [B, D]), float32. A layer beyond the first means the last one.
 
@@ -141,19 +151,67 @@ class TextEncoderSet(nn.Module):
         found: dict[str, Any] = {slot: getattr(self, key) for slot, key in self.slots.items()}
         return found
 
-    def encode_token_weights(
+    @property
+    def clip(self) -> str:
+        """ComfyUI's name of the first encoder."""
+        return next(iter(self.slots.values()))
+
+    @property
+    def clip_name(self) -> str:
+        """The slot of the first encoder."""
+        return next(iter(self.slots))
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """The types in which the encoders' weights are kept."""
+        return {weight.dtype for weight in self.parameters()}
+
+    def set_clip_options(self, options: Mapping[str, Any]) -> None:
+        """Set `layer` and `projected_pooled` on every encoder, for its encodings in ComfyUI's form."""
+        for encoder in self.encoders().values():
+            encoder.set_clip_options(options)
+
+    def reset_clip_options(self) -> None:
+        for encoder in self.encoders().values():
+            encoder.reset_clip_options()
+
+    def load_sd(self, sd: Mapping[str, torch.Tensor]) -> Any:
+        """Load weights by name into the encoder whose names they have; the first one takes those of one alone."""
+        for key in self.slots.values():
+            own = {name.removeprefix(f"{key}."): item for name, item in sd.items() if name.startswith(f"{key}.")}
+            if own:
+                return getattr(self, key).load_sd({name.removeprefix("transformer."): own[name] for name in own})
+        return getattr(self, self.clip).load_sd(sd)
+
+    @torch.no_grad()
+    def encode_token_weights(self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]]) -> Result:
+        """Return (conditioning, pooled) of tokens by slot, with the options set on the encoders: ComfyUI's form."""
+        encoded = {
+            slot: encoded_of(encoder.encode_token_weights(token_weight_pairs[slot]))
+            for slot, encoder in self.encoders().items()
+            if slot in token_weight_pairs
+        }
+        return result_of(self._combine(encoded))
+
+    def encode_weighted(
         self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         """Return the encoding of the tokens by slot, [1, T * chunks, D]; the pooled output is the first chunk's.
 
-        An encoder without tokens takes no part.
+        An encoder without tokens takes no part. Where a pack has put a function into the place of an encoder's
+        `encode_token_weights`, or of the set's, that one encodes.
         """
+        options: dict[str, Any] = {"projected_pooled": project_pooled}
+        if layer_idx is not None:
+            options["layer"] = layer_idx
+        replaced = _replaced(self)
+        if replaced is not None:
+            with _options_set(self, options):
+                return encoded_of(replaced(token_weight_pairs))
         encoders = self.encoders()
         encoded = self._combine(
             {
-                slot: encoder.encode_token_weights(
-                    token_weight_pairs[slot], layer_idx=layer_idx, project_pooled=project_pooled
-                )
+                slot: _encoded(encoder, token_weight_pairs[slot], options, layer_idx, project_pooled)
                 for slot, encoder in encoders.items()
                 if slot in token_weight_pairs
             }
@@ -165,3 +223,35 @@ class TextEncoderSet(nn.Module):
             if slot in token_weight_pairs
         }
         return encoded._replace(options={**encoded.options, **tokens}) if tokens else encoded
+
+
+def _replaced(owner: Any) -> Callable[..., Any] | None:
+    """Return what a pack has put into the place of an `encode_token_weights`; None for the method itself."""
+    found: Any = vars(owner).get("encode_token_weights")
+    return None if getattr(found, "__func__", None) is type(owner).encode_token_weights else found
+
+
+@contextmanager
+def _options_set(owner: Any, options: Mapping[str, Any]) -> Iterator[None]:
+    """Set options on an encoder, or on those of a set, while the context is open."""
+    owner.reset_clip_options()
+    owner.set_clip_options(options)
+    try:
+        yield
+    finally:
+        owner.reset_clip_options()
+
+
+def _encoded(
+    encoder: Any,
+    chunks: Sequence[TokenWeights],
+    options: Mapping[str, Any],
+    layer_idx: int | None,
+    project_pooled: bool,
+) -> Encoded:
+    replaced = _replaced(encoder)
+    if replaced is None:
+        found: Encoded = encoder.encode_weighted(chunks, layer_idx=layer_idx, project_pooled=project_pooled)
+        return found
+    with _options_set(encoder, options):
+        return encoded_of(replaced(chunks))

@@ -18,6 +18,7 @@ from typing import Any
 
 from engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, Weighted, Word
 from engine.text.clip_encoding import END_TOKEN, START_TOKEN
+from engine.text.tokenizer_members import EncoderTokenizer
 
 START_TEXT, END_TEXT = "<|startoftext|>", "<|endoftext|>"
 MAX_LENGTH = 77
@@ -67,6 +68,9 @@ class BytePairs:
     @cached_property
     def _pieces_by_id(self) -> dict[int, str]:
         return {index: piece for piece, index in self.vocabulary.items()}
+
+    def tokens_by_piece(self) -> dict[str, int]:
+        return self.vocabulary
 
     def piece(self, token: int) -> str:
         """Return the piece of the vocabulary that a token stands for. Raises KeyError."""
@@ -195,6 +199,8 @@ class ClipTokenizer(ChunkTokenizer):
     None is the end token.
     """
 
+    fills_chunks = True
+
     def __init__(
         self,
         find_embedding: FindEmbedding | None = None,
@@ -249,7 +255,19 @@ class TokenizerSet:
     def __init__(self, tokenizers: Sequence[Any]) -> None:
         self._tokenizers = tuple(tokenizers)
         for tokenizer in tokenizers:
-            setattr(self, tokenizer.key, tokenizer)
+            setattr(self, tokenizer.key, EncoderTokenizer(tokenizer))
+
+    @property
+    def clip(self) -> str:
+        """ComfyUI's name of the first tokenizer."""
+        key: str = self._tokenizers[0].key
+        return key
+
+    @property
+    def clip_name(self) -> str:
+        """The slot of the first tokenizer."""
+        slot: str = self._tokenizers[0].slot
+        return slot
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs: object) -> Chunks:
         """Return the chunks of every encoder by slot, as `ClipTokenizer.tokenize_with_weights`."""

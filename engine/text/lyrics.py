@@ -56,6 +56,9 @@ class LyricsVocabulary:
     def piece(self, token: int) -> str:
         return str(self._tokenizer.id_to_token(token))
 
+    def tokens_by_piece(self) -> dict[str, int]:
+        return dict(self._tokenizer.get_vocab())
+
     def _line(self, line: str) -> list[int]:
         if not line:
             return [LINE_END]

@@ -125,7 +125,7 @@ class QwenEncoder(TokenEncoder):
         states: torch.Tensor = self.transformer.model(embeds, mask, layer, positions=positions, added=added)
         return states
 
-    def encode_token_weights(
+    def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         """Return the conditioning [1, T, D] of what follows the template's beginning; there is no pooled output.

@@ -32,6 +32,9 @@ class SentencePieces:
     def piece(self, token: int) -> str:
         return str(self._processor.id_to_piece(token))
 
+    def tokens_by_piece(self) -> dict[str, int]:
+        return {self.piece(token): token for token in range(self._processor.get_piece_size())}
+
 
 @lru_cache(maxsize=4)
 def sentence_pieces(model: bytes) -> SentencePieces:

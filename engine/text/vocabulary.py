@@ -13,6 +13,8 @@ class TextVocabulary(Protocol):
 
     def piece(self, token: int) -> str: ...
 
+    def tokens_by_piece(self) -> dict[str, int]: ...
+
 
 class LibraryVocabulary:
     """A tokenizer of the tokenizers library."""
@@ -25,6 +27,9 @@ class LibraryVocabulary:
 
     def piece(self, token: int) -> str:
         return str(self._tokenizer.id_to_token(token))
+
+    def tokens_by_piece(self) -> dict[str, int]:
+        return dict(self._tokenizer.get_vocab())
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens))

@@ -93,7 +93,7 @@ class Clip(NetworkValue):
         """
         with self.patcher.in_use() as encoder:
             self.patcher.apply_hooks(self.patcher.forced_hooks)
-            encoded: Encoded = encoder.encode_token_weights(
+            encoded: Encoded = encoder.encode_weighted(
                 tokens, layer_idx=self.layer_idx, project_pooled=return_pooled != "unprojected"
             )
         cond = encoded.cond.to("cpu")
@@ -129,7 +129,7 @@ class Clip(NetworkValue):
                 for hook, keyframe in keyframes:
                     hook.hook_keyframe.set_current(keyframe)
                 self.patcher.patch_hooks(hooks)
-                encoded: Encoded = encoder.encode_token_weights(
+                encoded: Encoded = encoder.encode_weighted(
                     tokens, layer_idx=self.layer_idx, project_pooled=not unprojected
                 )
                 options = {**_options(encoded), "clip_start_percent": start, "clip_end_percent": end}

@@ -100,7 +100,7 @@ def prompt_rows(tokens: Sequence[object], num_rows: int) -> tuple[slice, Picture
 class PromptEncoder(LanguageEncoder):
     """Llama 3, whose conditioning is the part of the prompt, behind what pictures of the template gave."""
 
-    def encode_token_weights(
+    def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         tokens = [token for token, _ in chunks[0]]
@@ -109,7 +109,7 @@ class PromptEncoder(LanguageEncoder):
             [(token["data"] if isinstance(token, dict) else token, weight) for token, weight in chunk]
             for chunk in chunks
         ]
-        cond, pooled, options = super().encode_token_weights(plain, layer_idx=layer_idx, project_pooled=project_pooled)
+        cond, pooled, options = super().encode_weighted(plain, layer_idx=layer_idx, project_pooled=project_pooled)
         rows, pictures = prompt_rows(tokens, cond.shape[1])
         mask = options[MASK][:, rows]
         kept = [cond[:, start:end:step] for start, end, step in pictures]

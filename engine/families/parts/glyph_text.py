@@ -45,7 +45,7 @@ class PromptEncoder(QwenEncoder):
     def encode(self, chunk: Sequence[object], layer_idx: int | None) -> torch.Tensor:
         return super().encode(chunk, LAYER if layer_idx is None else layer_idx)
 
-    def encode_token_weights(
+    def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         """Return the conditioning [1, T, D] of what follows the template's beginning, and its mask [1, T] of tokens."""

@@ -58,7 +58,7 @@ class SplicedQwenEncoder(QwenEncoder):
         wanted = self.num_layers - 1 if layer is None else layer
         return super()._states(embeds, mask, wanted, positions, added)
 
-    def encode_token_weights(
+    def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         """Return the conditioning [1, T, D] from the second turn on, without the rows of its pictures.

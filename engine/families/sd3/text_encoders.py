@@ -27,11 +27,11 @@ T5_SLOT = "t5xxl"
 class OptionalClipEncoder(ClipEncoder):
     """An encoder that gives no tokens, and zeros as the pooled output, for a prompt that was left out."""
 
-    def encode_token_weights(
+    def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         if chunks:
-            return super().encode_token_weights(chunks, layer_idx=layer_idx, project_pooled=project_pooled)
+            return super().encode_weighted(chunks, layer_idx=layer_idx, project_pooled=project_pooled)
         zeros = torch.zeros(1, self.config.width, device=self.transformer.get_input_embeddings().weight.device)
         return Encoded(zeros[:, None][:, :0], zeros)
 

@@ -152,7 +152,7 @@ def test_the_conditioning_is_what_three_layers_read() -> None:
     encoder = LayerInputsEncoder(LanguageModel(config), replace(QWEN_4B.encoding, pad_token=0), layers=(1, 2))
     encoder.requires_grad_(False)
     chunk = [[(5, 1.0), (6, 1.0), (7, 1.0)]]
-    found = encoder.encode_token_weights(chunk, layer_idx=-2, project_pooled=True)
+    found = encoder.encode_weighted(chunk, layer_idx=-2, project_pooled=True)
     embeds = encoder.transformer.get_input_embeddings()(torch.tensor([[5, 6, 7]]))
     first, second = list(encoder.transformer.model.states(embeds, torch.ones(1, 3)))[1:3]
     torch.testing.assert_close(found.cond, torch.cat([first, second], dim=-1))

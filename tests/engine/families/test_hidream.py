@@ -56,7 +56,7 @@ def test_llamas_weights_move_the_layer_of_the_tokens_number() -> None:
     encoder = LLAMA.encoder_type(model, LLAMA.encoding)
     tokens = [START_TOKEN, 70, 80, PAD_TOKEN]
     plain, weighted = (
-        encoder.encode_token_weights(
+        encoder.encode_weighted(
             [[(token, factor if place == 1 else 1.0) for place, token in enumerate(tokens)]],
             layer_idx=None, project_pooled=True,
         ).cond

@@ -36,7 +36,7 @@ def test_a_picture_of_another_encoder_than_llavas_is_refused() -> None:
         config=None, num_layers=1, get_input_embeddings=lambda: SimpleNamespace(embedding_dim=16)
     ), LLAMA.encoding)  # fmt: skip
     with pytest.raises(ValueError, match=r"clip_vision_output: .* got tokens of width 8, expected 16 \(llava_llama3"):
-        encoder.encode_token_weights([[(7, 1.0), (picture(6, 2), 1.0)]], layer_idx=None, project_pooled=False)
+        encoder.encode_weighted([[(7, 1.0), (picture(6, 2), 1.0)]], layer_idx=None, project_pooled=False)
 
 
 def test_a_prompt_without_turns_is_read_from_the_first_row_on() -> None:

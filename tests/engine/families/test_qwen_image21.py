@@ -194,8 +194,8 @@ def test_what_is_seen_of_pictures_makes_room_for_the_pictures(encoder: Any) -> N
     images = [torch.rand(1, 64, 96, 3), torch.rand(1, 64, 128, 3)]  # of 2 x 3 and 2 x 4 tokens
     told = {"layer_idx": None, "project_pooled": False}
     chunks = tokenizer().tokenize_with_weights("swap them", images=images)[SLOT]
-    spliced = encoder.encode_token_weights(chunks, **told)
-    kept = encoder.encode_token_weights(
+    spliced = encoder.encode_weighted(chunks, **told)
+    kept = encoder.encode_weighted(
         tokenizer().tokenize_with_weights("swap them", images=images, keep_vision=True)[SLOT], **told
     )
     tokens = [token for token, *_ in chunks[0]]

@@ -32,7 +32,7 @@ def tokenizer(encoding: LanguageEncoding = ENCODING) -> LanguageTokenizer:
 
 
 def encoded(chunk: TokenWeights, layer: int | None = None) -> torch.Tensor:
-    return encoder().encode_token_weights([chunk], layer_idx=layer, project_pooled=True).cond
+    return encoder().encode_weighted([chunk], layer_idx=layer, project_pooled=True).cond
 
 
 def test_a_chunk_starts_with_its_token_and_is_as_long_as_the_prompt() -> None:
@@ -68,7 +68,7 @@ def test_the_conditioning_is_that_of_the_layer_that_is_asked_for() -> None:
 
 
 def test_the_mask_ends_before_the_padding_and_hides_it() -> None:
-    result = encoder().encode_token_weights(
+    result = encoder().encode_weighted(
         [[(3, 1.0), (70, 1.0), (0, 1.0), (80, 1.0)]], layer_idx=None, project_pooled=True
     )
     assert result.options["attention_mask"].tolist() == [[1, 1, 0, 0]]
@@ -89,7 +89,7 @@ def test_embeddings_stand_for_themselves_and_padding_for_those_of_another_width(
 ) -> None:
     row = encoder().transformer.get_input_embeddings().weight[70]
     assert torch.equal(encoded([(3, 1.0), (row, 1.0)]), encoded([(3, 1.0), (70, 1.0)]))
-    other = encoder().encode_token_weights(
+    other = encoder().encode_weighted(
         [[(3, 1.0), (torch.zeros(5), 1.0), (70, 1.0)]], layer_idx=None, project_pooled=True
     )
     assert other.options["attention_mask"].tolist() == [[1, 1, 0]]

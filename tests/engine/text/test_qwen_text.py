@@ -101,7 +101,7 @@ def test_output_of_a_prompt_without_two_turns_begins_at_the_last_start(text: str
 
 
 def test_a_prompt_is_encoded_without_its_template(encoder: QwenEncoder) -> None:
-    encoded = encoder.encode_token_weights([chunk("a fox")], layer_idx=None, project_pooled=True)
+    encoded = encoder.encode_weighted([chunk("a fox")], layer_idx=None, project_pooled=True)
     assert encoded.pooled is None and encoded.cond.shape[2] == 16
     assert encoded.cond.shape[1] == len(ids("<|im_start|>a fox<|im_end|>\n")) - 1
 
@@ -109,18 +109,18 @@ def test_a_prompt_is_encoded_without_its_template(encoder: QwenEncoder) -> None:
 def test_a_picture_becomes_tokens_and_changes_what_follows(encoder: QwenEncoder) -> None:
     pictures = [torch.rand(1, 84, 112, 3), torch.rand(1, 84, 112, 3)]
     first, second = (
-        encoder.encode_token_weights([chunk("x", images=[item])], layer_idx=None, project_pooled=True).cond
+        encoder.encode_weighted([chunk("x", images=[item])], layer_idx=None, project_pooled=True).cond
         for item in pictures
     )
-    plain = encoder.encode_token_weights([chunk("x")], layer_idx=None, project_pooled=True).cond
+    plain = encoder.encode_weighted([chunk("x")], layer_idx=None, project_pooled=True).cond
     assert first.shape[1] == plain.shape[1] + 12
     assert not torch.allclose(first[:, -1], second[:, -1], atol=1e-5)
 
 
 def test_padding_is_not_seen(encoder: QwenEncoder) -> None:
     padded = chunk("a", tokenizer_options={"qwen25_7b_min_padding": 3})
-    plain = encoder.encode_token_weights([chunk("a")], layer_idx=None, project_pooled=True).cond
-    seen = encoder.encode_token_weights([padded], layer_idx=None, project_pooled=True).cond
+    plain = encoder.encode_weighted([chunk("a")], layer_idx=None, project_pooled=True).cond
+    seen = encoder.encode_weighted([padded], layer_idx=None, project_pooled=True).cond
     torch.testing.assert_close(seen[:, : plain.shape[1]], plain)
     assert torch.isfinite(seen).all()
 
@@ -136,4 +136,4 @@ def test_a_file_without_a_picture_encoder_refuses_pictures() -> None:
     shapes = {name: tuple(item.shape) for name, item in blind.transformer.state_dict().items()}
     assert picture_language_model_config(shapes).vision is None
     with pytest.raises(ValueError, match="this file of the text encoder has no picture encoder"):
-        blind.encode_token_weights([chunk("x", images=[torch.rand(1, 56, 56, 3)])], layer_idx=None, project_pooled=True)
+        blind.encode_weighted([chunk("x", images=[torch.rand(1, 56, 56, 3)])], layer_idx=None, project_pooled=True)

@@ -80,14 +80,14 @@ def test_a_weighted_token_moves_along_the_line_from_the_empty_prompt(encoder: T5
     tokens = [5, 6, END_TOKEN]
     (own, empty), _ = encoder.encode([tokens, [END_TOKEN, PAD_TOKEN, PAD_TOKEN]], None)
     chunk = [(5, 1.0), (6, 1.5), (END_TOKEN, 1.0)]
-    (found,), pooled, options = encoder.encode_token_weights([chunk], layer_idx=None, project_pooled=True)
+    (found,), pooled, options = encoder.encode_weighted([chunk], layer_idx=None, project_pooled=True)
     torch.testing.assert_close(found[1], empty[1] + 1.5 * (own[1] - empty[1]))
     torch.testing.assert_close(found[0], own[0])
     assert pooled is None and not options
 
 
 def test_no_chunk_is_the_end_token_alone(encoder: T5Encoder) -> None:
-    found = encoder.encode_token_weights([], layer_idx=None, project_pooled=True).cond
+    found = encoder.encode_weighted([], layer_idx=None, project_pooled=True).cond
     assert torch.equal(found, encoder.encode([[END_TOKEN]], None)[0])
 
 
@@ -106,8 +106,8 @@ def test_padding_is_masked_and_its_output_zero_where_the_encoding_says_so() -> N
     encoding = T5Encoding(masks_padding=True, zeroes_padding=True, returns_mask=True)
     encoder = T5Encoder(network.requires_grad_(False), encoding)
     chunk = [(5, 1.0), (6, 1.0), (END_TOKEN, 1.0)]
-    short = encoder.encode_token_weights([chunk], layer_idx=None, project_pooled=True)
-    padded = encoder.encode_token_weights([[*chunk, (PAD_TOKEN, 1.0)]], layer_idx=None, project_pooled=True)
+    short = encoder.encode_weighted([chunk], layer_idx=None, project_pooled=True)
+    padded = encoder.encode_weighted([[*chunk, (PAD_TOKEN, 1.0)]], layer_idx=None, project_pooled=True)
     torch.testing.assert_close(padded.cond[:, :3], short.cond)
     assert not padded.cond[:, 3:].any() and padded.options["attention_mask"].tolist() == [[1, 1, 1, 0]]
 
@@ -115,5 +115,5 @@ def test_padding_is_masked_and_its_output_zero_where_the_encoding_says_so() -> N
 def test_the_empty_prompt_may_be_padding_alone(encoder: T5Encoder) -> None:
     other = T5Encoder(encoder.transformer, T5Encoding(empty_has_end=False))
     (own, empty), _ = other.encode([[5, END_TOKEN], [PAD_TOKEN, PAD_TOKEN]], None)
-    (found,), _, _ = other.encode_token_weights([[(5, 2.0), (END_TOKEN, 1.0)]], layer_idx=None, project_pooled=True)
+    (found,), _, _ = other.encode_weighted([[(5, 2.0), (END_TOKEN, 1.0)]], layer_idx=None, project_pooled=True)
     torch.testing.assert_close(found[0], empty[0] + 2.0 * (own[0] - empty[0]))
