@@ -227,7 +227,7 @@ RULES = (
         (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.store.folders", "engine.errors", "engine.memory.device", WARNING),
         TORCH,
     ),
-    Rule("engine.values", MODELS_IN_USE, TORCH),
+    Rule("engine.values", (*MODELS_IN_USE, "engine.memory.weight_patches"), TORCH),
     Rule("engine.store", (*MODELS_IN_USE, "engine.values"), TORCH),
     Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store", "names"), TORCH | NODE_EXTRAS),
     Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", *CORE), NOTHING),

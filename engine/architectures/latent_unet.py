@@ -173,6 +173,49 @@ class UnetModel(nn.Module):
         )
 
     @property
+    def out_channels(self) -> int:
+        return self.config.out_channels
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of attention at every width; -1 where each has so many channels."""
+        return self.config.num_heads if self.config.head_channels is None else -1
+
+    @property
+    def num_head_channels(self) -> int:
+        """Channels of a head of attention; -1 where there are as many heads at every width."""
+        return -1 if self.config.head_channels is None else self.config.head_channels
+
+    @property
+    def num_classes(self) -> str | int | None:
+        """`sequential` for a network with a label vector, the labels of one that is given a number, else None."""
+        return "sequential" if self.config.label_dim else self.config.num_labels or None
+
+    @property
+    def num_res_blocks(self) -> list[int]:
+        """Residual blocks of each level."""
+        return [len(widths) for widths in self._levels()]
+
+    @property
+    def channel_mult(self) -> list[int]:
+        """Width of each level in units of `model_channels`."""
+        return [widths[-1] // self.config.model_channels for widths in self._levels()]
+
+    @property
+    def dropout(self) -> int:
+        """Return 0: nothing is left out at random."""
+        return 0
+
+    def _levels(self) -> list[list[int]]:
+        """Return the widths of the residual blocks of each level of the first half."""
+        levels: list[list[int]] = [[]]
+        for block in self.config.input_blocks[1:]:
+            if any(isinstance(spec, DownSpec) for spec in block):
+                levels.append([])
+            levels[-1] += [spec.out_channels for spec in block if isinstance(spec, ResSpec)]
+        return [widths for widths in levels if widths]
+
+    @property
     def dtype(self) -> torch.dtype:
         """Computation type."""
         return self.compute_dtype or self.time_embed.get_parameter("0.weight").dtype

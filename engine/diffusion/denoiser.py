@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ from engine.diffusion.options import KNOWN_TIMESTEP, Options
 from engine.diffusion.stored_dtype import stored_dtype
 from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
 
+log = logging.getLogger(__name__)
+
+Tensors = dict[str, torch.Tensor]
+
 TEXT, POOLED = "cross_attn", "pooled_output"  # ComfyUI's names of a text's tokens and of their summary
 
 
@@ -42,6 +47,50 @@ class ModelConfig:
     sampling_settings: Mapping[str, Any] = field(default_factory=dict)
     latent_format: LatentFormat = field(default_factory=LatentFormat)
     memory_usage_factor: float = 1.0
+    unet_extra_config: Mapping[str, Any] = field(default_factory=lambda: {"num_heads": -1, "num_head_channels": 64})
+    supported_inference_dtypes: Sequence[torch.dtype] = (torch.float16, torch.bfloat16, torch.float32)
+    optimizations: Mapping[str, Any] = field(default_factory=lambda: {"fp8": False})
+    manual_cast_dtype: torch.dtype | None = None
+    custom_operations: Any = None
+    quant_config: Any = None
+    scaled_fp8: torch.dtype | None = None
+    noise_aug_config: Any = None
+
+    def __getattr__(self, name: str) -> None:
+        """Return None for a property that no model has, with a warning, as ComfyUI does."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        log.warning("a model's configuration has no %s", name)
+
+    def inpaint_model(self) -> bool:
+        """Return True for a network that is given the mask and the picture around it."""
+        return bool(self.variant) and "mask" in self.family.variants.get(self.variant, ())
+
+    def process_unet_state_dict(self, state_dict: Tensors) -> Tensors:
+        """Return a checkpoint's weights of the network, under the network's names: those that it was given."""
+        return state_dict
+
+    def process_unet_state_dict_for_saving(self, state_dict: Tensors) -> Tensors:
+        """Return weights of the network under the names that a checkpoint of the family has for them."""
+        return dict(self.family.denoiser.saved(state_dict))
+
+    def process_vae_state_dict_for_saving(self, state_dict: Tensors) -> Tensors:
+        """Return weights of the VAE under the names that a checkpoint of the family has for them."""
+        return dict(self.family.vae.saved(state_dict))
+
+    def process_clip_state_dict_for_saving(self, state_dict: Tensors) -> Tensors:
+        """Return weights of the text encoder set under the names that a checkpoint of the family has for them."""
+        tensors: Tensors = {}
+        for encoder in self.family.text:
+            prefix = f"{encoder.encoding.key}.transformer."
+            own = {name.removeprefix(prefix): item for name, item in state_dict.items() if name.startswith(prefix)}
+            tensors |= encoder.network.saved(own)
+        return tensors
+
+    def process_clip_vision_state_dict_for_saving(self, state_dict: Tensors) -> Tensors:
+        """Return weights of the picture encoder under the names that a checkpoint of the family has for them."""
+        prefix = self.family.vision_prefix or ""
+        return {prefix + name: tensor for name, tensor in state_dict.items()}
 
 
 class Denoiser(torch.nn.Module):
@@ -54,6 +103,10 @@ class Denoiser(torch.nn.Module):
     """
 
     comfy_name: ClassVar[str] = "BaseModel"  # in `comfy.model_base`, where packs find the class
+    memory_usage_factor_conds: tuple[str, ...] = ()  # inputs that count for the memory with the noisy latent
+    model_lowvram = False  # weights that are not on the device are brought there by model memory
+    lowvram_patch_counter = 0
+    current_weight_patches_uuid: Any = None
     step_runner: Any = None  # a `whole_steps.StepRunner` while a strategy of tuning sets it
 
     def __init__(
@@ -136,6 +189,49 @@ class Denoiser(torch.nn.Module):
 
     def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return timestep
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights: that on which it computes, while it is in use."""
+        return next((weight.device for weight in self.diffusion_model.parameters()), torch.device("cpu"))
+
+    def get_dtype_inference(self) -> torch.dtype:
+        """Return the type that the network computes in."""
+        return self.manual_cast_dtype or self.get_dtype()
+
+    def load_model_weights(self, sd: Tensors, unet_prefix: str = "", assign: bool = False) -> Denoiser:
+        """Load those weights behind a prefix that the network has, and take them out of `sd`."""
+        taken = {name.removeprefix(unet_prefix): sd.pop(name) for name in [*sd] if name.startswith(unet_prefix)}
+        self.diffusion_model.load_state_dict(self.model_config.process_unet_state_dict(taken), strict=False)
+        return self
+
+    def extra_conds_shapes(self, **kwargs: Any) -> dict[str, list[int]]:
+        """Return the shapes of further inputs that take memory as the noisy latent does: none."""
+        return {}
+
+    def set_inpaint(self) -> None:
+        """Give the network the mask and the picture around it, as further channels of its input."""
+        self.concat_keys = ("mask", "masked_image")
+
+    def state_dict_for_saving(
+        self,
+        unet_state_dict: Tensors,
+        clip_state_dict: Tensors | None = None,
+        vae_state_dict: Tensors | None = None,
+        clip_vision_state_dict: Tensors | None = None,
+    ) -> Tensors:
+        """Return the weights of these networks under the names that a checkpoint of the family has for them."""
+        config = self.model_config
+        tensors = dict(config.process_unet_state_dict_for_saving(unet_state_dict))
+        if self.model_type.name == "V_PREDICTION":
+            tensors["v_pred"] = torch.tensor([])
+        for weights, saved in (
+            (clip_state_dict, config.process_clip_state_dict_for_saving),
+            (vae_state_dict, config.process_vae_state_dict_for_saving),
+            (clip_vision_state_dict, config.process_clip_vision_state_dict_for_saving),
+        ):
+            tensors |= {} if weights is None else saved(weights)
+        return tensors
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         """Return the network's inputs of one condition (its keys as keywords, with noise, device, latent_image...)."""

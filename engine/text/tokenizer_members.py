@@ -190,6 +190,9 @@ class EncoderTokenizer:
         rows, leftover = self._tokenizer.find_embedding(embedding_name)
         return rows, name, leftover
 
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.tokenizer.decode(token_ids, skip_special_tokens)
+
     def pad_tokens(self, tokens: MutableSequence[Any], amount: int) -> None:
         """Put padding behind tokens with weights and word ids."""
         tokens.extend([(self._tokenizer.pad_token, 1.0, 0)] * amount)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,21 @@ class Clip(NetworkValue):
         self, patches: Any, strength_patch: float = 1.0, strength_model: float = 1.0, source: Hashable = None
     ) -> list[Any]:
         return self.patcher.add_patches(patches, strength_patch, strength_model, source)
+
+    def load_model(self, tokens: object = None) -> ModulePatcher:
+        """Load the weights to their device and return the patcher."""
+        self.patcher.load()
+        return self.patcher
+
+    def load_sd(self, sd: Mapping[str, torch.Tensor], full_model: bool = False) -> Any:
+        """Load weights by name into the text encoder, or into the whole set; return the names that do not fit."""
+        if full_model:
+            return self.cond_stage_model.load_state_dict(dict(sd), strict=False)
+        return self.cond_stage_model.load_sd(sd)
+
+    def state_dict_for_saving(self) -> dict[str, torch.Tensor]:
+        """Return all weights by name, with this clone's patches."""
+        return {**self.patcher.model_state_dict_for_saving(), **self.tokenizer.state_dict()}
 
     def get_key_patches(self) -> dict[str, list[object]]:
         return self.patcher.get_key_patches()

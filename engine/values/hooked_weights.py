@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.wrappers import merge_options
 from engine.values.hooks import (
@@ -34,6 +36,7 @@ class HookedWeights:
         self.hook_patches_backup: HookPatches | None = None
         self.forced_hooks: HookGroup | None = None  # of a text encoder: hooks it always carries
         self.hook_mode = EnumHookMode.MaxSpeed
+        self.current_hooks: HookGroup | None = None  # those whose patches the weights have now
 
     def get_all_callbacks(self, call_type: str) -> list[Callable[..., object]]:
         return []
@@ -118,7 +121,28 @@ class HookedWeights:
             options = hook.on_apply_hooks(self, options)
         return options
 
+    def unpatch_hooks(self, whitelist_keys_set: object = None) -> None:
+        """Take the patches of hooks off the weights."""
+        self.patch_hooks(None)
+
+    def clear_cached_hook_weights(self) -> None:
+        """Do nothing: model memory drops patched weights when others need the room."""
+
+    def clean_hooks(self) -> None:
+        self.unpatch_hooks()
+
+    @property
+    def hook_backup(self) -> dict[str, torch.Tensor]:
+        """Weights that hooks' patches have replaced: none, since model memory keeps both."""
+        return {}
+
+    @property
+    def cached_hook_patches(self) -> dict[HookGroup, dict[str, torch.Tensor]]:
+        """Weights by the hooks that patch them: none, since model memory keeps them."""
+        return {}
+
     def patch_hooks(self, hooks: HookGroup | None) -> None:
+        self.current_hooks = hooks
         patches = self.get_combined_hook_patches(hooks)
         if hooks is None or not patches:
             self.weights.patch_hooks({}, None)

@@ -12,6 +12,7 @@ import torch
 
 from engine.values.borrowed_weight import BorrowedWeight
 from engine.values.hooked_weights import HookedWeights
+from engine.values.patched_weights import PatchedWeights
 from engine.values.patcher_registries import CALL_ON_CLONE, CALL_ON_LOAD, PatcherRegistries
 from engine.values.sampling_options import SamplingOptions
 from engine.values.weight_handle import Network, WeightHandle, WeightPatch
@@ -32,7 +33,7 @@ def is_fixed(network: torch.nn.Module, key: str) -> bool:
     return any(child.state_dict() for child in owner.children())
 
 
-class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMoves):
+class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMoves, PatchedWeights):
     """A network with ComfyUI's members (its `ModelPatcher`), over a residency handle instead of a module of its own.
 
     MODEL derives from it; CLIP, VAE, CONTROL_NET, CLIP_VISION, STYLE_MODEL and UPSCALE_MODEL hold one as `patcher`.
@@ -46,6 +47,7 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
         self.set_up_hooks()
         self.set_up_registries()
         self.set_up_moves()
+        self.set_up_patched_weights()
         self.weights: WeightHandle = weights
         self.patches: dict[str, list[WeightPatch]] = {}
         self.patches_uuid: object = uuid.uuid4()
@@ -108,6 +110,7 @@ class ModulePatcher(PatcherRegistries, HookedWeights, SamplingOptions, WeightMov
         other.object_patches_backup = self.object_patches_backup
         other.model_options = copy.deepcopy(self.model_options)
         self.copy_hooks_to(other)
+        self.copy_wrappers_to(other)
         other.parent = self
         self.copy_registries_to(other)
         for callback in self.get_all_callbacks(CALL_ON_CLONE):

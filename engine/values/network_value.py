@@ -24,6 +24,18 @@ class NetworkValue:
         """Return the bytes of the weights that are in RAM now."""
         return self.patcher.get_ram_usage()
 
+    def is_dynamic(self) -> bool:
+        """Return False: see `WeightMoves.is_dynamic`."""
+        return self.patcher.is_dynamic()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all weights."""
+        return self.patcher.size
+
+    def model_size(self) -> int:
+        return self.patcher.model_size()
+
     def get_sd(self) -> dict[str, torch.Tensor]:
         """Return all weights by name."""
         return self.patcher.model_state_dict()

@@ -47,6 +47,13 @@ class SamplingOptions:
     def set_model_denoise_mask_function(self, denoise_mask_function: Function) -> None:
         self.model_options["denoise_mask_function"] = denoise_mask_function
 
+    def disable_model_cfg1_optimization(self) -> None:
+        """Compute both sides of the guidance also where its scale is 1."""
+        self.model_options["disable_cfg1_optimization"] = True
+
+    def set_model_middle_block_after_patch(self, patch: object) -> None:
+        self.set_model_patch(patch, "middle_block_after_patch")
+
     def set_model_patch(self, patch: object, name: str) -> None:
         patches = self.model_options["transformer_options"].setdefault("patches", {})
         patches[name] = [*patches.get(name, []), patch]

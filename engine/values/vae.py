@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -23,6 +25,10 @@ class Vae(NetworkValue):
 
     crop_input = True
     latent_dim = 2
+    disable_offload = False
+    not_video = False
+    extra_1d_channel: int | None = None
+    pad_channel_value: object = None
 
     @property
     def first_stage_model(self) -> Network:
@@ -40,6 +46,48 @@ class Vae(NetworkValue):
     @property
     def vae_dtype(self) -> torch.dtype:
         return stored_dtype(self.first_stage_model)
+
+    @property
+    def working_dtypes(self) -> list[torch.dtype]:
+        """Types in which it may compute, the preferred one first."""
+        return list(dict.fromkeys((self.vae_dtype, torch.float32)))
+
+    @property
+    def downscale_index_formula(self) -> tuple[int, int, int] | None:
+        """Frames, rows and columns of a latent cell; None for a VAE of still pictures."""
+        return None
+
+    @property
+    def upscale_index_formula(self) -> tuple[int, int, int] | None:
+        """Frames, rows and columns that a latent cell becomes; None for a VAE of still pictures."""
+        return None
+
+    def throw_exception_if_invalid(self) -> None:
+        """Do nothing: a file without a VAE gives no value of this class."""
+
+    def memory_used_decode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
+        """Return the bytes that decoding latents of that shape takes in that type, besides the weights."""
+        return float(self._decode_bytes_per_cell() * math.prod(shape[2:]) * dtype.itemsize)
+
+    def memory_used_encode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
+        """Return the bytes that encoding pictures [B, C, H, W] takes in that type, besides the weights."""
+        return float(self._encode_bytes_per_pixel() * math.prod(shape[2:]) * dtype.itemsize)
+
+    def decode_tiled_(
+        self, samples: torch.Tensor, tile_x: int = 64, tile_y: int = 64, overlap: int = 16
+    ) -> torch.Tensor:
+        """Decode latents in tiles to pictures with their channels first, [B, C, H, W]."""
+        return self.decode_tiled(samples, tile_x, tile_y, overlap).movedim(-1, 1)
+
+    def encode_tiled_(
+        self, pixel_samples: torch.Tensor, tile_x: int = 512, tile_y: int = 512, overlap: int = 64
+    ) -> torch.Tensor:
+        """Encode pictures with their channels first, [B, C, H, W], in tiles."""
+        return self.encode_tiled(pixel_samples.movedim(1, -1), tile_x, tile_y, overlap)
+
+    def vae_output_dtype(self) -> torch.dtype:
+        """Return the type of its results."""
+        return torch.float32
 
     @property
     def latent_channels(self) -> int:

@@ -67,6 +67,11 @@ class VideoVae(Vae):
         """Frames, rows and columns of pixels of a latent cell."""
         return self.frames_ratio, self.downscale_ratio, self.downscale_ratio
 
+    @property
+    def upscale_index_formula(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of pixels that a latent cell becomes."""
+        return self.frames_ratio, self.upscale_ratio, self.upscale_ratio
+
     def num_frames(self, latent_frames: int) -> int:
         """Return the number of frames that latent frames become."""
         return max(0, latent_frames * self.frames_ratio - (self.frames_ratio - 1))

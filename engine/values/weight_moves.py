@@ -83,6 +83,52 @@ class WeightMoves:
             callback(self, unpatch_all)
         return self._self.model
 
+    def is_dynamic(self) -> bool:
+        """Return False: weights are not moved in the middle of a step by ComfyUI's allocator."""
+        return False
+
+    def get_free_memory(self, device: object = None) -> float:
+        """Return the bytes that are free for the network's work on its device."""
+        free: float = self._self.free_bytes()
+        return free
+
+    def loaded_ram_size(self) -> int:
+        """Return 0: model memory counts what lies in RAM."""
+        return 0
+
+    def partially_unload_ram(self, ram_to_unload: int) -> int:
+        """Return 0: model memory evicts weights when others need the room."""
+        return 0
+
+    @property
+    def pinned(self) -> set[str]:
+        """The names of weights that a pack has pinned: none, since model memory pins them."""
+        return set()
+
+    def pinned_memory_size(self) -> int:
+        """Return 0: model memory counts its pinned memory."""
+        return 0
+
+    def pin_weight_to_device(self, key: str) -> None:
+        """Do nothing: model memory pins weights."""
+
+    def unpin_weight(self, key: str) -> None:
+        """Do nothing: model memory pins weights."""
+
+    def unpin_all_weights(self) -> None:
+        """Do nothing: model memory pins weights."""
+
+    def model_patches_call_function(
+        self, function_name: str = "cleanup", arguments: dict[str, Any] | None = None
+    ) -> None:
+        """Call a method of every patch among the options that has it."""
+        options = self.model_options["transformer_options"]
+        patches = [patch for found in options.get("patches", {}).values() for patch in found]
+        patches += [patch for found in options.get("patches_replace", {}).values() for patch in found.values()]
+        for patch in patches:
+            if hasattr(patch, function_name):
+                getattr(patch, function_name)(**(arguments or {}))
+
     def lowvram_patch_counter(self) -> int:
         """Return 0, the number of weights that are patched in each call for lack of memory, as ComfyUI counts them."""
         return 0
