@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from worker.json_values import JsonObject, object_at
 from worker.workflows.front_end_nodes import VIRTUAL
+from worker.workflows.link_sources import Constant, LinkSources
 from worker.workflows.page_graph import BYPASS, NEVER, PageNode, definitions_in, groups_in
 from worker.workflows.scopes import Scope, Unfolding
 from worker.workflows.widgets import ScriptedWidgets, read_class, read_values
@@ -74,9 +75,9 @@ def running_part(prompt: JsonObject, object_info: JsonObject) -> JsonObject:
 
 def uses_on_page(document: JsonObject, object_info: JsonObject, max_nodes: int = 0) -> list[NodeUse]:
     """Return the nodes of a page that would run, sub-graphs unfolded. Raises RequestRejected for too many."""
-    page = Unfolding(document, object_info, max_nodes).unfold()
+    page, sources = Unfolding(document, object_info, max_nodes).unfold(), LinkSources()
     return [
-        _use(scope, node, object_info)
+        _use(scope, node, object_info, sources)
         for scope, node in page.all_nodes()
         if scope.mode_of(node) not in (NEVER, BYPASS) and node.id not in scope.children and node.type not in VIRTUAL
     ]
@@ -94,8 +95,9 @@ def model_hints(document: JsonObject) -> list[ModelHint]:
     return list(found.values())
 
 
-def _use(scope: Scope, node: PageNode, object_info: JsonObject) -> NodeUse:
-    return NodeUse(scope.id_of(node), node.type, dict(_values(scope, node, object_info)), _pack(node))
+def _use(scope: Scope, node: PageNode, object_info: JsonObject, sources: LinkSources) -> NodeUse:
+    values = dict(_values(scope, node, object_info)) | _values_from_hosts(scope, node, sources)
+    return NodeUse(scope.id_of(node), node.type, values, _pack(node))
 
 
 def _values(scope: Scope, node: PageNode, object_info: JsonObject) -> Iterator[tuple[str, Any]]:
@@ -111,6 +113,12 @@ def _values(scope: Scope, node: PageNode, object_info: JsonObject) -> Iterator[t
         named = values if isinstance(values, Mapping) else {str(place): value for place, value in enumerate(values)}
     for name, value in named.items():
         yield name, scope.settings.get((node.id, name), value)
+
+
+def _values_from_hosts(scope: Scope, node: PageNode, sources: LinkSources) -> dict[str, Any]:
+    """Return the values that primitive nodes and the uses of the sub-graphs around a node give to its widgets."""
+    found = ((slot.name, sources.of(scope, node, index)) for index, slot in enumerate(node.inputs) if slot.widget)
+    return {name: source.value for name, source in found if isinstance(source, Constant)}
 
 
 def _pack(node: PageNode) -> str:

@@ -41,7 +41,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class PageNode:
-    """Node of a page. `values` is what the page saved of its widgets: a list by order or an object by name."""
+    """Node of a page. `values` is what the page saved of its widgets: a list by order or an object by name.
+
+    `value_names` are the widgets' names in the order of the list, which newer pages save beside it; else empty.
+    """
 
     id: str
     type: str
@@ -51,6 +54,7 @@ class PageNode:
     outputs: tuple[Slot, ...] = ()
     values: Sequence[Any] | JsonObject = ()
     properties: JsonObject = field(default_factory=dict)
+    value_names: tuple[str, ...] = ()
 
     @property
     def search_name(self) -> str:
@@ -119,7 +123,7 @@ def read_graph(document: JsonObject) -> PageGraph:
 def read_node(item: JsonObject, node_id: str | None = None) -> PageNode:
     """Read a node; `node_id` is given for one of a group node, which has an index instead."""
     properties = object_at(item, "properties")
-    values = item.get("widgets_values")
+    values, named = item.get("widgets_values"), object_at(item, "widgets_values_named")
     return PageNode(
         id=str(item.get("id")) if node_id is None else node_id,
         type=str(item.get("type") or ""),
@@ -127,9 +131,19 @@ def read_node(item: JsonObject, node_id: str | None = None) -> PageNode:
         mode=_integer(item.get("mode"), ALWAYS),
         inputs=_slots(item.get("inputs")),
         outputs=_slots(item.get("outputs")),
-        values=values if isinstance(values, list | Mapping) else (),
+        values=values if isinstance(values, list | Mapping) else named,
         properties=properties,
+        value_names=_value_names(named, values),
     )
+
+
+def _value_names(named: JsonObject, values: object) -> tuple[str, ...]:
+    """Return the names of a list of values; empty where they are not those of this list, one by one.
+
+    Names are unique in an object, and JavaScript writes those that are numbers first.
+    """
+    is_list = isinstance(values, list) and len(named) == len(values)
+    return tuple(named) if is_list and not any(name.isdecimal() for name in named) else ()
 
 
 def _slots(value: object) -> tuple[Slot, ...]:
@@ -138,7 +152,7 @@ def _slots(value: object) -> tuple[Slot, ...]:
 
 def _slot(item: JsonObject) -> Slot:
     widget = object_at(item, "widget").get("name")
-    links, label = _list(item.get("links")), item.get("label")
+    links, label = _list(item.get("links") or item.get("linkIds")), item.get("label")
     link = links[0] if links else item.get("link")
     kind = item.get("type")
     return Slot(

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from engine.graph.spec import NodeSpec
 from worker.errors import Problem, RequestRejected
 from worker.json_values import JsonObject
 from worker.workflows.group_nodes import graph_of_group, group_name
 from worker.workflows.page_graph import (
     BYPASS,
-    INPUT_NODE,
     NEVER,
     PageGraph,
     PageNode,
@@ -23,10 +23,10 @@ from worker.workflows.page_graph import (
     groups_in,
     read_graph,
 )
-from worker.workflows.widgets import has_control, read_class
+from worker.workflows.subgraph_values import AmbiguousValues, HostValues, PromotedInputs, read_host_values
+from worker.workflows.widgets import ScriptedWidgets, read_class, read_values
 
 MAX_DEPTH: Final = 50
-OUTER: Final = "-1"  # in a list of promoted widgets: the widget of the sub-graph's own input
 
 
 @dataclass
@@ -78,11 +78,17 @@ class Unfolding:
         self._max_nodes = max_nodes
         self._num_nodes = 0
         self._graphs: dict[str, PageGraph] = {}
+        self._promoted: dict[str, PromotedInputs] = {}
+        self._specs: dict[str, NodeSpec | None] = {}
+        self._node_values: dict[int, JsonObject] = {}
+        self._problems: list[Problem] = []
 
     def unfold(self) -> Scope:
         """Return the scope of the page, with those of its sub-graphs. Raises RequestRejected."""
         page = Scope(read_graph(self._document))
         self._fill(page, ())
+        if self._problems:
+            raise RequestRejected(self._problems)
         return page
 
     def _fill(self, scope: Scope, around: tuple[str, ...]) -> None:
@@ -97,10 +103,13 @@ class Unfolding:
             if node.type in around or len(around) >= MAX_DEPTH:
                 raise _contains_itself(scope, node)
             graph, host = inner
-            promoted, settings = self._values_of(host, graph, scope)
-            child = Scope(graph, (*scope.path, node.id), host, scope, promoted, settings, mode=scope.mode_of(node))
+            values = self._values_of(host, graph, scope)
+            around_node = (*scope.path, node.id)
+            child = Scope(graph, around_node, host, scope, values.promoted, values.settings, mode=scope.mode_of(node))
             scope.children[node.id] = child
             self._fill(child, (*around, node.type))
+            if child.mode not in (NEVER, BYPASS):
+                child.promoted = {**self._values_within(child), **child.promoted}
 
     def _graph_of(self, node: PageNode) -> tuple[PageGraph, PageNode] | None:
         """Return the graph that a node stands for, and the node with the slots of that graph; None for any other."""
@@ -109,64 +118,80 @@ class Unfolding:
             return graph_of_group(node, self._groups[name], lambda kind: read_class(kind, self._object_info))
         if node.type not in self._definitions:
             return None
-        if node.type not in self._graphs:
-            self._graphs[node.type] = read_graph(self._definitions[node.type])
-        return self._graphs[node.type], node
+        return self._graph_of_definition(node.type), node
 
-    def _values_of(
-        self, host: PageNode, graph: PageGraph, scope: Scope
-    ) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
-        """Return the values that a use of a sub-graph gives to its inputs, and to widgets within it."""
-        promoted: dict[str, Any] = {}
-        settings: dict[tuple[str, str], Any] = {}
-        values = host.values if not isinstance(host.values, Mapping) else ()
-        entries = list(_entries(host.properties.get("proxyWidgets")))
-        if isinstance(host.values, Mapping):
-            promoted.update(host.values)
-        elif entries:
-            own = [entry for entry in entries if entry[0] == OUTER]
-            named = own if len(values) == len(own) else entries
-            for (node_id, name), value in zip(named, values, strict=False):
-                if value is None:
-                    continue
-                if node_id == OUTER:
-                    promoted[name] = value
-                else:
-                    settings[node_id, name] = value
-        else:
-            promoted.update(self._in_order(host, graph, list(values)))
-        for slot in host.inputs:  # a use within another sub-graph, whose own use may set its inputs
-            if (host.id, slot.name) in scope.settings:
-                promoted[slot.name] = scope.settings[host.id, slot.name]
-        return promoted, settings
+    def _graph_of_definition(self, class_type: str) -> PageGraph:
+        if class_type not in self._graphs:
+            self._graphs[class_type] = read_graph(self._definitions[class_type])
+        return self._graphs[class_type]
 
-    def _in_order(self, host: PageNode, graph: PageGraph, values: list[Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the values of promoted inputs, which a file without their names has in their order."""
-        names = [slot.name for slot in host.inputs if slot.widget is not None]
-        has_controls = len(values) > len(names)
-        position = 0
-        for name in names:
-            if position < len(values) and values[position] is not None:
-                yield name, values[position]
-            position += 2 if has_controls and self._has_control(name, graph) else 1
+    def _values_of(self, host: PageNode, graph: PageGraph, scope: Scope) -> HostValues:
+        """Return the values that a use of a sub-graph gives, with what its own host sets of them."""
+        if scope.mode_of(host) in (NEVER, BYPASS):
+            return HostValues()
+        promoted = self._promoted_of(host.type, graph)
+        try:
+            found = read_host_values(host, promoted)
+        except AmbiguousValues as ambiguous:
+            self._problems.append(ambiguous.as_problem(scope.id_of(host), host.type))
+            return HostValues()
+        own = (
+            (name, scope.settings.get((host.id, name))) for name in dict.fromkeys(slot.name for slot in graph.inputs)
+        )
+        given = {name: value for name, value in own if value is not None} if scope.settings else {}
+        return HostValues({**found.promoted, **given}, found.settings)
 
-    def _has_control(self, name: str, graph: PageGraph) -> bool:
-        """Return True if the widget that an input stands for has a control of its next value."""
-        index = next((index for index, slot in enumerate(graph.inputs) if slot.name == name), -1)
-        for link in graph.links.values():
-            node = graph.nodes.get(link.target_id)
-            if (link.origin_id, link.origin_slot) != (INPUT_NODE, index) or node is None:
-                continue
-            spec = read_class(node.type, self._object_info)
-            slot = node.inputs[link.target_slot].name if link.target_slot < len(node.inputs) else ""
-            return spec is not None and any(item.name == slot and has_control(item) for item in spec.inputs)
-        return False
+    def _values_within(self, child: Scope) -> dict[str, Any]:
+        """Return the values of inputs that a use does not set: as on the page, each is that of its first widget."""
+        assert child.host is not None
+        shared = self._promoted_of(child.host.type, child.graph).shared()
+        found = {
+            name: self._value_within(child, node, widget) for name, node, widget in shared if name not in child.promoted
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _value_within(self, scope: Scope, node: PageNode, name: str) -> object:
+        """Return the value of a node's widget; None without one."""
+        inner = scope.children.get(node.id)
+        if inner is not None and inner.host is not None:
+            if name in inner.promoted:
+                return inner.promoted[name]
+            target = self._promoted_of(inner.host.type, inner.graph).target_of(name)
+            return None if target is None else self._value_within(inner, *target)
+        if (node.id, name) in scope.settings:
+            return scope.settings[node.id, name]
+        key = id(node)
+        if key not in self._node_values:
+            spec = self._spec_of(node.type)
+            self._node_values[key] = {} if spec is None else _values_or_none(spec, node)
+        return self._node_values[key].get(name)
+
+    def _promoted_of(self, class_type: str, graph: PageGraph) -> PromotedInputs:
+        """Return the inputs of a sub-graph that are widgets of its uses, read once for each definition."""
+        if class_type not in self._promoted:
+            found = PromotedInputs(graph, self._spec_of, self._nested)
+            if class_type not in self._definitions:  # a group node's graph is that of one use
+                return found
+            self._promoted[class_type] = found
+        return self._promoted[class_type]
+
+    def _nested(self, class_type: str) -> PromotedInputs | None:
+        if class_type not in self._definitions:
+            return None
+        return self._promoted_of(class_type, self._graph_of_definition(class_type))
+
+    def _spec_of(self, class_type: str) -> NodeSpec | None:
+        if class_type not in self._specs:
+            self._specs[class_type] = read_class(class_type, self._object_info)
+        return self._specs[class_type]
 
 
-def _entries(value: object) -> Iterator[tuple[str, str]]:
-    for item in value if isinstance(value, list) else ():
-        if isinstance(item, list) and len(item) >= 2:
-            yield str(item[0]), str(item[1])
+def _values_or_none(spec: NodeSpec, node: PageNode) -> JsonObject:
+    """Return the values of a node's widgets; none where only a script reads them, which the conversion then refuses."""
+    try:
+        return read_values(spec, node)
+    except ScriptedWidgets:
+        return {}
 
 
 def _too_many_nodes(found: int, allowed: int) -> RequestRejected:

@@ -57,7 +57,16 @@ def read_values(spec: NodeSpec, node: PageNode) -> dict[str, Any]:
     """
     if isinstance(node.values, Mapping):
         return _named_values(spec, node, node.values)
-    taken = _Taken(_without_forced(spec, node, node.values))
+    if node.value_names:
+        by_name = _TakenByName(dict(zip(node.value_names, node.values, strict=True)))
+        found = _take_all(spec, node, by_name)
+        if not by_name.lacks_names:  # else the class has other names than the one that saved the file
+            return found
+    return _take_all(spec, node, _Taken(_without_forced(spec, node, node.values)))
+
+
+def _take_all(spec: NodeSpec, node: PageNode, taken: _Taken) -> dict[str, Any]:
+    """Take the values of all inputs. Raises ScriptedWidgets."""
     found: dict[str, Any] = {}
     for section in ("required", "optional"):
         for item in spec.inputs:
@@ -99,7 +108,7 @@ class _Taken:
     def rest(self) -> Sequence[Any]:
         return self._values[self._next :]
 
-    def take(self, item: InputSpec) -> Any:
+    def take(self, item: InputSpec, name: str) -> Any:
         """Return the next value, or the default of an input that is newer than the file."""
         rest = self.rest[:1]
         self._next += 1
@@ -121,17 +130,41 @@ class _Taken:
                 self._next += 1
 
 
+class _TakenByName(_Taken):
+    """Saved values of a node, taken by the names that newer pages save; what only the page has is never asked for."""
+
+    def __init__(self, values: JsonObject) -> None:
+        super().__init__(())
+        self._by_name = dict(values)
+        self.lacks_names = False
+
+    @property
+    def rest(self) -> Sequence[Any]:
+        return list(self._by_name.values())
+
+    def take(self, item: InputSpec, name: str) -> Any:
+        self.lacks_names |= name not in self._by_name
+        value = self._by_name.pop(name, None)
+        return default_of(item) if value is None else value
+
+    def skip_control(self, *, has_filter: bool) -> None:
+        """Leave the control, which has a name of its own."""
+
+    def skip_upload(self, spec: NodeSpec) -> None:
+        """Leave the widgets for an upload, which have names of their own."""
+
+
 def _take(item: InputSpec, node: PageNode, taken: _Taken, found: dict[str, Any], prefix: str = "") -> None:
     """Take the value of an input, and of those that its value brings."""
     name = prefix + item.name
     if item.type == GROWING:
         for slot in node.inputs:
             if slot.widget and slot.name.startswith(f"{name}."):
-                found[slot.name] = taken.take(InputSpec(slot.name, slot.type))
+                found[slot.name] = taken.take(InputSpec(slot.name, slot.type), slot.name)
         return
     if not is_widget(InputSpec(name, item.type, item.options, item.section), node):
         return
-    found[name] = value = taken.take(item)
+    found[name] = value = taken.take(item, name)
     if has_control(item):
         taken.skip_control(has_filter=item.choices is not None)
     if item.type == DYNAMIC_COMBO:
