@@ -53,6 +53,13 @@ def missing(spec: InputSpec) -> Problem:
     return Problem("required_input_missing", message, spec.name, {"input_name": spec.name}, explanation)
 
 
+def not_listed() -> Problem:
+    """Say of an output node that it cannot run, where so much is wrong with the prompt that its cause is not listed."""
+    message = "The output cannot run: a node that it needs has a problem that is not listed"
+    details = "mend the listed problems first and send the prompt again"
+    return Problem("problem_not_listed", message, details, {}, Explanation(f"{message}; {details}"))
+
+
 def unknown_input(class_type: str, name: str, link: list[object], rules: NodeRules) -> Problem:
     names = [spec.name for spec in rules.declared]
     details = f"{name}: {class_type} has no such input; expected one of: {', '.join(names) or 'none'}"

@@ -23,6 +23,7 @@ from engine.graph.problems import (
     cycle,
     dead_link,
     missing,
+    not_listed,
     range_problem,
     type_mismatch,
     unknown_input,
@@ -68,7 +69,8 @@ def never(_problem: Problem, _inputs: Mapping[str, object]) -> bool:
 class CheckedPrompt:
     """A prompt of which at least one output can run.
 
-    `outputs` are the output nodes that can, `node_problems` tells about the nodes that keep others from running.
+    `outputs` are the output nodes that can, `node_problems` tells about the nodes that keep others from running: every
+    output node that cannot run is in it, by itself or among the dependent outputs of another node.
     `prompt` is the prompt with its values in their declared types: what runs, and what metadata and history show.
     """
 
@@ -91,6 +93,7 @@ class Findings:
     prompt: Mapping[str, Any]
     has_unknown_class: bool = False
     num_unlisted: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)  # class by id of the output nodes that cannot run
 
 
 def check_prompt(
@@ -107,7 +110,14 @@ def check_prompt(
         raise PromptRejected(findings.problems[0])
     if findings.problems:
         raise PromptRejected(findings.problems[0], findings.node_problems)
-    return CheckedPrompt(findings.outputs, findings.node_problems, findings.prompt)
+    return CheckedPrompt(findings.outputs, {**findings.node_problems, **_unnamed(findings)}, findings.prompt)
+
+
+def _unnamed(findings: Findings) -> dict[str, NodeProblems]:
+    """Return the output nodes that cannot run and that no listed problem names, as happens past the limits."""
+    named = {output for entry in findings.node_problems.values() for output in entry.dependent_outputs}
+    left = [node_id for node_id in findings.failed if node_id not in named and node_id not in findings.node_problems]
+    return {node_id: NodeProblems(findings.failed[node_id], [not_listed()], [node_id]) for node_id in left}
 
 
 def find_problems(
@@ -444,7 +454,8 @@ class _Walk:
             extra = {"unlisted_problems": num_unlisted} if num_unlisted else {}
             message = "Prompt outputs failed validation"
             problems.append(Problem("prompt_outputs_failed_validation", message, "\n".join(lines), extra))
-        return Findings(good, problems, node_problems, self._cast_prompt(data), num_unlisted=num_unlisted)
+        failed = {node_id: self.prompt[node_id].class_type for node_id in outputs if not self.fine[node_id]}
+        return Findings(good, problems, node_problems, self._cast_prompt(data), False, num_unlisted, failed)
 
     def _node_problems(self, failed: Sequence[str]) -> dict[str, NodeProblems]:
         """Return the nodes with listed problems, each with the first outputs that need it.

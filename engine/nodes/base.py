@@ -357,6 +357,10 @@ class NodeOutput:
     ui: Mapping[str, Sequence[Any]]
     result: tuple[Any, ...] = ()
 
+    def passing_on(self, value: object) -> NodeOutput:
+        """Return the same with a value as its one output, as nodes that save or show pass on what they got."""
+        return NodeOutput(self.ui, (value,))
+
 
 @dataclass(frozen=True, slots=True)
 class Expanded:

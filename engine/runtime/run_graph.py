@@ -201,14 +201,25 @@ class RunGraph:
         return self._instances.get(group, node.id, node.class_type, node_class.instance)
 
     def is_streamed(self, node_id: str) -> bool:
-        """Return True where one input alone takes the node's results, and takes them in pieces."""
-        takers = [
+        """Return True where one input alone takes the node's results, and takes them in pieces.
+
+        An output node that others take results from passes on what it got: they would make the pieces a second time.
+        """
+        takers = self._takers_of(node_id)
+        if len(takers) != 1:
+            return False
+        node, name = takers[0]
+        rules = self.rules_of(node)
+        return name in rules.streamed and not (rules.is_output and self._takers_of(node.id))
+
+    def _takers_of(self, node_id: str) -> list[tuple[Node, str]]:
+        """Return the inputs that take results of a node."""
+        return [
             (node, name)
             for node in map(self.prompt.node, self.prompt.all_node_ids())
             for name, value in node.inputs.items()
             if is_link(value) and value[0] == node_id
         ]
-        return len(takers) == 1 and takers[0][1] in self.rules_of(takers[0][0]).streamed
 
     # --- inputs ---
 

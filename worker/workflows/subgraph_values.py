@@ -14,6 +14,7 @@ in no way, or in two ways that differ, is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -64,12 +65,14 @@ class PromotedInputs:
         self._find_spec, self._nested = find_spec, nested
         self._shared: list[str] = []
         targets: dict[int, list[tuple[bool, int, PageNode, str]]] = {}
+        num_targets: Counter[int] = Counter()
         for node in graph.nodes.values():
             for slot in node.inputs:
                 link = graph.links.get(slot.link) if slot.link is not None else None
-                if slot.widget is None or link is None or link.origin_id != INPUT_NODE:
+                if link is None or link.origin_id != INPUT_NODE or link.origin_slot >= len(graph.inputs):
                     continue
-                if link.origin_slot < len(graph.inputs):
+                num_targets[link.origin_slot] += 1
+                if slot.widget is not None:
                     own = graph.inputs[link.origin_slot]
                     targets.setdefault(link.origin_slot, []).append((link.id != own.link, link.id, node, slot.name))
                     self._inputs[node.id, slot.name] = own.name
@@ -77,7 +80,7 @@ class PromotedInputs:
             if index in targets:
                 *_, node, name = min(targets[index], key=lambda target: target[:2])
                 self._targets[slot.name] = node, name
-                if len(targets[index]) > 1 or find_spec(node.type) is None:
+                if num_targets[index] > 1 or find_spec(node.type) is None:
                     self._shared.append(slot.name)
         self.names = tuple(self._targets)
 
@@ -93,7 +96,7 @@ class PromotedInputs:
         return self._with_controls
 
     def shared(self) -> Iterator[tuple[str, PageNode, str]]:
-        """Yield the name of each input that sets several widgets, or one of a use within, and the first of these."""
+        """Yield the name of each input that leads to several places, or into a use within, and its first widget."""
         for name in self._shared:
             yield name, *self._targets[name]
 

@@ -11,7 +11,14 @@ import pytest
 from engine.errors import PromptRejected
 from engine.graph.size import GraphLimits
 from engine.graph.spec import InputCheck, InputSpec, NodeRules
-from engine.graph.validate import MAX_PROBLEMS, cast_value, check_prompt, find_problems, is_compatible
+from engine.graph.validate import (
+    MAX_OUTPUTS_NAMED,
+    MAX_PROBLEMS,
+    cast_value,
+    check_prompt,
+    find_problems,
+    is_compatible,
+)
 from tests.engine.graph.declared import node, rules
 from tests.reference import REFERENCE
 
@@ -341,6 +348,47 @@ def test_an_output_whose_problem_is_not_listed_does_not_run() -> None:
     broken = {str(index): node("Show") for index in range(MAX_PROBLEMS + 5)}
     prompt = {**broken, "1000": node("Source", value=1), "1001": node("Show", number=["1000", 0])}
     assert check_prompt(prompt, CLASSES.get).outputs == ("1001",)
+
+
+FAILING = {
+    "a link to an output that does not exist": {"x": node("Show", number=["1", 5])},
+    "a link before the first output": {"x": node("Show", number=["1", -2])},
+    "a link to an output by name": {"x": node("Show", number=["1", "NUMBER"])},
+    "a link to an output node without outputs": {"x": node("Show", number=["2", 0])},
+    "a link to a node that does not exist": {"x": node("Show", number=["9", 0])},
+    "a link under the number of a node": {"x": node("Show", number=[1, 0])},
+    "a list that is no link": {"x": node("Show", number=["1", 0, 0])},
+    "a link that nobody takes": {"x": node("Show", number=["1", 0], other=["1", 0])},
+    "a link of another type": {"3": node("Text", text="a", flag=True), "x": node("Show", number=["3", 0])},
+    "an input that is missing": {"x": node("Show")},
+    "a value out of range before it": {"3": node("Source", value=11), "x": node("Show", number=["3", 0])},
+    "the node's own check before it": {"3": node("Checked", value=7), "x": node("Show", number=["3", 0])},
+    "a problem two nodes before it": {
+        "3": node("Add", number=["1", 3], more=0.5),
+        "4": node("Add", number=["3", 0], more=0.5),
+        "x": node("Show", number=["4", 0]),
+    },
+    "a cycle before it": {
+        "3": node("Add", number=["4", 0], more=0.5),
+        "4": node("Add", number=["3", 0], more=0.5),
+        "x": node("Show", number=["4", 0]),
+    },
+    "more problems than are listed": {f"x{index}": node("Show") for index in range(MAX_PROBLEMS + 50)},
+    "more outputs than a problem names": {
+        "3": node("Source", value=11),
+        **{f"x{index}": node("Show", number=["3", 0]) for index in range(MAX_OUTPUTS_NAMED + 50)},
+    },
+}
+
+
+@pytest.mark.parametrize("cause", FAILING)
+def test_every_output_that_cannot_run_is_reported_beside_one_that_can(cause: str) -> None:
+    prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 0]), **FAILING[cause]}
+    checked = check_prompt(prompt, CLASSES.get)
+    assert checked.outputs == ("2",)
+    named = {output for entry in checked.node_problems.values() for output in entry.dependent_outputs}
+    assert named | checked.node_problems.keys() >= {node_id for node_id in prompt if node_id.startswith("x")}
+    assert all(entry.problems for entry in checked.node_problems.values())
 
 
 def test_a_long_value_is_cut_in_what_is_said_of_it() -> None:

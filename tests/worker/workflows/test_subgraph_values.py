@@ -109,6 +109,15 @@ def test_the_values_of_a_use_reach_the_widgets_that_its_inputs_stand_for(
     assert set_by(inputs_of(document(values, **host))) == expected
 
 
+def test_a_socket_beside_a_widget_takes_the_widget_s_value() -> None:
+    definition = DEFINITION | {"nodes": inner_nodes(), "links": [*DEFINITION["links"]]}
+    definition["nodes"].append(node(8, "Forced", inputs=[("value", "INT", 50, None)], outputs=["INT"]))
+    link = {"id": 50, "origin_id": -10, "origin_slot": 1, "target_id": 8, "target_slot": 0}
+    definition["links"].append(link)
+    for values, steps in (([], 20), (VALUES, 12)):
+        assert inputs_of(document(values, definitions=[definition]))["7:8"]["value"] == steps
+
+
 def test_a_value_for_a_widget_within_is_set_there() -> None:
     found = inputs_of(document([7.5], properties={"proxyWidgets": [["3", "cfg"]]}))
     assert (found["7:3"]["cfg"], found["7:4"]["cfg"]) == (7.5, 8.0)

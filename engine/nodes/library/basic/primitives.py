@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Annotated
 
-from engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Text, node
+from engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
 from engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
 
 CATEGORY = "utils/primitive"
@@ -51,19 +51,20 @@ def primitive_boolean(context: NodeContext, *, value: Annotated[bool, Flag()]) -
     is_output=True,
     python_module="comfy_extras.nodes_preview_any",
 )
-def preview_any(context: NodeContext, *, source: ANY) -> NodeOutput:
-    """Show any value as text.
+def preview_any(context: NodeContext, *, source: ANY) -> Annotated[NodeOutput, Socket("STRING")]:
+    """Show any value as text, and return the text.
 
     Text is unchanged, numbers are as Python writes them, other values are JSON, or `str` if JSON cannot represent them.
     """
-    return NodeOutput({"text": (_as_text(source),)})
+    text = _as_text(source)
+    return NodeOutput({"text": (text,)}, (text,))
 
 
 def _as_text(value: object) -> str:
     if value is None or isinstance(value, (str, int, float)):
         return str(value)
     try:
-        return json.dumps(value)
+        return json.dumps(value, indent=4, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):  # no JSON value, or one that contains itself
         return str(value)
 

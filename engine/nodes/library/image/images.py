@@ -24,6 +24,8 @@ from engine.nodes.base import (
     NodeContext,
     NodeEnvironment,
     NodeOutput,
+    Out,
+    Socket,
     Text,
     node,
 )
@@ -123,6 +125,9 @@ def load_image_output(
     return read_image(context.files.input_path(image), context.files.max_pixels())
 
 
+PassedImages = Annotated[NodeOutput, Socket("IMAGE"), Out("images")]
+
+
 @node("SaveImage", display_name="Save Image", category="image", is_output=True)
 def save_image(
     context: NodeContext,
@@ -131,19 +136,19 @@ def save_image(
     filename_prefix: FilenamePrefix = "ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> PassedImages:
     """Save pictures as PNG with the prompt in their metadata."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
-    return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL)
+    return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL).passing_on(images)
 
 
 @node("PreviewImage", display_name="Preview Image", category="image", is_output=True)
 def preview_image(
     context: NodeContext, *, images: IMAGE, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
-) -> NodeOutput:
+) -> PassedImages:
     """Show pictures: save them to the temporary folder with less compression."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
-    return save_all(context, images, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL)
+    return save_all(context, images, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL).passing_on(images)
 
 
 def save_all(
@@ -185,13 +190,13 @@ def save_animated_png(
     compress_level: Annotated[int, Int(min=0, max=9)] = 4,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> PassedImages:
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1])
     _write_animation(
         context, output, images, lambda frames: write_animated_png(output.path, frames, texts, fps, compress_level)
     )
-    return NodeOutput({"images": [output.shown()], "animated": (True,)})
+    return NodeOutput({"images": [output.shown()], "animated": (True,)}, (images,))
 
 
 @node("SaveAnimatedWEBP", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
@@ -206,14 +211,14 @@ def save_animated_webp(
     method: Annotated[str, Choice(tuple(WEBP_METHODS))],
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> PassedImages:
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webp")
     options: dict[str, Any] = {"lossless": lossless, "quality": quality, "method": WEBP_METHODS[method]}
     _write_animation(
         context, output, images, lambda frames: write_animated_webp(output.path, frames, texts, fps, **options)
     )
-    return NodeOutput({"images": [output.shown()], "animated": (images.shape[0] != 1,)})
+    return NodeOutput({"images": [output.shown()], "animated": (images.shape[0] != 1,)}, (images,))
 
 
 NODES = (

@@ -11,7 +11,7 @@ import torch
 
 from engine.images.encode import metadata_texts
 from engine.images.morphology import dilate, dilate_cross
-from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, NodeOutput, node
+from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, NodeOutput, Out, Socket, node
 from engine.nodes.library.image.images import PNG_LEVEL, save_all
 from engine.nodes.sockets import IMAGE, MASK, ExtraPngInfo, Prompt
 
@@ -169,10 +169,10 @@ def mask_preview(
     mask: MASK,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> Annotated[NodeOutput, Socket("MASK"), Out("mask")]:
     """Show masks as grey pictures, saved to the temporary folder."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
-    return save_all(context, mask_as_image(mask), "ComfyUI", "temp", texts, PNG_LEVEL)
+    return save_all(context, mask_as_image(mask), "ComfyUI", "temp", texts, PNG_LEVEL).passing_on(mask)
 
 
 NODES = (

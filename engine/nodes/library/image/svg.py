@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from engine.nodes.base import NodeContext, NodeOutput, Text, node
+from engine.nodes.base import NodeContext, NodeOutput, Out, Socket, Text, node
 from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.sockets import SVG, ExtraPngInfo, Prompt
 
@@ -23,7 +23,7 @@ def save_svg(
     filename_prefix: Annotated[str, Text()] = "svg/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> Annotated[NodeOutput, Socket("SVG"), Out("svg")]:
     """Save SVG documents with the prompt in their `metadata` element."""
     metadata = metadata_of(context, prompt, extra_pnginfo)
     shown = []
@@ -33,7 +33,7 @@ def save_svg(
         written = with_metadata(text, json.dumps(metadata, indent=2)) if metadata else text
         context.files.submit(partial(_write, output.path, written))
         shown.append(output.shown())
-    return NodeOutput({"images": shown})
+    return NodeOutput({"images": shown}, (svg,))
 
 
 def with_metadata(document: str, text: str) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Text, node
+from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Out, Socket, Text, node
 from engine.nodes.library.file_content import content_hash
 from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
 from engine.values.video_vae import VideoVae
@@ -58,7 +58,7 @@ def save_latent(
     filename_prefix: Annotated[str, Text()] = "latents/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> Annotated[NodeOutput, Socket("LATENT"), Out("samples")]:
     output = context.files.save_path(filename_prefix, suffix=".latent")
     metadata: dict[str, str] = {}
     if context.embed_metadata:
@@ -69,7 +69,7 @@ def save_latent(
         "latent_format_version_0": torch.tensor([]),
     }
     context.files.submit(lambda: write_safetensors(output.path, tensors, metadata))
-    return NodeOutput({"latents": [output.shown()]})
+    return NodeOutput({"latents": [output.shown()]}, (samples,))
 
 
 def _latent_content(environment: NodeEnvironment, latent: object) -> str | None:

@@ -27,7 +27,9 @@ from engine.nodes.base import (
     NodeContext,
     NodeEnvironment,
     NodeOutput,
+    Out,
     RecordedFile,
+    Socket,
     Text,
     node,
 )
@@ -90,6 +92,9 @@ def record_audio(context: NodeContext, *, audio: Annotated[str, RecordedFile("au
     return _read(context, audio)
 
 
+PassedAudio = Annotated[NodeOutput, Socket("AUDIO"), Out("audio")]
+
+
 @node("SaveAudio", display_name="Save Audio (FLAC)", category="audio", python_module=MODULE, is_output=True)
 def save_audio(
     context: NodeContext,
@@ -98,8 +103,8 @@ def save_audio(
     filename_prefix: FilenamePrefix = "audio/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
-    return save_all(context, audio, filename_prefix, FLAC, "", prompt, extra_pnginfo)
+) -> PassedAudio:
+    return save_all(context, audio, filename_prefix, FLAC, "", prompt, extra_pnginfo).passing_on(audio)
 
 
 @node("SaveAudioMP3", display_name="Save Audio (MP3)", category="audio", python_module=MODULE, is_output=True)
@@ -111,8 +116,8 @@ def save_audio_mp3(
     quality: Annotated[str, Choice((BEST_VARIABLE_RATE, *MP3.bit_rates))] = BEST_VARIABLE_RATE,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
-    return save_all(context, audio, filename_prefix, MP3, quality, prompt, extra_pnginfo)
+) -> PassedAudio:
+    return save_all(context, audio, filename_prefix, MP3, quality, prompt, extra_pnginfo).passing_on(audio)
 
 
 @node("SaveAudioOpus", display_name="Save Audio (Opus)", category="audio", python_module=MODULE, is_output=True)
@@ -124,16 +129,16 @@ def save_audio_opus(
     quality: Annotated[str, Choice(tuple(OPUS.bit_rates))] = "128k",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
-    return save_all(context, audio, filename_prefix, OPUS, quality, prompt, extra_pnginfo)
+) -> PassedAudio:
+    return save_all(context, audio, filename_prefix, OPUS, quality, prompt, extra_pnginfo).passing_on(audio)
 
 
 @node("PreviewAudio", display_name="Preview Audio", category="audio", python_module=MODULE, is_output=True)
 def preview_audio(
     context: NodeContext, *, audio: AUDIO, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
-) -> NodeOutput:
+) -> PassedAudio:
     """Show sounds: save them to the temporary folder."""
-    return save_all(context, audio, "ComfyUI", FLAC, "", prompt, extra_pnginfo, "temp")
+    return save_all(context, audio, "ComfyUI", FLAC, "", prompt, extra_pnginfo, "temp").passing_on(audio)
 
 
 def save_all(

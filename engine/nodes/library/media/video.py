@@ -26,6 +26,7 @@ from engine.nodes.base import (
     NodeOutput,
     Optional,
     Out,
+    Socket,
     Streams,
     Text,
     node,
@@ -120,7 +121,7 @@ def save_video(
     codec: Annotated[str, Combo(tuple(VideoCodec.as_input()))] = "auto",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> Annotated[NodeOutput, Socket("VIDEO"), Out("video")]:
     """Save a video as MP4 with the prompt in its metadata. A file of that format keeps its streams as they are."""
     width, height = video.get_dimensions()
     suffix = f".{VideoContainer.get_extension(format)}"
@@ -133,7 +134,7 @@ def save_video(
         context.files.submit(save)
     else:
         save()  # a pack's own class may touch the device, which a writer must not
-    return NodeOutput({"images": [output.shown()], "animated": (True,)})
+    return NodeOutput({"images": [output.shown()], "animated": (True,)}, (video,))
 
 
 def _on_cpu(video: VideoInput) -> VideoInput:
@@ -156,7 +157,7 @@ def save_webm(
     crf: Annotated[float, Float(min=0, max=63.0, step=1)] = 32.0,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
-) -> NodeOutput:
+) -> Annotated[NodeOutput, Socket("IMAGE"), Out("images")]:
     output = context.files.save_path(filename_prefix, images.shape[2], images.shape[1], suffix=".webm")
     tags = as_texts(metadata_of(context, prompt, extra_pnginfo))
     write = partial(video_files.write_webm, output.path, codec=codec, frames_per_second=fps, crf=crf, tags=tags)
@@ -164,7 +165,7 @@ def save_webm(
         context.files.write_now(output, partial(write, images=images))
     else:
         context.files.submit(partial(write, images=images.detach().cpu()))
-    return NodeOutput({"images": [output.shown()], "animated": (True,)})
+    return NodeOutput({"images": [output.shown()], "animated": (True,)}, (images,))
 
 
 NODES = (load_video, create_video, get_video_components, save_video, save_webm)

@@ -20,12 +20,13 @@ context: Any = None
         (1.5, "1.5"),
         (True, "True"),
         (None, "None"),
-        ([1, "a"], '[1, "a"]'),
-        ({"a": 1}, '{"a": 1}'),
+        ([1, "ü"], '[\n    1,\n    "ü"\n]'),
+        ({"a": 1}, '{\n    "a": 1\n}'),
     ],
 )
 def test_any_value_is_shown_as_text(value: Any, text: str) -> None:
-    assert primitives.preview_any(context, source=value).ui == {"text": (text,)}
+    shown = primitives.preview_any(context, source=value)
+    assert shown.ui == {"text": (text,)} and shown.result == (text,)
 
 
 def test_a_value_without_json_is_shown_as_python_writes_it() -> None:

@@ -126,6 +126,37 @@ def test_a_kept_stream_is_whole_for_a_node_that_asks_for_a_tensor(studio: Studio
     assert result.status == "success" and camera.decoded == ["pieces", "pieces"]
 
 
+@pytest.mark.parametrize("save", ["webm", "SaveAnimatedPNG", "SaveAnimatedWEBP", "mp4"])
+def test_frames_that_a_saving_node_passes_on_are_decoded_once_and_held(
+    studio: Studio, camera: Camera, save: str
+) -> None:
+    prompt = prompt_of(save)
+    passed = "save"
+    if save == "mp4":
+        prompt["parts"] = of_class("GetVideoComponents", video=["save", 0])
+        passed = "parts"
+    result = studio.run(prompt | {"see": of_class("Brightness", images=[passed, 0])})
+    assert result.status == "success" and camera.decoded == ["pieces"]
+    assert len(studio.files(result, "save")) == 1
+
+
+@pytest.mark.parametrize("save", ["webm", "mp4"])
+def test_frames_that_were_decoded_as_they_were_saved_are_passed_on_whole_later(
+    studio: Studio, camera: Camera, save: str
+) -> None:
+    prompt = prompt_of(save)
+    studio.run(prompt)
+    prompt["see"] = (
+        of_class("GetVideoComponents", video=["save", 0])
+        if save == "mp4"
+        else of_class("Brightness", images=["save", 0])
+    )
+    if save == "mp4":
+        prompt["end"] = of_class("Brightness", images=["see", 0])
+    result = studio.run(prompt)
+    assert result.status == "success" and camera.decoded == ["pieces", "pieces"]
+
+
 @pytest.mark.parametrize(
     ("save", "suffix"), [("webm", "webm"), ("SaveAnimatedPNG", "png"), ("SaveAnimatedWEBP", "webp")]
 )

@@ -1,0 +1,35 @@
+"""The outputs that ComfyUI 0.33.0 declares for its output nodes, as (type, name), read from its `/object_info`.
+
+Left out: nodes of this engine only, nodes that it does not have, and those of packs.
+"""
+
+from __future__ import annotations
+
+OUTPUTS_OF_OUTPUT_NODES: dict[str, list[tuple[str, str]]] = {
+    "SaveImage": [("IMAGE", "images")],
+    "PreviewImage": [("IMAGE", "images")],
+    "SaveImageAdvanced": [("IMAGE", "images")],
+    "SaveAnimatedPNG": [("IMAGE", "images")],
+    "SaveAnimatedWEBP": [("IMAGE", "images")],
+    "SaveWEBM": [("IMAGE", "images")],
+    "SaveVideo": [("VIDEO", "video")],
+    "SaveAudio": [("AUDIO", "audio")],
+    "SaveAudioMP3": [("AUDIO", "audio")],
+    "SaveAudioOpus": [("AUDIO", "audio")],
+    "PreviewAudio": [("AUDIO", "audio")],
+    "SaveSVGNode": [("SVG", "svg")],
+    "SaveLatent": [("LATENT", "samples")],
+    "MaskPreview": [("MASK", "mask")],
+    "PreviewAny": [("STRING", "STRING")],
+    "SaveImageWebsocket": [],
+    "ImageCompare": [],
+    "Preview3D": [],
+    "SaveGLB": [],
+    "CheckpointSave": [],
+    "ModelSave": [],
+    "CLIPSave": [],
+    "VAESave": [],
+    "ImageOnlyCheckpointSave": [],
+    "LoraSave": [],
+    "LossGraphNode": [],
+}
