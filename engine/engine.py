@@ -277,6 +277,9 @@ class Engine:
                 },
                 "nodes": list(family.nodes),
                 "scales": list(family.scales),
+                "file_words": list(family.file_words),
+                "other_file_words": list(family.other_file_words),
+                "file_billions": dict(family.file_billions),
             }
             for family in registry.families()
         ]

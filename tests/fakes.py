@@ -14,7 +14,7 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,11 +122,16 @@ class FakeEngine:
                 web.get("/ws", self._socket),
                 web.post("/free", self._free),
                 web.post("/{path:echo.*}", self._echo),
+                *self.more_routes(),
             ]
         )
         self.url = await self._serving.enter_async_context(served(app))
         self._worker = asyncio.create_task(self._work())
         return self
+
+    def more_routes(self) -> Sequence[web.RouteDef]:
+        """Further routes of a kind of engine."""
+        return ()
 
     async def __aexit__(self, *_: object) -> None:
         self._worker.cancel()

@@ -58,6 +58,8 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         price = "" if estimate["price"] is None else f", price {estimate['price']:.4g}"
         wait = f", wait {estimate['wait_seconds']:g} s"
         yield f"run            {estimate['load_units']:g} units of load{seconds}{wait}{price}"
+    elif estimate["source"]:
+        yield f"run            unknown: {estimate['source']}"
     yield from _memory_lines(plan.get("memory"))
     yield "it can run" if plan["can_run"] else "it cannot run as it is"
 

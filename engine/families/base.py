@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import torch
 from torch import nn
@@ -220,9 +220,22 @@ class ControlNetwork:
     steers: Callable[[Any, Any], bool]
 
 
+UNIT_TFLOP: Final = 0.804  # of one pass of Stable Diffusion 1.5 at 512x512
+LAUNCH_SECONDS: Final = 0.010  # of a step whatever its size: launching kernels, the sampler
+SECONDS_PER_TFLOP: Final = 0.0052  # of an A100, the reference card of costs
+
+
+def step_seconds(tflop: float, num_passes: int) -> float:
+    """Return the seconds of a step of a network on the reference card."""
+    return LAUNCH_SECONDS + SECONDS_PER_TFLOP * tflop * num_passes
+
+
+UNIT_SECONDS: Final = 20 * step_seconds(UNIT_TFLOP, 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Default parameters of a picture; `cost` is relative to a picture of the default family.
+    """Default parameters of a picture, and the work of the full network for it.
 
     `edit` says how a network of the family changes a picture after an instruction: by a text encoder that sees the
     picture too (`encoder`), by the picture's latent alone (`references`), or by latents between the words of the
@@ -234,7 +247,9 @@ class Defaults:
     has where that is not one for each four frames. Of a network that makes sounds,
     `audio_latent` is the node of its empty latent, `audio_text` that of its prompt, `seconds` the length of a sound,
     `max_seconds` the longest it was trained with; `width` and `height` are those of a picture of as many cells.
-    `attention` is the share of the network's work at these sizes that grows with the square of the number of cells.
+    `tflop` is the work of one pass of the full network over one item of these sizes, in 10^12 operations, as torch's
+    FlopCounterMode counts it; `attention` the share of it that grows with the square of the number of cells, `billions`
+    the number of that network's weights in 10^9. Both ends are checked by `tests/worker/jobs/test_cost_measured.py`.
     """
 
     width: int
@@ -243,8 +258,9 @@ class Defaults:
     cfg: float
     sampler_name: str = "euler"
     scheduler: str = "normal"
-    cost: float = 1.0
+    tflop: float = UNIT_TFLOP
     attention: float = 0.0
+    billions: float = 0.0
     edit: Literal["encoder", "references", "interleaved"] | None = None
     inpaint: Literal["conditioning"] | None = None
     guidance: float | None = None
@@ -258,6 +274,11 @@ class Defaults:
     audio_text: str | None = None
     seconds: float | None = None
     max_seconds: float | None = None
+
+    @property
+    def cost(self) -> float:
+        """The time of a picture on the reference card, relative to one of the default family."""
+        return self.steps * step_seconds(self.tflop, 1 if self.cfg == 1.0 else 2) / UNIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +320,11 @@ class ComfyUiNames:
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
     """A family of models. `name` is for settings and APIs, `label` for people.
+
+    `file_words` are parts of the names of its files, in lower case without punctuation, by which a file that is not
+    here is taken for one of it; `other_file_words` those of other networks whose names contain one of them.
+    `file_billions` are the weights (10^9) of networks of other sizes than `default.billions`, by a word of a name
+    that has no number for it.
 
     `detect` looks for the family's denoising network in a file, alone or in a checkpoint; it is pure. `parameterise`
     may read tensors; `parameterisation` is that of a model without a file. `variants` are the forms of the network that
@@ -344,6 +370,9 @@ class ModelFamily:
     takes_fewer_encoders: bool = False
     takes_one_encoder: bool = False
     takes_hypernetworks: bool = False
+    file_words: tuple[str, ...] = ()
+    other_file_words: tuple[str, ...] = ()
+    file_billions: Mapping[str, float] = field(default_factory=dict)
     vision_prefix: str | None = None
     is_default: bool = False
 

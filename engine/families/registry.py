@@ -105,6 +105,7 @@ def described_defaults(family: ModelFamily, defaults: Defaults) -> dict[str, obj
         shift_by = "ModelSamplingSD3"
     return {
         **asdict(defaults),
+        "cost": defaults.cost,
         "shift_by": shift_by,
         "text_type": next(iter(family.comfyui.text_types), None),
     }

@@ -30,7 +30,7 @@ class FileFamily:
     """The family of a model file.
 
     `family` is None for a file of no known family. `scale` is the one of the family's scales that has as many weights,
-    `variant` one of the family's variants.
+    `variant` one of the family's variants, `num_weights` the number of weights of its denoising network.
     """
 
     name: str
@@ -38,6 +38,7 @@ class FileFamily:
     family: str | None = None
     variant: str = ""
     scale: str | None = None
+    num_weights: int | None = None
 
 
 class FileFamilies:
@@ -85,8 +86,9 @@ class FileFamilies:
         except registry.AmbiguousFile as error:
             log.error("%s: %s", name, error)
             return unknown
-        scale = self._scale_of(found.family, _num_weights(found.match.names, file.shapes))
-        return FileFamily(name, size_bytes, found.family.name, found.match.variant, scale)
+        num_weights = _num_weights(found.match.names, file.shapes)
+        scale = self._scale_of(found.family, num_weights)
+        return FileFamily(name, size_bytes, found.family.name, found.match.variant, scale, num_weights)
 
     def _scale_of(self, family: ModelFamily, num_weights: int) -> str | None:
         for scale in family.scales:

@@ -5,31 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from benchmark.qualify.unit import UNIT_WORKLOAD
+from benchmark.qualify.workload import UNIT_FLOPS
 from worker.api.declared import refusals
-from worker.api.job_making import cost_of
 from worker.api.replies.plan import Plan
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, LARGE_BYTES, body_schema, checked_workflow, reply_to
 from worker.engines.client import EngineClient
+from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, Problem, RequestRejected
-from worker.jobs.cards import CARDS, GIB, card_bytes, is_same_card, seconds_on
+from worker.jobs.cards import CARDS, GIB, card_bytes, card_named, seconds_on
+from worker.jobs.cost import SamplerWork, work_of
 from worker.jobs.memory_request import ROUTE, memory_request
+from worker.jobs.missing_families import families_of_missing
 from worker.jobs.model_needs import ModelNeeds
 from worker.jobs.page_workflow import MAX_UNFOLDED_NODES, as_prompt
 from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
 from worker.json_values import JsonObject
 from worker.off_loop import LARGE_GRAPH_NODES, off_loop
-from worker.qualification.expectation import read_reference
 from worker.services import Services
 from worker.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
 from worker.workflows.page_graph import is_page_format
 
 MEMORY_SECONDS: Final = 30.0
+UNIT_TFLOP: Final = UNIT_FLOPS / 1e12
 
 router = APIRouter(tags=["generate"])
 
@@ -125,7 +130,7 @@ async def _checked(
             await engine.check(planned.prompt, (*planned.pending_files, *names))
         with _noting(limits):
             await services.prompt_rules.check(prompt, object_info)
-        estimate = await _estimate(services, prompt, engine, terms)
+        estimate = await _estimate(services, prompt, engine, needs, terms)
         memory = await _memory(engine, prompt, object_info, needs, terms)
     models = services.models
     fetched = {item.entry.place for item in needs.missing if item.entry is not None and models.may_fetch(item)}
@@ -153,32 +158,72 @@ async def _memory(
     return answer if status == 200 else None
 
 
-async def _estimate(services: Services, prompt: JsonObject, engine: EngineClient, terms: _Terms) -> RunEstimate:
+async def _estimate(
+    services: Services, prompt: JsonObject, engine: EngineClient, needs: ModelNeeds, terms: _Terms
+) -> RunEstimate:
     """Return the cost of a run, with its seconds where the pace of an engine is known. Raises EngineUnreachable.
 
-    For another card the seconds follow from a published figure of it; without one they and the price are unknown.
+    Files that are not here count as their families do. What is not known has no number: the work of a model of an
+    unknown family, the pace of this worker before its first job or benchmark, another card than those of the table.
     """
-    cost = await cost_of(services, prompt, engine)
+    is_large = len(prompt) >= LARGE_GRAPH_NODES
+    files = await off_loop(is_large, model_files_in, prompt)
+    known = await engine.families.families()
+    found = await engine.families.of(files, is_away=engine.is_away)
+    families = {**families_of_missing(files, needs, known), **found}
+    cost = await off_loop(is_large, services.platform.cost_of, prompt, families)
+    works = await off_loop(is_large, work_of, prompt, families)
+    wait = services.queue_info.wait_of_a_new_job() if terms.vram_bytes is None else 0.0
+    unknown = next((work for work in works if work.tflop is None), None) if known else None
+    if unknown is not None:
+        return RunEstimate(None, None, round(wait, 2), None, _no_family(unknown))
     if terms.vram_bytes is None:
-        seconds = services.run_clock.seconds_of(cost)
-        wait = services.queue_info.wait_of_a_new_job()
-        source = "jobs or the benchmark of this worker" if seconds > 0 else "no job and no benchmark was run yet"
+        seconds, source = await _seconds_here(services, engine, cost, works)
     else:
-        seconds, source = await asyncio.to_thread(_seconds_elsewhere, cost, terms)
-        wait = 0.0
+        seconds, source = _seconds_elsewhere(works, terms, is_known=bool(known))
     hourly = None if seconds <= 0 else terms.price_per_hour
     price = None if hourly is None else round(hourly * seconds / 3600, 6)
     return RunEstimate(round(cost, 3), round(seconds, 2) if seconds > 0 else None, round(wait, 2), price, source)
 
 
-def _seconds_elsewhere(cost: float, terms: _Terms) -> tuple[float, str]:
-    """Return the seconds on a named card and their source; 0 and the reason where no figure is known."""
+def _no_family(work: SamplerWork) -> str:
+    named = f"the family of {work.model}" if work.model else f"the model of node {work.node_id}"
+    return f"{named} is not known, and so neither is its work"
+
+
+async def _seconds_here(
+    services: Services, engine: EngineClient, cost: float, works: Sequence[SamplerWork]
+) -> tuple[float, str]:
+    """Return the seconds on this worker's engine and their source; 0 and the reason where no pace is known.
+
+    A processor does not wait for the launch of kernels: before its first job its pace counts in operations.
+    """
+    clock = services.run_clock
+    if works and not clock.has_runs and await _is_processor(engine):
+        cost = max(cost, sum(work.num_calls * (work.tflop or 0.0) for work in works) / UNIT_TFLOP * UNIT_WORKLOAD)
+    seconds = clock.seconds_of(cost)
+    return seconds, "jobs or the benchmark of this worker" if seconds > 0 else "no job and no benchmark was run yet"
+
+
+async def _is_processor(engine: EngineClient) -> bool:
+    devices = (await engine.system_stats()).get("devices")
+    first = devices[0] if isinstance(devices, list) and devices else {}
+    return isinstance(first, Mapping) and first.get("type") == "cpu"
+
+
+def _seconds_elsewhere(works: Sequence[SamplerWork], terms: _Terms, *, is_known: bool) -> tuple[float, str]:
+    """Return the seconds on a named card and their source; 0 and the reason where they are not known."""
     if not terms.card:
         return 0.0, "a card is not known by its memory alone; name it with `card`"
-    for name, known in read_reference().items():
-        if is_same_card(terms.card, name):
-            return seconds_on(cost, known.its_per_second), f"{known.its_per_second:g} steps a second: {known.source}"
-    return 0.0, f"no speed of {terms.card} is known here"
+    if not is_known:
+        return 0.0, "the engine does not tell the families of its models"
+    if not works:
+        return 0.0, "no sampler is in it, and the time of other nodes is not known"
+    card = card_named(terms.card)
+    if card is None:
+        return 0.0, f"no speed of {terms.card} is known here"
+    rates = f"{card.tflop_per_second:g} TFLOP/s and {card.gb_per_second:g} GB/s of its data sheet"
+    return seconds_on(card, works), f"sampling in 16 bits, by the model's operations and {rates}; within a factor of 2"
 
 
 @contextlib.contextmanager

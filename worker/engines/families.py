@@ -33,6 +33,9 @@ NETWORK_PARAMETERS: Final = (
     "audio_latent",
     "max_seconds",
 )
+WORK_PARAMETERS: Final = ("attention", "tflop", "billions")
+SAME_SIZE: Final = 0.1  # in the number of weights: variants of a network have a few more or fewer
+OTHER_SIZES: Final = (0.05, 50.0)  # of a family's networks, relative to its full one; others are made for tests
 GUIDED_PASSES: Final = 2
 FRAMES_PER_LATENT_FRAME: Final = 4
 CFG_WITHOUT_GUIDANCE: Final = 1.0
@@ -62,6 +65,8 @@ class PictureDefaults:
     sampler_name: str
     scheduler: str
     attention: float = 0.0  # share of the work that grows with the square of the cells
+    tflop: float = 0.0  # of one pass of the full network over one item, 10^12 operations; 0: not known
+    billions: float = 0.0  # of weights of that network; 0: not known
     edit: str | None = None  # how its networks edit pictures by an instruction
     inpaint: str | None = None  # how they paint below a mask
     guidance: float | None = None  # that the network itself is given
@@ -83,7 +88,7 @@ class PictureDefaults:
 
     def as_json(self) -> dict[str, object]:
         """Return the parameters that the family has, by name."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "attention"}
+        found = {name: getattr(self, name) for name in self.__slots__ if name not in WORK_PARAMETERS}
         return {name: value for name, value in found.items() if value is not None}
 
     @property
@@ -102,7 +107,9 @@ class PictureDefaults:
 class Family:
     """A family of models. `pixel_cost` is the cost of a pixel, step and pass relative to the default family's.
 
-    `variants` are the parameters of variants of its network that have others.
+    `variants` are the parameters of variants of its network that have others. `file_words` are parts of the names of
+    its files, `other_file_words` those of networks of no family here whose names contain one of them,
+    `file_billions` the weights (10^9) of its networks of other sizes, by a word of a file's name.
     """
 
     name: str
@@ -110,6 +117,9 @@ class Family:
     is_default: bool = False
     pixel_cost: float = 1.0
     variants: Mapping[str, PictureDefaults] = field(default_factory=dict)
+    file_words: tuple[str, ...] = ()
+    other_file_words: tuple[str, ...] = ()
+    file_billions: Mapping[str, float] = field(default_factory=dict)
 
     def attention_factor(self, pixels: float) -> float:
         """Return how much dearer a pixel is among so many of one picture or video than among those of the default."""
@@ -119,6 +129,27 @@ class Family:
     def variant(self, name: str) -> Family:
         """Return the family with the parameters of a variant of its network."""
         return replace(self, default=self.variants[name]) if name in self.variants else self
+
+    def of_size(self, num_weights: float | None) -> Family:
+        """Return the family with the work of a network of so many weights; None: of its full network.
+
+        The work of a transformer's layers grows with its weights, that of attention with their number and width alone.
+        """
+        full = self.default.billions * 1e9
+        if not num_weights or not full:
+            return self
+        share = num_weights / full
+        if abs(share - 1.0) < SAME_SIZE or not OTHER_SIZES[0] <= share <= OTHER_SIZES[1]:
+            return self
+        attention = self.default.attention * share ** (2 / 3)
+        factor = (1.0 - self.default.attention) * share + attention
+        default = replace(
+            self.default,
+            tflop=self.default.tflop * factor,
+            attention=attention / factor,
+            billions=num_weights / 1e9,
+        )
+        return replace(self, default=default, pixel_cost=self.pixel_cost * factor)
 
 
 def read_families(answer: object) -> tuple[Family, ...]:
@@ -138,6 +169,9 @@ def read_families(answer: object) -> tuple[Family, ...]:
             is_default=place == 0,
             pixel_cost=_read_cost(item["default"]) * unit / defaults.work,
             variants=_read_variants(item.get("variants")),
+            file_words=_words(item.get("file_words")),
+            other_file_words=_words(item.get("other_file_words")),
+            file_billions=_read_numbers(item.get("file_billions")),
         )
         for place, (item, defaults) in enumerate(found)
     )
@@ -153,6 +187,8 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             sampler_name=str(described["sampler_name"]),
             scheduler=str(described["scheduler"]),
             attention=min(max(_number(described.get("attention")) or 0.0, 0.0), 1.0),
+            tflop=max(_number(described.get("tflop")) or 0.0, 0.0),
+            billions=max(_number(described.get("billions")) or 0.0, 0.0),
             edit=_text(described.get("edit")),
             inpaint=_text(described.get("inpaint")),
             shift_by=_text(described.get("shift_by")),
@@ -176,6 +212,15 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
 def _read_variants(described: object) -> dict[str, PictureDefaults]:
     items = described.items() if isinstance(described, Mapping) else ()
     return {str(name): defaults for name, item in items if (defaults := _read_defaults(item)) is not None}
+
+
+def _read_numbers(described: object) -> dict[str, float]:
+    items = described.items() if isinstance(described, Mapping) else ()
+    return {str(name): number for name, item in items if (number := _number(item)) is not None}
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(str(word) for word in value) if isinstance(value, list | tuple) else ()
 
 
 def _text(value: object) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 from urllib.parse import urlencode
 
 from worker.engines.families import FAMILY_KIND, Family, ModelFile, read_families
@@ -30,6 +31,25 @@ class CheckpointFamily:
     size_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The names of a file's family and variant, empty where unknown, and the weights of its network, where known."""
+
+    family: str = ""
+    variant: str = ""
+    num_weights: int | None = None
+
+    @classmethod
+    def of(cls, described: JsonObject) -> Self:
+        """Return what an engine's description of a file has of them."""
+        weights = described.get("num_weights")
+        return cls(
+            str(described.get("family") or ""),
+            str(described.get("variant") or ""),
+            weights if isinstance(weights, int) and not isinstance(weights, bool) and weights > 0 else None,
+        )
+
+
 class FamilyLookup:
     """Families of an engine. One without them (a foreign ComfyUI) has none, and its files count as the default's."""
 
@@ -37,7 +57,7 @@ class FamilyLookup:
         self._ask = ask
         self._clock = clock
         self._families: tuple[float, tuple[Family, ...]] | None = None
-        self._names: dict[ModelFile, tuple[float, str, str]] = {}  # read at, the family's name (or ""), its variant
+        self._names: dict[ModelFile, tuple[float, _Named]] = {}  # with the time of reading
 
     async def families(self) -> tuple[Family, ...]:
         """Return the families, the default one first; empty for an engine without them. Raises EngineUnreachable."""
@@ -73,7 +93,11 @@ class FamilyLookup:
 
     def _among(self, files: Collection[ModelFile], families: Mapping[str, Family]) -> dict[ModelFile, Family]:
         named = {file: self._name_of(file) for file in files}
-        return {file: families[name].variant(variant) for file, (name, variant) in named.items() if name in families}
+        return {
+            file: families[item.family].variant(item.variant).of_size(item.num_weights)
+            for file, item in named.items()
+            if item.family in families
+        }
 
     async def checkpoints(self) -> tuple[CheckpointFamily, ...]:
         """Return all checkpoints of the engine, read anew; empty without families. Raises EngineUnreachable."""
@@ -84,7 +108,7 @@ class FamilyLookup:
             name, size = str(item.get("name")), item.get("size_bytes")
             scale = item.get("scale")
             family = str(item.get("family") or "")
-            self._keep(ModelFile("checkpoints", name), family, str(item.get("variant") or ""))
+            self._keep(ModelFile("checkpoints", name), _Named.of(item))
             found.append(
                 CheckpointFamily(
                     name, family, None if scale is None else str(scale), size if isinstance(size, int) else None
@@ -97,11 +121,10 @@ class FamilyLookup:
         families = {family.name: family for family in await self.families()}
         return {item.name: families.get(item.family) for item in await self.checkpoints()}
 
-    def _name_of(self, file: ModelFile) -> tuple[str, str]:
-        """Return the names of a file's family and variant, empty where they are unknown."""
+    def _name_of(self, file: ModelFile) -> _Named:
         if file.kind == FAMILY_KIND:
-            return file.name, ""
-        return self._names.get(file, (0.0, "", ""))[1:]
+            return _Named(file.name)
+        return self._names.get(file, (0.0, _Named()))[1]
 
     async def _learn(self, kind: str, names: Iterable[str]) -> None:
         """Ask for the files whose family is unknown or may have changed."""
@@ -111,8 +134,7 @@ class FamilyLookup:
         if described is not None:
             found = {str(item.get("name")): item for item in described}
             for name in unknown:
-                item = found.get(name, {})
-                self._keep(ModelFile(kind, name), str(item.get("family") or ""), str(item.get("variant") or ""))
+                self._keep(ModelFile(kind, name), _Named.of(found.get(name, {})))
 
     async def _described(self, kind: str, names: Collection[str] = ()) -> list[JsonObject] | None:
         """Return the engine's descriptions of files, of all of a kind without names; None where it has none."""
@@ -120,11 +142,11 @@ class FamilyLookup:
         listed = reply.json_object().get("checkpoints") if reply.status == 200 else None
         return [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else None
 
-    def _keep(self, file: ModelFile, name: str, variant: str) -> None:
+    def _keep(self, file: ModelFile, named: _Named) -> None:
         self._names.pop(file, None)
         while len(self._names) >= MAX_KEPT:
             del self._names[next(iter(self._names))]  # the oldest
-        self._names[file] = self._clock(), name, variant
+        self._names[file] = self._clock(), named
 
     def _is_old(self, read_at: float) -> bool:
         return self._clock() - read_at > TTL_SECONDS

@@ -95,6 +95,26 @@ class Area:
 UNIT_AREA: Final = Area()
 
 
+@dataclass(frozen=True, slots=True)
+class SamplerWork:
+    """The work of a sampler: `num_calls` of its network, each of `tflop` (10^12 operations).
+
+    `tflop` is None where the model's family or its work is not known. `model` is the file that the network comes from,
+    empty where the prompt does not say it.
+    """
+
+    node_id: str
+    num_calls: float
+    tflop: float | None
+    model: str = ""
+
+
+def work_of(prompt: JsonObject, families: Mapping[ModelFile, Family]) -> tuple[SamplerWork, ...]:
+    """Return the work of each sampler of a prompt in ComfyUI's API form. `families` are those of its model files."""
+    graph = _Graph(prompt, families)
+    return tuple(graph.sampler_work(node_id) for node_id in prompt if graph.is_sampler(node_id))
+
+
 def cost_of(
     prompt: JsonObject,
     workload: Workload = Workload.COMPUTED,
@@ -128,15 +148,43 @@ class _Graph:
 
     def sampler_cost(self, node_id: str) -> float:
         inputs, family = self._inputs(node_id), self._family(node_id)
+        area = self._sampled_area(node_id, family)
+        share = area.pixels / UNIT_PIXELS
+        if family is not None:
+            share *= family.pixel_cost * family.attention_factor(area.item_pixels)
+        passes = self._guided(inputs) * self._evaluations(inputs)
+        return UNIT_COST * share * (self._steps(inputs) / UNIT_STEPS) * (passes / UNIT_PASSES)
+
+    def sampler_work(self, node_id: str) -> SamplerWork:
+        inputs, family = self._inputs(node_id), self._family(node_id)
+        num_calls = self._steps(inputs) * self._evaluations(inputs)
+        if family is None or not family.default.tflop:
+            return SamplerWork(node_id, num_calls, None, self._model_name(node_id))
+        area = self._sampled_area(node_id, family)
+        default = family.default
+        share = area.pixels / (default.width * default.height * default.latent_frames)
+        tflop = default.tflop * share * family.attention_factor(area.item_pixels) * self._guided(inputs)
+        return SamplerWork(node_id, num_calls, tflop, self._model_name(node_id))
+
+    def _sampled_area(self, node_id: str, family: Family | None) -> Area:
         unknown = UNIT_AREA
         if family is not None:
             default = family.default
             unknown = Area(default.width, default.height, 1, default.seconds, default.latent_frames)
-        area = self._area(node_id, unknown)
-        share = area.pixels / UNIT_PIXELS
-        if family is not None:
-            share *= family.pixel_cost * family.attention_factor(area.item_pixels)
-        return UNIT_COST * share * (self._steps(inputs) / UNIT_STEPS) * (self._passes(inputs) / UNIT_PASSES)
+        return self._area(node_id, unknown)
+
+    def _model_name(self, node_id: str) -> str:
+        """Return the file that a node's model comes from, empty where the prompt does not name it."""
+        passed: dict[str, None] = {}
+        current: str | None = node_id
+        while current is not None and current not in passed and len(passed) < MAX_LINKS:
+            passed[current] = None
+            inputs = self._inputs(current)
+            file = loaded_by(inputs)
+            if file is not None:
+                return file.name
+            current = next((node for name in MODEL_SOURCES if (node := self._linked(inputs.get(name)))), None)
+        return ""
 
     def _family(self, node_id: str) -> Family | None:
         """Return the family of the model that a node gets, through any nodes that change the model."""
@@ -175,18 +223,20 @@ class _Graph:
                 break
         return UNIT_STEPS
 
-    def _passes(self, inputs: Mapping[str, object]) -> float:
+    def _guided(self, inputs: Mapping[str, object]) -> int:
+        """Return the passes of the network for each of its evaluations: one for each condition."""
         guider = self._linked(inputs.get("guider"))
         guider_inputs = self._inputs(guider) if guider is not None else inputs
         fixed = GUIDERS.get(self._class(guider))
         if fixed is not None:
-            guided = fixed
-        else:
-            cfg = self._number(guider_inputs.get("cfg"), 7.0, -1e6, 1e6)
-            guided = 1 if math.isclose(cfg, 1.0) else 2
+            return fixed
+        cfg = self._number(guider_inputs.get("cfg"), 7.0, -1e6, 1e6)
+        return 1 if math.isclose(cfg, 1.0) else 2
+
+    def _evaluations(self, inputs: Mapping[str, object]) -> int:
         sampler = self._linked(inputs.get("sampler"))
         name = inputs.get("sampler_name") if sampler is None else self._inputs(sampler).get("sampler_name")
-        return guided * EVALUATIONS_PER_STEP.get(name if isinstance(name, str) else "", 1)
+        return EVALUATIONS_PER_STEP.get(name if isinstance(name, str) else "", 1)
 
     def _area(self, node_id: str, unknown: Area) -> Area:
         """Return the size of a node's output; `unknown` is that of a picture whose size is not in the prompt.

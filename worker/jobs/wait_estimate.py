@@ -30,6 +30,11 @@ class RunClock:
         self._runs.append((seconds, cost))
 
     @property
+    def has_runs(self) -> bool:
+        """True once a job has run."""
+        return bool(self._runs)
+
+    @property
     def mean_seconds(self) -> float:
         """The mean duration of a job; 0 before the first run."""
         return fmean(seconds for seconds, _ in self._runs) if self._runs else 0.0

@@ -25,6 +25,8 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="ace_step",
     label="ACE-Step",
+    file_words=("acestep",),
+    other_file_words=("acestep15", "acestepv15", "acestepxl"),
     detect=detect_by(DENOISER, needs=(FIRST,)),
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -36,7 +38,7 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("ACEAudio", ("ace",)),
     default=Defaults(
-        width=288, height=288, steps=50, cfg=5.0, scheduler="simple", cost=5.0, shift=5.0,
+        width=288, height=288, steps=50, cfg=5.0, scheduler="simple", tflop=6.02, billions=2.588, shift=5.0,
         audio_latent="EmptyAceStepLatentAudio", audio_text="TextEncodeAceStepAudio", seconds=120.0, max_seconds=240.0,
     ),
     nodes=(

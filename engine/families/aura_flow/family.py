@@ -59,6 +59,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="aura_flow",
     label="AuraFlow",
+    file_words=("auraflow",),
     # Recognised by the layer that reads its text, its registers and its table of places.
     detect=detect_by(DENOISER, needs=NEEDED),
     parameterise=always(FLOW),
@@ -70,7 +71,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("SDXL", TEXT_TYPES, {"ModelMergeAuraflow": MERGED_BLOCKS}),
-    default=Defaults(width=1024, height=1024, steps=25, cfg=3.5, scheduler="normal", cost=20.0),
+    default=Defaults(
+        width=1024, height=1024, steps=25, cfg=3.5, scheduler="normal",
+        tflop=44.0, attention=0.14, billions=6.859,
+    ),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=2.0,
     parameterisation=FLOW,

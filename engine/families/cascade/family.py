@@ -100,6 +100,7 @@ SMALL_STAGE_C = stage_c(64, (1, 1), text_dim=64, picture_dim=64)
 FAMILY = ModelFamily(
     name="cascade",
     label="Stable Cascade",
+    file_words=("stablecascade",),
     detect=detect,
     parameterise=parameterise,
     denoiser=Network(
@@ -121,7 +122,8 @@ FAMILY = ModelFamily(
     vision_prefix="clip_l_vision.",
     comfyui=ComfyUiNames("SC_Prior", ("stable_cascade",)),
     default=Defaults(
-        width=1024, height=1024, steps=20, cfg=4.0, sampler_name="euler_ancestral", scheduler="simple", cost=5.0
+        width=1024, height=1024, steps=20, cfg=4.0, sampler_name="euler_ancestral", scheduler="simple",
+        tflop=4.08, attention=0.03, billions=3.589
     ),
     nodes=(
         "CheckpointLoaderSimple", "CLIPTextEncode", "StableCascade_EmptyLatentImage", "KSampler",

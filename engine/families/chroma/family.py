@@ -39,6 +39,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="chroma",
     label="Chroma",
+    file_words=("chroma1", "chromaunlocked", "chromahd", "chromadc"),
     # Recognised by the norms of its approximator, and by the layer that reads patches of latents.
     detect=detect_by(DENOISER, needs=NEEDED),
     parameterise=always(FLOW),
@@ -50,7 +51,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("chroma",)),
-    default=Defaults(width=1024, height=1024, steps=26, cfg=4.0, scheduler="beta", cost=30.0),
+    default=Defaults(
+        width=1024, height=1024, steps=26, cfg=4.0, scheduler="beta",
+        tflop=69.7, attention=0.14, billions=8.9,
+    ),
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=3.2,
     parameterisation=FLOW,

@@ -47,6 +47,7 @@ DENOISER = replace(
 FAMILY = ModelFamily(
     name="chroma_radiance",
     label="Chroma Radiance",
+    file_words=("chromaradiance", "chroma1radiance"),
     # Recognised by the layers that draw pixels, and by the one that reads patches of them.
     detect=detect_by(DENOISER, needs=NEEDED),
     parameterise=always(FLOW),
@@ -58,7 +59,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("ChromaRadiance", ("chroma",)),
-    default=Defaults(width=1024, height=1024, steps=30, cfg=4.0, scheduler="beta", cost=35.0),
+    default=Defaults(
+        width=1024, height=1024, steps=30, cfg=4.0, scheduler="beta",
+        tflop=75.0, attention=0.13, billions=9.506,
+    ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyChromaRadianceLatentImage", "KSampler",
         "VAEDecode",

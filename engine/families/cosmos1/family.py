@@ -34,8 +34,9 @@ PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network a
 LEVELS = Parameterisation(EdmContinuous, {"sigma_data": 0.5, "sigma_max": 80.0, "sigma_min": 0.002})
 VARIANTS = {16: "", 17: "image"}  # by the channels that the network sees
 DEFAULT = Defaults(
-    width=1280, height=704, steps=20, cfg=6.5, sampler_name="res_multistep", scheduler="karras", cost=1200.0,
-    video_latent="EmptyCosmosLatentVideo", frames=121, frame_rate=24.0, attention=0.66,
+    width=1280, height=704, steps=20, cfg=6.5, sampler_name="res_multistep", scheduler="karras",
+    tflop=2200.0, attention=0.66, billions=7.236,
+    video_latent="EmptyCosmosLatentVideo", frames=121, frame_rate=24.0,
 )  # fmt: skip
 EDGES = ("pos_embedder.", "extra_pos_embedder.", "x_embedder.", "t_embedder.", "affline_norm.")
 
@@ -66,6 +67,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="cosmos1",
     label="Cosmos 1",
+    file_words=("cosmos1", "cosmos10"),
     detect=detect,
     parameterise=always(LEVELS),
     denoiser=DENOISER,

@@ -36,7 +36,16 @@ TEXT_TYPES = (
     "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image",
 )  # fmt: skip
 VARIANTS = {16: "", 17: "video"}  # by the channels that the network sees
-DEFAULT = Defaults(width=1024, height=1024, steps=35, cfg=4.0, scheduler="karras", cost=40.0)
+DEFAULT = Defaults(
+    width=1024,
+    height=1024,
+    steps=35,
+    cfg=4.0,
+    scheduler="karras",
+    tflop=17.6,
+    attention=0.22,
+    billions=1.956,
+)
 EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
 
 DENOISER = transformer(
@@ -68,6 +77,8 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="cosmos_predict2",
     label="Cosmos-Predict2",
+    file_words=("cosmospredict2",),
+    other_file_words=("cosmospredict25",),
     detect=detect,
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -80,7 +91,8 @@ FAMILY = ModelFamily(
     variant_types={"video": CosmosPredict2VideoDenoiser},
     variant_defaults={
         "video": replace(
-            DEFAULT, width=848, height=480, cost=200.0, video_start="CosmosPredict2ImageToVideoLatent", frames=93,
+            DEFAULT, width=848, height=480,
+            tflop=462.0, attention=0.72, video_start="CosmosPredict2ImageToVideoLatent", frames=93,
             frame_rate=16.0,
         )
     },

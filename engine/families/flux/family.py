@@ -43,7 +43,15 @@ SCHNELL = Parameterisation(flow_of, {"shift": 1.0, "multiplier": 1.0})
 NUM_DOUBLE, NUM_SINGLE = 19, 38
 MASKED_CHANNELS = 16 + 16 + 64  # of a network that paints: noisy latent, picture, pixels of the mask
 DEFAULT = Defaults(
-    width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=20.0, attention=0.19, edit="references"
+    width=1024,
+    height=1024,
+    steps=20,
+    cfg=1.0,
+    scheduler="simple",
+    tflop=69.5,
+    attention=0.15,
+    billions=11.901,
+    edit="references",
 )
 MERGED_BLOCKS = (
     "img_in.", "time_in.", "guidance_in", "vector_in.", "txt_in.",
@@ -85,6 +93,7 @@ def tokens_and_pooled(encoded: Mapping[str, Encoded]) -> Encoded:
 FAMILY = ModelFamily(
     name="flux",
     label="Flux.1",
+    file_words=("flux1", "fluxdev", "fluxschnell", "fluxkrea", "fluxkontext", "fluxfill"),
     detect=detect,
     parameterise=parameterise,
     denoiser=DENOISER,

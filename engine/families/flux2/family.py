@@ -82,6 +82,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 FAMILY = ModelFamily(
     name="flux2",
     label="Flux.2",
+    file_words=("flux2",),
     detect=detect,
     parameterise=parameterise,
     denoiser=Network(
@@ -100,7 +101,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Flux2", ("flux2",)),
-    default=Defaults(width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple", cost=60.0, edit="references"),
+    default=Defaults(
+        width=1024, height=1024, steps=20, cfg=1.0, scheduler="simple",
+        tflop=265.0, attention=0.06, billions=32.223, edit="references",
+    ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyFlux2LatentImage", "FluxGuidance", "KSampler",
         "VAEDecode",

@@ -65,6 +65,7 @@ def lora_keys(weight_names: Iterable[str], config: ExpertDitConfig) -> Mapping[s
 FAMILY = ModelFamily(
     name="hidream",
     label="HiDream-I1",
+    file_words=("hidreami1", "hidreame1"),
     detect=detect_by(DENOISER),  # by the layers that read a language model's
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -78,7 +79,8 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("hidream",)),
     default=Defaults(
-        width=1024, height=1024, steps=28, cfg=1.0, sampler_name="lcm", scheduler="normal", cost=30.0, shift=6.0,
+        width=1024, height=1024, steps=28, cfg=1.0, sampler_name="lcm", scheduler="normal",
+        tflop=76.0, attention=0.13, billions=17.106, shift=6.0,
     ),
     nodes=(
         "UNETLoader", "QuadrupleCLIPLoader", "VAELoader", "CLIPTextEncode", "ModelSamplingSD3", "EmptySD3LatentImage",

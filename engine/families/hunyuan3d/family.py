@@ -57,6 +57,8 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 FAMILY = ModelFamily(
     name="hunyuan3d",
     label="Hunyuan3D 2",
+    file_words=("hunyuan3d",),
+    other_file_words=("hunyuan3d21", "hunyuan3dv21"),
     detect=detect_by(DENOISER, needs=(FIRST, "cond_in.weight")),
     parameterise=parameterise,
     denoiser=DENOISER,
@@ -68,7 +70,10 @@ FAMILY = ModelFamily(
     variants={"": ()},
     vision_prefix="conditioner.main_image_encoder.model.",
     comfyui=ComfyUiNames("Hunyuan3Dv2"),
-    default=Defaults(width=512, height=512, steps=30, cfg=5.5, scheduler="normal", cost=60.0),
+    default=Defaults(
+        width=512, height=512, steps=30, cfg=5.5, scheduler="normal",
+        tflop=6.2, attention=0.27, billions=1.113,
+    ),
     nodes=(
         "ImageOnlyCheckpointLoader", "LoadImage", "CLIPVisionEncode", "Hunyuan3Dv2Conditioning",
         "EmptyLatentHunyuan3Dv2", "ModelSamplingAuraFlow", "KSampler", "VAEDecodeHunyuan3D", "VoxelToMesh", "SaveGLB",

@@ -61,6 +61,7 @@ def lora_keys(weight_names: Iterable[str], config: SkipDitConfig) -> dict[str, L
 FAMILY = ModelFamily(
     name="hunyuan_dit",
     label="HunyuanDiT",
+    file_words=("hunyuandit",),
     # Recognised by the layers that read mT5's tokens; its ControlNets have these too.
     detect=detect_by(DENOISER, lacks=(ONWARD,)),
     parameterise=parameterise,
@@ -74,7 +75,10 @@ FAMILY = ModelFamily(
     control_networks=control_networks(LargeKlLatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames("SDXL", ("hunyuan_dit",)),
-    default=Defaults(width=1024, height=1024, steps=25, cfg=6.0, scheduler="normal", cost=6.0),
+    default=Defaults(
+        width=1024, height=1024, steps=25, cfg=6.0, scheduler="normal",
+        tflop=14.6, attention=0.25, billions=1.5,
+    ),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=1.3,
     parameterisation=LATEST,

@@ -47,6 +47,8 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="hunyuan_image",
     label="HunyuanImage 2.1",
+    file_words=("hunyuanimage",),
+    other_file_words=("hunyuanimage3",),
     detect=detect,
     parameterise=always(FLOW),
     denoiser=refined_stream(),
@@ -59,7 +61,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("HunyuanImage21", ("hunyuan_image",)),
-    default=Defaults(width=2048, height=2048, steps=20, cfg=3.5, scheduler="simple", cost=80.0),
+    default=Defaults(
+        width=2048, height=2048, steps=20, cfg=3.5, scheduler="simple",
+        tflop=97.0, attention=0.12, billions=17.426,
+    ),
     nodes=(
         "UNETLoader", "DualCLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyHunyuanImageLatent", "KSampler",
         "VAEDecode",

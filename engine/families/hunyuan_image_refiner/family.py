@@ -41,6 +41,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="hunyuan_image_refiner",
     label="HunyuanImage 2.1 Refiner",
+    file_words=("hunyuanimagerefiner", "hunyuanimage21refiner"),
     detect=detect,
     parameterise=always(FLOW),
     denoiser=refined_stream(),
@@ -53,7 +54,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("HunyuanImage21Refiner", ("hunyuan_image",)),
-    default=Defaults(width=2048, height=2048, steps=4, cfg=1.0, scheduler="simple", cost=60.0),
+    default=Defaults(
+        width=2048, height=2048, steps=4, cfg=1.0, scheduler="simple",
+        tflop=487.0, attention=0.44, billions=15.039,
+    ),
     nodes=(
         "UNETLoader", "DualCLIPLoader", "VAELoader", "CLIPTextEncode", "VAEEncode", "HunyuanRefinerLatent", "KSampler",
         "VAEDecode",

@@ -36,8 +36,9 @@ VARIANTS = {CHANNELS: "", 2 * CHANNELS: "skyreels", 2 * CHANNELS + 1: "image"}  
 TRAINERS = ("transformer.", "diffusion_model.", "lora_unet_")
 FLOW = Parameterisation(flow_of, {"shift": 7.0})
 DEFAULT = Defaults(
-    width=848, height=480, steps=20, cfg=1.0, scheduler="simple", cost=150.0, video_latent="EmptyHunyuanLatentVideo",
-    frames=73, frame_rate=24.0, attention=0.62,
+    width=848, height=480, steps=20, cfg=1.0, scheduler="simple",
+    tflop=1100.0, attention=0.61, billions=12.821, video_latent="EmptyHunyuanLatentVideo",
+    frames=73, frame_rate=24.0,
 )  # fmt: skip
 
 
@@ -53,6 +54,8 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="hunyuan_video",
     label="HunyuanVideo",
+    file_words=("hunyuanvideo",),
+    other_file_words=("hunyuanvideo15",),
     detect=detect,
     parameterise=always(FLOW),
     denoiser=refined_stream(),

@@ -37,6 +37,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="krea2",
     label="Krea 2",
+    file_words=("krea2",),
     detect=detect_by(DENOISER),
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -47,7 +48,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Wan21", ("krea2",), {"ModelMergeKrea2": MERGED_BLOCKS}),
-    default=Defaults(width=1024, height=1024, steps=8, cfg=1.0, scheduler="simple", cost=20.0),
+    default=Defaults(
+        width=1024, height=1024, steps=8, cfg=1.0, scheduler="simple",
+        tflop=120.0, attention=0.065, billions=12.82,
+    ),
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=2.2,
     parameterisation=FLOW,

@@ -66,6 +66,8 @@ DENOISER = replace(
 FAMILY = ModelFamily(
     name="ltx_video",
     label="LTX-Video",
+    file_words=("ltxv", "ltxvideo"),
+    other_file_words=("ltx2", "ltxav"),
     detect=detect_by(DENOISER, needs=(FIRST,)),
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -77,8 +79,9 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("LTXV", ("ltxv",), {"ModelMergeLTXV": MERGED_BLOCKS}),
     default=Defaults(
-        width=768, height=512, steps=20, cfg=3.0, scheduler="simple", cost=60.0, video_latent="EmptyLTXVLatentVideo",
-        video_start="LTXVImgToVideo", frames=97, frame_rate=25.0, attention=0.27,
+        width=768, height=512, steps=20, cfg=3.0, scheduler="simple",
+        tflop=22.6, attention=0.25, billions=1.923, video_latent="EmptyLTXVLatentVideo",
+        video_start="LTXVImgToVideo", frames=97, frame_rate=25.0,
     ),
     nodes=(
         "CheckpointLoaderSimple", "CLIPLoader", "CLIPTextEncode", "LTXVConditioning", "EmptyLTXVLatentVideo",

@@ -41,6 +41,7 @@ GEMMA = language_text_encoder(
 FAMILY = ModelFamily(
     name="lumina2",
     label="Lumina Image 2.0",
+    file_words=("lumina2", "luminaimage2"),
     # Recognised by its refining blocks, without the traits of others that have such blocks.
     detect=detect_by(DENOISER, lacks=(TIME_LAYER, POOLED)),
     parameterise=always(FLOW),
@@ -53,7 +54,8 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("lumina2",), untyped_slots=("gemma2_2b",)),
     default=Defaults(
-        width=1024, height=1024, steps=25, cfg=4.0, sampler_name="res_multistep", scheduler="simple", cost=10.0
+        width=1024, height=1024, steps=25, cfg=4.0, sampler_name="res_multistep", scheduler="simple",
+        tflop=23.8, attention=0.16, billions=2.61
     ),
     nodes=(
         "CheckpointLoaderSimple", "CLIPTextEncodeLumina2", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler",

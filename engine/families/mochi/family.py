@@ -36,6 +36,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="mochi",
     label="Mochi",
+    file_words=("mochi",),
     detect=detect_by(DENOISER, needs=(FIRST, "pos_frequencies")),
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -49,8 +50,8 @@ FAMILY = ModelFamily(
         "Mochi", ("mochi",), {"ModelMergeMochiPreview": MERGED_BLOCKS}, untyped_slots=("t5xxl",),
     ),
     default=Defaults(
-        width=848, height=480, steps=30, cfg=4.5, scheduler="simple", cost=300.0,
-        video_latent="EmptyMochiLatentVideo", frames=37, frame_rate=24.0, attention=0.39,
+        width=848, height=480, steps=30, cfg=4.5, scheduler="simple", tflop=198.0, attention=0.37, billions=10.028,
+        video_latent="EmptyMochiLatentVideo", frames=37, frame_rate=24.0,
     ),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyMochiLatentVideo", "KSampler", "VAEDecode"),
     memory_usage_factor=2.0,

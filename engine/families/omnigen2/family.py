@@ -65,6 +65,7 @@ QWEN = language_text_encoder(
 FAMILY = ModelFamily(
     name="omnigen2",
     label="OmniGen2",
+    file_words=("omnigen2",),
     # Recognised by its embedder of time and text, and of reference pictures.
     detect=detect_by(DENOISER, needs=("ref_image_patch_embedder.weight",)),
     parameterise=always(FLOW),
@@ -76,7 +77,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("omnigen2",), untyped_slots=("qwen25_3b",)),
-    default=Defaults(width=1024, height=1024, steps=20, cfg=5.0, scheduler="simple", cost=12.0),
+    default=Defaults(
+        width=1024, height=1024, steps=20, cfg=5.0, scheduler="simple",
+        tflop=34.4, attention=0.14, billions=3.967,
+    ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "ReferenceLatent", "EmptySD3LatentImage",
         "KSampler", "VAEDecode",

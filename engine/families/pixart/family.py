@@ -58,6 +58,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 FAMILY = ModelFamily(
     name="pixart",
     label="PixArt",
+    file_words=("pixart",),
     detect=detect,
     parameterise=parameterise,
     denoiser=Network(
@@ -77,7 +78,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("SDXL", ("pixart",)),
-    default=Defaults(width=1024, height=1024, steps=20, cfg=4.5, scheduler="normal", cost=3.0),
+    default=Defaults(
+        width=1024, height=1024, steps=20, cfg=4.5, scheduler="normal",
+        tflop=6.6, attention=0.325, billions=0.612,
+    ),
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=0.5,
     parameterisation=SIGMA,

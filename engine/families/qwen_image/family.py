@@ -54,6 +54,8 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="qwen_image",
     label="Qwen-Image",
+    file_words=("qwenimage",),
+    other_file_words=("qwenimagelayered",),
     # Recognised by its blocks and the norm of its text; its ControlNets have these too.
     detect=detect_by(DENOISER, needs=(MARK,), lacks=(HINT,)),
     parameterise=always(FLOW),
@@ -70,7 +72,8 @@ FAMILY = ModelFamily(
         "Wan21", ("qwen_image",), {"ModelMergeQwenImage": MERGED_BLOCKS}, untyped_slots=("qwen25_7b",),
     ),
     default=Defaults(
-        width=1328, height=1328, steps=20, cfg=2.5, scheduler="simple", cost=100.0, edit="encoder", shift=3.1,
+        width=1328, height=1328, steps=20, cfg=2.5, scheduler="simple",
+        tflop=135.0, attention=0.25, billions=20.43, edit="encoder", shift=3.1,
     ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingAuraFlow", "CLIPTextEncode", "EmptySD3LatentImage",

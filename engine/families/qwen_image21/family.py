@@ -32,6 +32,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="qwen_image21",
     label="Qwen-Image 2.1",
+    file_words=("qwenimage21",),
     detect=detect_by(DENOISER, needs=(MODULATION,)),
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -44,7 +45,8 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("QwenImage21", ("qwen_image",)),
     default=Defaults(
-        width=1024, height=1024, steps=25, cfg=1.0, scheduler="simple", cost=25.0, edit="interleaved",
+        width=1024, height=1024, steps=25, cfg=1.0, scheduler="simple",
+        tflop=70.2, attention=0.1, billions=7.115, edit="interleaved",
     ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "TextEncodeQwenImage21", "EmptyLatentImage", "KSampler", "VAEDecode",

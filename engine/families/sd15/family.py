@@ -37,7 +37,7 @@ CONTEXT_DIM = 768
 OTHERS_CONTEXT_DIMS = (1024, 1280, 2048)  # of text encoders that no network of this family reads
 PROJECTED_TOKENS = "cc_projection.weight"  # beside a network that takes other tokens than a prompt's
 VARIANTS_BY_CHANNELS = {4: "", 8: "edit", 9: "inpaint"}
-DEFAULT = Defaults(width=512, height=512, steps=20, cfg=7.5, attention=0.16)
+DEFAULT = Defaults(width=512, height=512, steps=20, cfg=7.5, tflop=0.804, attention=0.16, billions=0.86)
 
 
 def _is_ours(traits: UnetTraits) -> bool:
@@ -75,6 +75,7 @@ unet_config = partial(level_unet, model_channels=320, context_dim=CONTEXT_DIM)
 FAMILY = ModelFamily(
     name="sd15",
     label="Stable Diffusion 1",
+    file_words=("sd15", "sdv15", "sd14", "v15pruned", "stablediffusionv15", "stablediffusion15"),
     detect=detect,
     parameterise=parameterise,
     denoiser=unet_network(),

@@ -51,7 +51,7 @@ CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64
 OTHERS_CONTEXT_DIMS = (768, 1280, 2048)  # of text encoders that no network of this family reads
 VARIANTS_BY_CHANNELS = {4: "", 5: "depth", 9: "inpaint"}
-DEFAULT = Defaults(width=768, height=768, steps=20, cfg=7.5, cost=2.6)
+DEFAULT = Defaults(width=768, height=768, steps=20, cfg=7.5, tflop=2.18, attention=0.28, billions=0.866)
 UPSCALE_CHANNELS = 7  # the noisy latent and a picture
 LOTUS_LABEL_DIM = 4
 # Networks trained to predict v are known by how far the biases of this norm are spread: ComfyUI's rule.
@@ -137,6 +137,7 @@ unet_config = partial(
 FAMILY = ModelFamily(
     name="sd2",
     label="Stable Diffusion 2",
+    file_words=("sd21", "sd20", "v21768", "v21512", "stablediffusion2"),
     detect=detect,
     parameterise=parameterise,
     denoiser=replace(unet_network(), configure=_configure),

@@ -83,6 +83,8 @@ def merged_blocks(num_blocks: int) -> tuple[str, ...]:
 FAMILY = ModelFamily(
     name="sd3",
     label="Stable Diffusion 3",
+    file_words=("sd3", "stablediffusion3"),
+    file_billions={"large": 8.15},
     detect=detect,
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -99,7 +101,10 @@ FAMILY = ModelFamily(
         "SD3", ("sd3",), {"ModelMergeSD3_2B": merged_blocks(24), "ModelMergeSD35_Large": merged_blocks(38)},
         {"": "stable-diffusion-v3-medium"},
     ),
-    default=Defaults(width=1024, height=1024, steps=28, cfg=4.5, scheduler="sgm_uniform", cost=8.0),
+    default=Defaults(
+        width=1024, height=1024, steps=28, cfg=4.5, scheduler="sgm_uniform",
+        tflop=8.7, attention=0.26, billions=2.085,
+    ),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=1.2,
     parameterisation=FLOW,

@@ -36,7 +36,17 @@ CONTEXT_DIM, POOLED_WIDTH = 2048, 1280
 LABEL_DIM = POOLED_WIDTH + NUM_NUMBERS * 256
 HEAD_CHANNELS = 64
 VARIANTS_BY_CHANNELS = {4: "", 8: "edit", 9: "inpaint"}
-DEFAULT = Defaults(width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0)
+DEFAULT = Defaults(
+    width=1024,
+    height=1024,
+    steps=25,
+    cfg=7.0,
+    sampler_name="dpmpp_2m",
+    scheduler="karras",
+    tflop=6.96,
+    attention=0.095,
+    billions=2.567,
+)
 NUM_MERGED_BLOCKS = 9  # on either side
 # Names of tensors by which files of other parameterisations than the first one's are known.
 PLAYGROUND_MARKS = ("edm_mean", "edm_std")
@@ -97,6 +107,7 @@ unet_config = partial(level_unet, uses_linear=True, head_channels=HEAD_CHANNELS)
 FAMILY = ModelFamily(
     name="sdxl",
     label="Stable Diffusion XL",
+    file_words=("sdxl", "stablediffusionxl"),
     detect=detect,
     parameterise=parameterise,
     denoiser=unet_network(head_channels=HEAD_CHANNELS),

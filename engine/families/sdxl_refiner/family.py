@@ -64,6 +64,7 @@ unet_config = partial(level_unet, uses_linear=True, head_channels=HEAD_CHANNELS)
 FAMILY = ModelFamily(
     name="sdxl_refiner",
     label="Stable Diffusion XL Refiner",
+    file_words=("sdxlrefiner", "stablediffusionxlrefiner"),
     detect=detect,
     parameterise=parameterise,
     denoiser=unet_network(head_channels=HEAD_CHANNELS),
@@ -77,7 +78,8 @@ FAMILY = ModelFamily(
         "SDXL", ("stable_diffusion",), architectures={"": "stable-diffusion-xl-v1-refiner"}
     ),
     default=Defaults(
-        width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras", cost=6.0
+        width=1024, height=1024, steps=25, cfg=7.0, sampler_name="dpmpp_2m", scheduler="karras",
+        tflop=7.4, attention=0.15, billions=2.26
     ),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncodeSDXLRefiner", "EmptyLatentImage", "KSampler", "VAEDecode"),
     parameterisation=Parameterisation(EpsDiscrete),

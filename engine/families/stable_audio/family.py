@@ -70,6 +70,8 @@ DENOISER = Network(
 FAMILY = ModelFamily(
     name="stable_audio",
     label="Stable Audio",
+    file_words=("stableaudio",),
+    other_file_words=("stableaudio25", "stableaudio3"),
     detect=detect_by(DENOISER, needs=(FIRST,)),
     parameterise=always(V_PREDICTION),
     denoiser=DENOISER,
@@ -87,7 +89,8 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("StableAudio1", TEXT_TYPES),
     default=Defaults(
-        width=256, height=256, steps=50, cfg=5.0, sampler_name="dpmpp_3m_sde", scheduler="exponential", cost=3.0,
+        width=256, height=256, steps=50, cfg=5.0, sampler_name="dpmpp_3m_sde", scheduler="exponential",
+        tflop=2.3, attention=0.06, billions=1.057,
         audio_latent="EmptyLatentAudio", audio_text="CLIPTextEncode", seconds=47.0, max_seconds=47.6,
     ),
     nodes=(

@@ -58,12 +58,13 @@ unet_config = partial(
 )  # fmt: skip
 
 DEFAULT = Defaults(
-    width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", cost=40.0,
+    width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", tflop=72.9, billions=1.525,
     frames=14, frame_rate=6.0, own_latent_frames=14,
 )  # fmt: skip
 FAMILY = ModelFamily(
     name="svd",
     label="Stable Video Diffusion",
+    file_words=("svd", "stablevideodiffusion"),
     detect=detect,
     parameterise=parameterise,
     denoiser=unet_network(head_channels=HEAD_CHANNELS),

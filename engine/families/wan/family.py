@@ -46,8 +46,9 @@ from engine.families.wan.denoiser import (
 
 CONTEXT_DIM = 4096
 DEFAULT = Defaults(
-    width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple", cost=400.0,
-    video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0, attention=0.71,
+    width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple",
+    tflop=281.0, attention=0.7, billions=1.419,
+    video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0,
 )  # fmt: skip
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
 MERGED_BLOCKS = (
@@ -72,6 +73,8 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="wan",
     label="Wan",
+    file_words=("wan21", "wan2", "wan22", "wanvace"),
+    other_file_words=("wan25", "wan26", "wan27"),
     detect=detect,
     parameterise=always(FLOW),
     denoiser=NETWORK,

@@ -43,6 +43,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="wan22",
     label="Wan 2.2 5B",
+    file_words=("wan22ti2v5b", "wan22fun5b", "ti2v5b"),
     detect=detect,
     parameterise=always(FLOW),
     denoiser=NETWORK,
@@ -54,9 +55,9 @@ FAMILY = ModelFamily(
     variants={"": (), "control": ()},
     comfyui=ComfyUiNames("Wan22", ("wan",)),
     default=Defaults(
-        width=1280, height=704, steps=20, cfg=5.0, sampler_name="uni_pc", scheduler="simple", cost=500.0,
+        width=1280, height=704, steps=20, cfg=5.0, sampler_name="uni_pc", scheduler="simple",
+        tflop=514.0, attention=0.53, billions=5.0,
         video_latent="Wan22ImageToVideoLatent", video_start="Wan22ImageToVideoLatent", frames=121, frame_rate=24.0,
-        attention=0.54,
     ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "Wan22ImageToVideoLatent",

@@ -68,6 +68,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="z_image",
     label="Z-Image",
+    file_words=("zimage",),
     detect=detect_by(DENOISER, needs=(TIME_LAYER,)),  # by its refining blocks, whose time passes no SiLU
     parameterise=always(FLOW),
     denoiser=DENOISER,
@@ -80,7 +81,8 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("Flux", ("lumina2",), untyped_slots=("qwen3_4b",)),
     default=Defaults(
-        width=1024, height=1024, steps=9, cfg=1.0, sampler_name="res_multistep", scheduler="simple", cost=4.0
+        width=1024, height=1024, steps=9, cfg=1.0, sampler_name="res_multistep", scheduler="simple",
+        tflop=58.5, attention=0.12, billions=6.155
     ),
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=2.8,

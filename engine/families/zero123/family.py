@@ -67,6 +67,7 @@ unet_config = partial(level_unet, in_channels=IN_CHANNELS)
 FAMILY = ModelFamily(
     name="zero123",
     label="Stable Zero123",
+    file_words=("zero123", "stablezero123"),
     detect=detect,
     parameterise=parameterise,
     denoiser=Network(
@@ -85,7 +86,7 @@ FAMILY = ModelFamily(
     memory_usage_factor=2.0,
     vision_prefix="cond_stage_model.model.visual.",
     comfyui=ComfyUiNames("SD15"),
-    default=Defaults(width=256, height=256, steps=20, cfg=4.0, cost=0.25),
+    default=Defaults(width=256, height=256, steps=20, cfg=4.0, tflop=0.189, billions=0.86),
     nodes=("ImageOnlyCheckpointLoader", "StableZero123_Conditioning", "KSampler", "VAEDecode"),
     parameterisation=Parameterisation(EpsDiscrete),
     scales={

@@ -16,7 +16,7 @@ from tests.worker.models.engine_with_models import EngineWithModels, drawing
 from tests.worker.running_front import RunningFront, running_front
 from tests.worker.workflows.pages import node, page
 from worker.cli import app
-from worker.jobs.cards import card_bytes, is_same_card
+from worker.jobs.cards import card_bytes
 from worker.plan_command import plan_lines
 from worker.workflows.known_packs import find_pack
 from worker.workflows.node_uses import model_hints
@@ -67,18 +67,6 @@ async def test_a_run_has_a_price_once_the_pace_is_known(front: RunningFront) -> 
     estimate = response.json()["estimate"]
     assert estimate["price"] == pytest.approx(estimate["run_seconds"], rel=0.05)
     assert "price" in "\n".join(plan_lines(response.json()))
-    elsewhere: dict[str, str | int] = {"price_per_hour": 3600, "card": "RTX 4090"}
-    other = await front.http.post("/plan", params=elsewhere, json={"workflow_json": drawing("here.safetensors")})
-    published = other.json()["estimate"]
-    assert published["run_seconds"] == pytest.approx(published["load_units"] / 100 * 20 / 43.0, abs=0.01)
-    assert published["price"] == pytest.approx(published["run_seconds"], rel=0.05)
-    assert "43 steps a second" in published["source"]
-    for unknown in ({"card": "H200"}, {"vram_gb": 24}):
-        terms: dict[str, str | int] = {"price_per_hour": 3600, **unknown}
-        other = await front.http.post("/plan", params=terms, json={"workflow_json": drawing("here.safetensors")})
-        assert (other.json()["estimate"]["run_seconds"], other.json()["estimate"]["price"]) == (None, None)
-        assert "known" in other.json()["estimate"]["source"]
-        assert "seconds unknown: " in "\n".join(plan_lines(other.json()))
     refused = await front.http.post("/plan", params={"card": "Voodoo 2"}, json={"workflow_json": drawing()})
     assert refused.status_code == 422 and "rtx4090" in refused.text
 
@@ -87,8 +75,6 @@ def test_cards_are_known_by_their_names() -> None:
     assert card_bytes("NVIDIA GeForce RTX 4090") == card_bytes("rtx-4090") == 24 << 30
     assert card_bytes("A100-40GB") == 40 << 30 and card_bytes("Tesla T4") == 16 << 30
     assert card_bytes("Voodoo 2") is None
-    assert is_same_card("rtx 4090", "NVIDIA GeForce RTX 4090") and not is_same_card("RTX 3080", "RTX 3080 Ti")
-    assert is_same_card("A100", "NVIDIA A100-SXM4-80GB") and not is_same_card("A10", "NVIDIA A100-SXM4-80GB")
 
 
 def test_the_memory_of_stages_is_said_in_words() -> None:
