@@ -88,6 +88,7 @@ class FakeEngine:
         self.is_silent = False  # tells nothing on its sockets
         self.ignores_interrupts = False  # as a node that does not look up
         self.is_down = False  # drops every request, as when the process is gone
+        self.is_hung = False  # answers nothing meanwhile, as when a node holds the interpreter
         self.seconds_to_take = 0.0  # how long it looks at a prompt before it has it
         self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
         self.extra_outputs: dict[str, Any] = {}  # by node id, beside what the nodes of a prompt show
@@ -175,6 +176,8 @@ class FakeEngine:
     async def _drop(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if self.is_down and request.transport is not None:
             request.transport.abort()
+        while self.is_hung:  # noqa: ASYNC110 - a test sets it from outside
+            await asyncio.sleep(0.01)
         response: web.StreamResponse = await handler(request)
         is_lost = self.loses_answers and (request.method, request.path) == ("POST", self.loses_answers_to)
         if is_lost and request.transport is not None:

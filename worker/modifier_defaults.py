@@ -47,7 +47,7 @@ async def find_defaults(
     checkpoint = registry.checkpoint_of(name, {**modifications, **fields})
     file = None if checkpoint is None else ModelFile("checkpoints", checkpoint)
     file = ModelFile("diffusion_models", network) if network else file
-    found = await engine.families.of([] if file is None else [file], is_away=engine.is_away)
+    found = await engine.families_of([] if file is None else [file])
     return ModifierDefaults(fields, parameters_of(None if file is None else found.get(file)))
 
 

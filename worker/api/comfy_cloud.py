@@ -195,7 +195,7 @@ async def get_object_info(request: Request) -> Response:
     """Return the engine's node classes; where a file goes, the names of what the caller has uploaded."""
     try:
         caller, services = check_caller(_keyed(request)), services_of(request)
-        engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+        engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
         try:
             found = await engine.known_object_info()
         except EngineUnreachable:

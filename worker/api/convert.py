@@ -31,7 +31,7 @@ async def convert(request: Request) -> Response:
 async def _converted(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the prompt of a body. Raises RequestRejected, EngineUnreachable."""
     workflow = await checked_workflow(services, body, size_bytes)
-    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+    engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.known_object_info()
     except EngineUnreachable:

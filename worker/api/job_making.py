@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from worker.workload import Workload
 
 _RANDOM_BOUND = 2**32
 ENGINE_WAIT_SECONDS = 15.0  # of a caller, while an engine is being replaced
+ENGINE_LOOK_SECONDS = 0.1  # between two questions to an engine that may have come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +199,28 @@ async def _checked_prompt(
 ) -> CheckedPrompt:
     """Return the prompt of a request, with its files stored.
 
-    While our engine restarts, a prompt is accepted that what was last known of the engine does not refuse. Raises
-    RequestRejected, NotReady, EngineUnreachable.
+    While our engine is away, be it since this moment, a prompt is accepted that what was last known of the engine does
+    not refuse; what that refuses is decided by the engine once it is back. Raises RequestRejected, NotReady,
+    EngineUnreachable.
     """
-    pool = services.pool
-    if pool.restarts_engines and not pool.clients_serving:
-        with contextlib.suppress(RequestRejected, NotReady):  # the new engine may know more: it is asked below
-            return await _prompt_checked_by(pool.any_client, services, parsed, name, credentials)
-    engine = await pool.any_up_within(ENGINE_WAIT_SECONDS)
-    return await _prompt_checked_by(engine, services, parsed, name, credentials)
+    pool, clock = services.pool, asyncio.get_running_loop().time
+    if not pool.restarts_engines:
+        engine = await pool.any_up_within(ENGINE_WAIT_SECONDS)
+        return await _prompt_checked_by(engine, services, parsed, name, credentials)
+    waits_until = clock() + ENGINE_WAIT_SECONDS
+    while True:
+        engine = pool.any_client
+        was_away = engine.is_away
+        try:
+            return await _prompt_checked_by(engine, services, parsed, name, credentials)
+        except RequestRejected:
+            if not was_away and not engine.is_away:
+                raise
+        except NotReady:  # what it takes is not known of the engine
+            if clock() >= waits_until:
+                raise
+        await asyncio.sleep(ENGINE_LOOK_SECONDS)
+        await pool.any_up_within(max(0.0, waits_until - clock()))
 
 
 async def _prompt_checked_by(
@@ -278,7 +291,12 @@ async def cost_of(services: Services, prompt: JsonObject, engine: EngineClient) 
     if services.platform.workload is not Workload.COMPUTED:
         return priced(prompt)
     files = await off_loop(is_large, model_files_in, prompt)
-    families = await engine.families.of(files, is_away=engine.is_away)
+    try:
+        families = await engine.families_of(files)
+    except EngineUnreachable:
+        if not engine.is_away:
+            raise
+        families = {}  # ours is being restarted, and the cost is only an estimate
     return await off_loop(is_large, priced, prompt, families)
 
 

@@ -92,7 +92,7 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _T
     """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
     is_large = size_bytes >= LARGE_BYTES
     workflow = await checked_workflow(services, body, size_bytes)
-    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+    engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.known_object_info()
         is_page = is_page_format(workflow)
@@ -149,12 +149,15 @@ async def _checked(
 async def _memory(
     engine: EngineClient, prompt: JsonObject, object_info: JsonObject, needs: ModelNeeds, terms: _Terms
 ) -> JsonObject | None:
-    """Return the memory timeline of a prompt; None from an engine that is not ours. Raises EngineUnreachable."""
-    if not engine.has_check:
+    """Return the memory timeline of a prompt; None from an engine that is not ours, or is being restarted."""
+    if not engine.has_check or engine.is_away:
         return None
     is_large = len(prompt) >= LARGE_GRAPH_NODES
     body = await off_loop(is_large, memory_request, prompt, object_info, needs, terms.vram_bytes)
-    status, answer = await engine.ask("POST", ROUTE, body, timeout_seconds=MEMORY_SECONDS)
+    try:
+        status, answer = await engine.ask("POST", ROUTE, body, timeout_seconds=MEMORY_SECONDS)
+    except EngineUnreachable:
+        return None
     return answer if status == 200 else None
 
 

@@ -176,7 +176,7 @@ def _naming(name: str) -> Callable[[JsonObject], JsonObject]:
 
 async def _object_info(services: Services) -> JsonObject:
     """Return the node declarations of an engine. Raises NotReady, EngineUnreachable."""
-    engine = await services.pool.any_up_within(ENGINE_WAIT_SECONDS)
+    engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         return await engine.known_object_info()
     except EngineUnreachable:

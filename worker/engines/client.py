@@ -11,10 +11,10 @@ import contextlib
 import json
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlencode
 
 import structlog
@@ -25,6 +25,7 @@ from worker.backoff import Backoff
 from worker.engines.address import EngineAddress
 from worker.engines.choices import with_hints
 from worker.engines.continuations import FIRST_PROMPT, HISTORY_ITEMS, continuations_in, is_unfinished, joined
+from worker.engines.families import Family, ModelFile
 from worker.engines.family_lookup import FamilyLookup
 from worker.engines.graph_check import FoundProblems, find_problems, read_problems
 from worker.engines.heartbeat import Heartbeat
@@ -55,6 +56,7 @@ LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25
 GIVE_UP_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
+PATIENCE_SECONDS = 2.0  # for a reply, and then for a heartbeat, before an engine of ours counts as away
 UPLOAD_FOLDER = "darkroom"
 LAST_LOOK_SECONDS = 2.0  # for the history of a prompt whose time is over: it may have ended just now
 LOSS_SECONDS = 1.0  # until the end of an engine's process is reported after its connections broke
@@ -75,6 +77,7 @@ SOCKET_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 log = structlog.get_logger("engine.client")
 
+Answer = TypeVar("Answer")
 OnMessage = Callable[[str, Mapping[str, Any]], None]
 OnPreview = Callable[[PreviewFrame], None]
 
@@ -205,6 +208,7 @@ class EngineClient:
         self._faulty: str | None = None  # the prompt under which the device failed
         self._sending = asyncio.Lock()
         self._is_away = False  # does not answer at present
+        self._is_silent = False  # ours: the last question had no reply, and no heartbeat was answered since
         self._object_info: Mapping[str, Any] | None = None
         self._last_object_info: Mapping[str, Any] | None = None  # also of an engine that has gone since
         self._reading = asyncio.Lock()
@@ -213,11 +217,18 @@ class EngineClient:
 
     @property
     def is_away(self) -> bool:
-        """True while the engine does not answer, by the word of whoever watches it."""
-        return self._is_away
+        """True while the engine does not answer, by the word of whoever watches it or by its own silence."""
+        return self._is_away or self._is_silent
+
+    @property
+    def is_remembered(self) -> bool:
+        """True if the engine's node classes are known, be it from before it went away."""
+        return self._last_object_info is not None
 
     def mark_away(self, is_away: bool) -> None:
         """Note whether the engine answers at present; while it does not, what is known of it is used unasked."""
+        if self._is_away and not is_away:
+            self._is_silent = False
         self._is_away = is_away
 
     async def start(self) -> None:
@@ -252,7 +263,9 @@ class EngineClient:
         reply = await self._pulse.request("GET", "/api/v1/heartbeat")
         if reply.status != 200:
             raise EngineUnreachable(f"The engine answered {reply.status} to its heartbeat")
-        return Heartbeat.of(reply.json_object())
+        heartbeat = Heartbeat.of(reply.json_object())
+        self._is_silent = False
+        return heartbeat
 
     async def object_info(self) -> Mapping[str, Any]:
         """Return the engine's node classes, read once until `forget_object_info`."""
@@ -266,10 +279,49 @@ class EngineClient:
     async def known_object_info(self) -> Mapping[str, Any]:
         """Return the node classes of an engine that may be restarting: those it had last. Raises EngineUnreachable."""
         if not self.is_away:
-            return await self.object_info()
+            try:
+                return await self._answered(self.object_info())
+            except EngineUnreachable:
+                if not self.is_away:
+                    raise
         if self._last_object_info is None:
             raise EngineUnreachable("The engine is starting")
         return self._last_object_info
+
+    async def families_of(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
+        """Return the families of files, without those of no known family; of an engine that is away, the known ones.
+
+        Raises EngineUnreachable, also when the family of a file must be asked for and the engine is away.
+        """
+        if not self.is_away:
+            try:
+                return await self._answered(self.families.of(files))
+            except EngineUnreachable:
+                if not self.is_away:
+                    raise
+        return self.families.remembered(files)
+
+    async def _answered(self, question: Coroutine[Any, Any, Answer]) -> Answer:
+        """Await a reply while the engine, if it is ours, answers heartbeats; else it is away from then on.
+
+        Raises EngineUnreachable. A node that holds the interpreter makes the server answer nothing for as long.
+        """
+        if not self._is_supervised:
+            return await question
+        asking = asyncio.ensure_future(question)
+        try:
+            while not (await asyncio.wait({asking}, timeout=PATIENCE_SECONDS))[0]:
+                try:
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        await self.heartbeat()
+                except TimeoutError:
+                    raise EngineUnreachable("The engine answers nothing at present") from None
+            return asking.result()
+        except EngineUnreachable:
+            self._is_silent = True
+            raise
+        finally:
+            asking.cancel()
 
     async def ask(
         self, method: str, path: str, body: object = None, *, timeout_seconds: float = ASK_SECONDS
@@ -322,12 +374,17 @@ class EngineClient:
         too_long = await off_loop(is_large, find_long_names, prompt)
         if too_long:
             raise RequestRejected(too_long)
+        found: FoundProblems | None = None
         kinds: Kinds = {}
-        if self.is_away:
+        if self.has_check and not self.is_away:
+            try:
+                found, kinds = await self._answered(self._found_by_engine(prompt, pending_files))
+            except EngineUnreachable:
+                if not self.is_away:
+                    raise
+        if found is None and (self.has_check or self.is_away):
             found = await off_loop(is_large, find_problems, prompt, await self.known_object_info(), pending_files)
-        elif self.has_check:
-            found, kinds = await self._found_by_engine(prompt, pending_files)
-        else:
+        elif found is None:
             found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
             if found.listed:  # the cached object_info may be old: a model or a node pack may be new
                 self.forget_object_info()

@@ -67,16 +67,13 @@ class FamilyLookup:
             self._families = self._clock(), found
         return self._families[1]
 
-    async def of(self, files: Collection[ModelFile], *, is_away: bool = False) -> dict[ModelFile, Family]:
+    async def of(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
         """Return the families of files, each with the parameters of the file's variant of the network.
 
-        Files of no known family are left out. Raises EngineUnreachable. `is_away`: the engine is not asked, since it
-        is restarting; what is known of it must be enough.
+        Files of no known family are left out. Raises EngineUnreachable.
         """
         if not files:
             return {}
-        if is_away:
-            return self._remembered(files)
         families = {family.name: family for family in await self.families()}
         if not families:
             return {}
@@ -84,7 +81,10 @@ class FamilyLookup:
             await self._learn(kind, [file.name for file in files if file.kind == kind])
         return self._among(files, families)
 
-    def _remembered(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
+    def remembered(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
+        """Return what `of` returned last, without asking the engine. Raises EngineUnreachable where that is unknown."""
+        if not files:
+            return {}
         is_known = self._families is not None and all(file.kind == FAMILY_KIND or file in self._names for file in files)
         if self._families is None or not (is_known or not self._families[1]):
             raise EngineUnreachable("The engine is restarting")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from worker.engines.pool import EnginePool
 from worker.errors import NotReady
 
 CONNECT_SECONDS: Final = 5.0
+WAIT_SECONDS: Final = 15.0  # for an engine of ours that is being restarted
+NOTICE_SECONDS: Final = 1.0  # until the end of its process is noticed
 ANSWER_SECONDS: Final = 120.0
 """Seconds without any byte; the check of a large workflow and a preview of a video take that long."""
 
@@ -41,19 +44,34 @@ class EngineInterface:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> AsyncIterator[InterfaceReply]:
-        """Send a request; `path` is in its encoded form, with the query. Raises NotReady while the engine is away."""
-        address = self._address()
-        sent = {**headers, **address.headers, "accept-encoding": "identity"}
+        """Send a request; `path` is in its encoded form, with the query.
+
+        An engine of ours that is being restarted is waited for. Raises NotReady when it stays away.
+        """
         try:
-            client = self._client(address)
-            request = client.build_request(method, f"{address.http_url}{path}", headers=sent, content=body)
-            reply = await client.send(request, stream=True, follow_redirects=False)
-        except (httpx.TransportError, FileNotFoundError) as error:
+            reply = await self._reply(method, path, headers, body)
+        except (httpx.ConnectError, FileNotFoundError) as error:  # nothing of the request was sent
+            await asyncio.sleep(NOTICE_SECONDS if self._pool.restarts_engines else 0.0)
+            if not await self._pool.is_up_within(self._pool.clients[0], WAIT_SECONDS):
+                raise _away(error) from None
+            try:
+                reply = await self._reply(method, path, headers, body)
+            except (httpx.TransportError, FileNotFoundError) as again:
+                raise _away(again) from None
+        except httpx.TransportError as error:
             raise _away(error) from None
         try:
             yield InterfaceReply(reply.status_code, reply.headers, reply.aiter_raw())
         finally:
             await reply.aclose()
+
+    async def _reply(
+        self, method: str, path: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
+    ) -> httpx.Response:
+        address = self._address()
+        client, sent = self._client(address), {**headers, **address.headers, "accept-encoding": "identity"}
+        request = client.build_request(method, f"{address.http_url}{path}", headers=sent, content=body)
+        return await client.send(request, stream=True, follow_redirects=False)
 
     @contextlib.asynccontextmanager
     async def web_socket(self, path: str) -> AsyncIterator[ClientConnection]:

@@ -126,8 +126,8 @@ class EnginePool:
 
     @property
     def any_client(self) -> EngineClient:
-        """Engine for requests that all engines answer alike: one that serves, else one that is up."""
-        return max(self._slots, key=lambda slot: (slot.serves, slot.is_up)).client
+        """Engine for requests that all engines answer alike: one that answers and serves, else one that is up."""
+        return max(self._slots, key=lambda slot: (not slot.client.is_away, slot.serves, slot.is_up)).client
 
     async def any_up(self) -> EngineClient:
         """Return an engine that is up; wait for one. Raises EngineUnreachable when none has been up for long."""
@@ -141,9 +141,26 @@ class EnginePool:
         Raises NotReady, or EngineUnreachable where nobody restarts the engines, for which it waits a moment only.
         """
         limit = seconds if self.restarts_engines else min(seconds, FOREIGN_WAIT_SECONDS)
-        if not await self._wait_for_one(limit, lambda slot: slot.serves):
+        if not await self._wait_for_one(limit, lambda slot: slot.serves and not slot.client.is_away):
             raise self.no_engine()
         return self.any_client
+
+    async def is_up_within(self, client: EngineClient, seconds: float) -> bool:
+        """Wait until an engine is up and answers. Returns False when it did not within the time."""
+        limit = seconds if self.restarts_engines else 0.0
+        return await self._wait_for_one(
+            limit, lambda slot: slot.client is client and slot.is_up and not client.is_away
+        )
+
+    async def any_known_within(self, seconds: float) -> EngineClient:
+        """Return an engine whose nodes are known, at once: one that serves, or one of ours that is being restarted.
+
+        Where there is none it waits and raises as `any_up_within` does.
+        """
+        client = self.any_client
+        if self.restarts_engines and client.is_remembered:
+            return client
+        return await self.any_up_within(seconds)
 
     @property
     def restarts_engines(self) -> bool:

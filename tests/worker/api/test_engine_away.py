@@ -17,6 +17,8 @@ from tests.worker.running_front import RunningFront, running_front, until
 async def own(front: RunningFront) -> AsyncIterator[RunningFront]:
     """A front that treats its engine as its own."""
     front.front.services.pool._give_up_seconds = None
+    for client in front.front.services.pool.clients:
+        client._is_supervised = True
     yield front
     front.engine.is_down = False
 
@@ -44,6 +46,35 @@ async def test_while_our_engine_restarts_jobs_are_accepted_and_wait(own: Running
     own.engine.is_down = False
     assert (await own.until("waits", "completed"))["timings"]["wait_ms"] > 0
     assert (await sync).status_code == 200
+
+
+async def test_a_job_sent_in_the_moment_in_which_our_engine_dies_is_accepted_and_waits(own: RunningFront) -> None:
+    own.engine.is_down = True  # which nobody has noticed
+    assert own.front.services.pool.clients_up
+    assert (await submit(own, "at-once", draw())).status_code == 202
+    assert (await own.http.post("/generate/batch", json={"inputs": [{"workflow_json": draw("b")}]})).status_code == 202
+    other = asyncio.create_task(own.sync(draw("other")))
+    own.engine.is_down = False
+    await own.until("at-once", "completed")
+    assert (await other).status_code == 200
+
+
+async def test_a_job_sent_while_a_node_holds_our_engines_interpreter_is_accepted(
+    own: RunningFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.engines.client.PATIENCE_SECONDS", 0.05)
+    own.front._forget_choices()  # so that the engine is asked
+    own.engine.is_hung = True
+    assert (await submit(own, "waits", draw())).status_code == 202
+    own.engine.is_hung = False
+    await own.until("waits", "completed")
+
+
+async def test_what_is_known_of_our_engine_answers_while_it_is_away(own: RunningFront) -> None:
+    await take_away(own)
+    for path in ("/convert", "/plan"):
+        answer = await own.http.post(path, json={"workflow_json": draw()})
+        assert answer.status_code == 200, answer.text
 
 
 async def test_what_the_last_engine_would_refuse_is_decided_by_the_next_one(
