@@ -59,6 +59,7 @@ from worker.jobs.workflow_store import WorkflowStore
 from worker.json_values import JsonObject
 from worker.listener.connections import ConnectionTable, connection_table
 from worker.models.library import build_library
+from worker.modifier_defaults import checkpoints_of, find_all_defaults
 from worker.observe.gpu_metrics import GpuMetrics
 from worker.observe.http_metrics import HttpMetrics
 from worker.observe.io_metrics import IoMetrics
@@ -490,8 +491,20 @@ class Front:
         self.services.run_clock.expect(0.0 if is_estimate else measured / num_engines)
         assumed = assumed_speed(self._settings.autoscaler.assumed_speed, platform.workload)
         platform.autoscaler.loaded(measured or assumed)
+        self._spawn(self._learn_families())
         if was_closed:
             write_marker("BACKENDS_READY")
+
+    async def _learn_families(self) -> None:
+        """Learn the families of the engines' models, so that jobs can be priced and made while an engine is away."""
+        modifiers = self.services.modifiers
+        for client in self.services.pool.clients_serving:
+            if not client.has_check:  # it has none
+                continue
+            with contextlib.suppress(EngineUnreachable):
+                await client.families.checkpoints()
+                checkpoints = checkpoints_of(await client.object_info())
+                await find_all_defaults(client, modifiers, checkpoints, modifiers.names())
 
     def not_ready(self, reason: str, *, is_new: bool) -> None:
         self.services.platform.autoscaler.error_set(reason)

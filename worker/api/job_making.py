@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -200,8 +201,8 @@ async def _checked_prompt(
     """Return the prompt of a request, with its files stored.
 
     While our engine is away, be it since this moment, a prompt is accepted that what was last known of the engine does
-    not refuse; what that refuses is decided by the engine once it is back. Raises RequestRejected, NotReady,
-    EngineUnreachable.
+    not refuse. What that refuses waits for the engine; if it stays away the prompt is accepted, too, and the engine
+    checks the graph when the job begins. Raises RequestRejected, NotReady, EngineUnreachable.
     """
     pool, clock = services.pool, asyncio.get_running_loop().time
     if not pool.restarts_engines:
@@ -210,22 +211,36 @@ async def _checked_prompt(
     waits_until = clock() + ENGINE_WAIT_SECONDS
     while True:
         engine = pool.any_client
-        was_away = engine.is_away
+        was_away, is_last = engine.is_away, clock() >= waits_until
         try:
-            return await _prompt_checked_by(engine, services, parsed, name, credentials)
+            return await _prompt_checked_by(
+                engine, services, parsed, name, credentials, is_graph_left=is_last and was_away
+            )
         except RequestRejected:
-            if not was_away and not engine.is_away:
+            if is_last or not (was_away or engine.is_away):
                 raise
         except NotReady:  # what it takes is not known of the engine
-            if clock() >= waits_until:
+            if is_last:
                 raise
         await asyncio.sleep(ENGINE_LOOK_SECONDS)
-        await pool.any_up_within(max(0.0, waits_until - clock()))
+        with contextlib.suppress(NotReady):
+            await pool.any_up_within(max(0.0, waits_until - clock()))
 
 
 async def _prompt_checked_by(
-    engine: EngineClient, services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
+    engine: EngineClient,
+    services: Services,
+    parsed: ParsedRequest,
+    name: JobName,
+    credentials: Credentials,
+    *,
+    is_graph_left: bool = False,
 ) -> CheckedPrompt:
+    """Return the prompt of a request, checked by what is known of an engine.
+
+    `is_graph_left`: the graph itself is left to the engine, which checks it when the job begins. Raises
+    RequestRejected, and NotReady or EngineUnreachable when the engine does not answer.
+    """
     overridden = Overridden({})
     try:
         object_info = await engine.known_object_info()
@@ -247,7 +262,8 @@ async def _prompt_checked_by(
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         page = page_of(_extra_data(parsed.input))
         models = await services.models.pending_names(prompt, object_info, page)
-        await engine.check(planned.prompt, (*planned.pending_files, *models))
+        if not is_graph_left:
+            await engine.check(planned.prompt, (*planned.pending_files, *models))
         cost = await cost_of(services, prompt, engine)
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
