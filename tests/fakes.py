@@ -14,7 +14,7 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +39,9 @@ OBJECT_INFO: dict[str, Any] = {
         "VAEDecodeTiled": {"text": ["STRING", {}], "size": ["INT", {"default": 2}]},
     }.items()
 }
+
+
+Lie = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def draw(text: str = "hello", size: int = 8) -> dict[str, Any]:
@@ -88,6 +91,8 @@ class FakeEngine:
         self.is_silent = False  # tells nothing on its sockets
         self.ignores_interrupts = False  # as a node that does not look up
         self.is_down = False  # drops every request, as when the process is gone
+        self.lie: Lie | None = None  # what it answers instead
+        self.lies_at = ""  # to requests that begin with this, as `GET /queue`; empty: to none
         self.is_hung = False  # answers nothing meanwhile, as when a node holds the interpreter
         self.seconds_to_take = 0.0  # how long it looks at a prompt before it has it
         self.loses_answers = 0  # so many prompts are taken without the sender hearing of it
@@ -176,6 +181,8 @@ class FakeEngine:
     async def _drop(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if self.is_down and request.transport is not None:
             request.transport.abort()
+        if self.lie is not None and self.lies_at and f"{request.method} {request.path}".startswith(self.lies_at):
+            return await self.lie(request)
         while self.is_hung:  # noqa: ASYNC110 - a test sets it from outside
             await asyncio.sleep(0.01)
         response: web.StreamResponse = await handler(request)

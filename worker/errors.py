@@ -35,6 +35,7 @@
         DeliveryFailed            no output could be delivered at all
       PlatformError               the engine or the machine, not the job
         EngineUnreachable         the engine does not answer, or was lost twice during one job
+          EngineAnswerInvalid     the engine answers something that no engine answers
           EngineCrashed           its process ended during the job, twice
           DeviceLost              the accelerator failed under the job, twice
         EngineStartFailed         the engine's process ended before it answered
@@ -367,6 +368,12 @@ class PlatformError(WorkerError):
 
 class EngineUnreachable(PlatformError):
     code = "engine_unreachable"
+
+
+class EngineAnswerInvalid(EngineUnreachable):
+    """Error for an answer of an engine that cannot be used. `fields`: route, the method and path that was asked."""
+
+    code = "engine_answer_invalid"
 
 
 class EngineCrashed(EngineUnreachable):

@@ -62,9 +62,12 @@ def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONR
         more["database"] = database
     low = [floor.name for floor in services.floors() if floor.is_reached]
     problem = services.store.problem and f"The job database cannot be reached: {services.store.problem}"
-    if services.gate.is_open and services.pool.clients_serving and not low and not problem:
+    fault = services.fleet.problem()
+    if services.gate.is_open and services.pool.clients_serving and not low and not problem and not fault:
         return JSONResponse({"status": "ready", **more})
-    reason = services.gate.reason or problem or (f"Too little {low[0]} is left" if low else "No engine is up")
+    reason = services.gate.reason or problem or (f"Too little {low[0]} is left" if low else "")
+    engine = "" if services.pool.clients_serving else "No engine is up"
+    reason = ": ".join(filter(None, (reason or engine, fault)))
     body = {"status": "not ready", "reason": reason, **more}
     return JSONResponse(body, status_code=503, headers={"Retry-After": "5"})
 

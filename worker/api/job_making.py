@@ -19,7 +19,7 @@ from worker.api.request_warnings import RequestWarning, find_size_warnings, warn
 from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
-from worker.errors import EngineUnreachable, NotReady, Problem, RequestRejected, shortened
+from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
 from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.deadline_turns import Place
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
@@ -275,6 +275,10 @@ async def _prompt_checked_by(
             services.caller_rates.spend_pixel_steps(name.counted_as, work.pixel_steps)
     except RequestRejected as rejected:
         raise _with_request_fields(services, parsed.input.modifier, overridden, rejected) from None
+    except EngineAnswerInvalid:
+        if services.pool.restarts_engines:
+            raise services.pool.no_engine() from None
+        raise
     except EngineUnreachable:  # it disconnected just now
         raise services.pool.no_engine() from None
     if parsed.files:

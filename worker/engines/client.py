@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -22,7 +23,9 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import WebSocketException
 
 from worker.backoff import Backoff
+from worker.engines import answers
 from worker.engines.address import EngineAddress
+from worker.engines.answers import invalid, reading
 from worker.engines.choices import with_hints
 from worker.engines.continuations import FIRST_PROMPT, HISTORY_ITEMS, continuations_in, is_unfinished, joined
 from worker.engines.families import Family, ModelFile
@@ -41,6 +44,7 @@ from worker.engines.stopping import RUNNING, StopRequests
 from worker.errors import (
     DeliveryFailed,
     DeviceLost,
+    EngineAnswerInvalid,
     EngineUnreachable,
     InputRejected,
     JobCancelled,
@@ -70,6 +74,11 @@ FEATURE_FLAGS = json.dumps(
         "data": {"supports_preview_metadata": True, "darkroom_saving": True, "darkroom_unread": UNREAD},
     }
 )
+FAULT_SECONDS = 60.0  # for which an answer that was not valid counts, unless a valid one of its route comes
+SMALL_ANSWER_BYTES = 1024 * 1024  # of routes that say little
+MAX_MESSAGE_LENGTH = 1024 * 1024  # of a text on the socket that is read: a longer one is no progress report
+REFUSALS = (400, 413, 422)  # statuses of a prompt or file that is not as it must be; others are the engine's own matter
+PROBE = "darkroom-probe"  # id that no prompt has
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 SOCKET_OPEN_SECONDS = 5.0
 MAX_ABANDONED = 100
@@ -214,6 +223,26 @@ class EngineClient:
         self._reading = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = False
+        self._faults: dict[str, tuple[float, str]] = {}  # by route: when its answer was not valid, and why
+
+    @property
+    def fault(self) -> str:
+        """Reason why answers of the engine cannot be used, of late; empty for none."""
+        since = time.monotonic() - FAULT_SECONDS
+        return next((reason for at, reason in reversed(self._faults.values()) if at > since), "")
+
+    @contextlib.contextmanager
+    def _judging(self, route: str) -> Iterator[None]:
+        """Note for `fault` if the answer that is asked for and read in the block is valid."""
+        try:
+            yield
+        except EngineAnswerInvalid as error:
+            if route not in self._faults:
+                log.error("engine answer invalid", url=self.url, reason=error.message)
+            self._faults.pop(route, None)
+            self._faults[route] = time.monotonic(), error.message
+            raise
+        self._faults.pop(route, None)
 
     @property
     def is_away(self) -> bool:
@@ -256,14 +285,25 @@ class EngineClient:
     # requests for the state of the engine
 
     async def system_stats(self) -> Mapping[str, Any]:
-        return await self._get("/system_stats")
+        with self._judging("stats"):
+            found = await self._get("/system_stats", SMALL_ANSWER_BYTES)
+            answers.check_stats("GET /system_stats", found)
+            return found
+
+    async def probe(self) -> None:
+        """Ask the routes by which a prompt is followed. Raises EngineUnreachable if their answers cannot be used."""
+        await self._queue()
+        await self.history_entry(PROBE)
 
     async def heartbeat(self) -> Heartbeat:
         """Return the heartbeat of an engine of ours. Raises EngineUnreachable, also when the reply takes long."""
-        reply = await self._pulse.request("GET", "/api/v1/heartbeat")
-        if reply.status != 200:
-            raise EngineUnreachable(f"The engine answered {reply.status} to its heartbeat")
-        heartbeat = Heartbeat.of(reply.json_object())
+        with self._judging("heartbeat"):
+            reply = await self._pulse.request("GET", "/api/v1/heartbeat", max_bytes=SMALL_ANSWER_BYTES)
+            if reply.status != 200:
+                raise EngineUnreachable(f"The engine answered {reply.status} to its heartbeat")
+            answer = await reply.json_object()
+            with reading(reply.route):
+                heartbeat = Heartbeat.of(answer)
         self._is_silent = False
         return heartbeat
 
@@ -273,7 +313,10 @@ class EngineClient:
             return self._object_info
         async with self._reading:  # a thousand requests that come together need it once, not a thousand times
             if self._object_info is None:
-                self._object_info = self._last_object_info = await self._get("/object_info")
+                with self._judging("object_info"):
+                    found = await self._get("/object_info")
+                    read = await off_loop(True, answers.read_object_info, "GET /object_info", found)
+                self._object_info = self._last_object_info = read
             return self._object_info
 
     async def known_object_info(self) -> Mapping[str, Any]:
@@ -295,7 +338,8 @@ class EngineClient:
         """
         if not self.is_away:
             try:
-                return await self._answered(self.families.of(files))
+                with self._judging("families"):
+                    return await self._answered(self.families.of(files))
             except EngineUnreachable:
                 if not self.is_away:
                     raise
@@ -335,7 +379,7 @@ class EngineClient:
             reply = await http.request(method, path, b"" if body is None else json.dumps(body).encode())
         finally:
             await http.close()
-        return reply.status, reply.json_object()
+        return reply.status, await reply.json_object() if reply.status == 200 else await _object_or_none(reply)
 
     async def metrics_text(self) -> str | None:
         """Return the engine's own metrics in Prometheus' text format; None from an engine that has none."""
@@ -346,20 +390,28 @@ class EngineClient:
         self._object_info = None
 
     async def history_entry(self, prompt_id: str) -> JsonObject | None:
-        entry: Mapping[str, Any] | None = (await self._get(f"/history/{prompt_id}")).get(prompt_id)
-        return entry
+        with self._judging("history"):
+            history = await self._get(f"/history/{prompt_id}")
+            return answers.read_entry("GET /history/{prompt_id}", history, prompt_id)
 
     async def has_prompt(self, prompt_id: str) -> bool:
         """Return True if the prompt waits, runs, or has run to its end there."""
         if await self._queue_position(prompt_id) is not None:
             return True
         entry = await self.history_entry(prompt_id)
-        return entry is not None and not read_outcome(entry).was_interrupted
+        return entry is not None and not self._outcome(entry).was_interrupted
+
+    def _outcome(self, entry: JsonObject) -> RunOutcome:
+        with self._judging("history"), reading("GET /history/{prompt_id}"):
+            return read_outcome(entry, self._hidden)
+
+    async def _queue(self) -> dict[str, list[list[Any]]]:
+        with self._judging("queue"):
+            return answers.read_queue("GET /queue", await self._get("/queue"))
 
     async def _queue_position(self, prompt_id: str) -> str | None:
-        queue = await self._get("/queue")
-        for place in ("queue_running", "queue_pending"):
-            if any(item[1] == prompt_id for item in queue.get(place) or ()):
+        for place, items in (await self._queue()).items():
+            if any(item[1] == prompt_id for item in items):
                 return place
         return None
 
@@ -401,13 +453,24 @@ class EngineClient:
         """Return what our engine's check finds, and the kinds of the models that the prompt names."""
         is_large = len(prompt) >= LARGE_GRAPH_NODES
         body = await off_loop(is_large, _encoded, {"prompt": prompt, "pending_files": list(pending_files)})
-        response = await self._http.request("POST", "/api/v1/workflow", body)
-        answer = await off_loop(is_large, response.json_object)
-        found = read_problems(answer)
-        if response.status >= 400:  # no prompt at all
-            refused = [Problem(f"The engine refused the workflow ({response.status})", field="workflow_json")]
-            found = FoundProblems(tuple(problems_of_rejection(answer) or refused))
-        return found, parse_kinds(answer.get("models")) if found.listed else {}
+        with self._judging("check"):
+            response = await self._http.request("POST", "/api/v1/workflow", body)
+            if response.status not in (200, *REFUSALS):
+                raise EngineUnreachable(f"The engine answered {response.status} to a workflow")
+            answer = await response.json_object()
+            with reading(response.route):
+                if response.status != 200:  # no prompt at all
+                    return FoundProblems(tuple(self._refusal(response, answer))), {}
+                found = read_problems(answer)
+                return found, parse_kinds(answer.get("models")) if found.listed else {}
+
+    def _refusal(self, response: Reply, answer: JsonObject) -> list[Problem]:
+        """Return the problems of a prompt that was refused. Raises EngineAnswerInvalid for a refusal without any."""
+        with reading(response.route):
+            problems = problems_without_folders(problems_of_rejection(answer), self._hidden)
+        if not problems:
+            raise invalid(response.route, f"status {response.status} without `error` or `node_errors`")
+        return problems
 
     async def run(
         self,
@@ -493,9 +556,10 @@ class EngineClient:
 
     async def _queued_for(self, first_ids: Collection[str], seen: Collection[str] = ()) -> list[str]:
         """Return the prompts in the engine that continue one of these."""
-        queue = await self._get("/queue")
-        history = await self._get(f"/history?max_items={HISTORY_ITEMS}") if seen else {}
-        return continuations_in(queue, history, first_ids, {*seen, *first_ids})
+        queue = await self._queue()
+        with self._judging("history"), reading("GET /history"):
+            history = await self._get(f"/history?max_items={HISTORY_ITEMS}") if seen else {}
+            return continuations_in(queue, history, first_ids, {*seen, *first_ids})
 
     async def _withdraw_abandoned(self, prompt_id: str) -> None:
         """Withdraw what goes on with stopped prompts in a foreign engine; one of ours does so by itself."""
@@ -671,13 +735,19 @@ class EngineClient:
         """Upload a file to the engine's input folder. Return the name that a prompt uses for it."""
         content = await asyncio.to_thread(path.read_bytes)
         body, content_type = multipart({"subfolder": UPLOAD_FOLDER, "overwrite": "true"}, "image", name, content)
-        response = await self._http.request("POST", "/upload/image", body, content_type)
-        answer = response.json_object()
-        if 400 <= response.status < 500:
-            raise InputRejected(f"The engine rejected {name} ({response.status})", size_bytes=len(content))
-        if response.status != 200:
-            raise EngineUnreachable(f"The engine rejected {name} ({response.status})")
-        return "/".join(part for part in (answer.get("subfolder"), answer.get("name", name)) if part)
+        with self._judging("upload"):
+            response = await self._http.request(
+                "POST", "/upload/image", body, content_type, max_bytes=SMALL_ANSWER_BYTES
+            )
+            if response.status in (*REFUSALS, 415):
+                raise InputRejected(f"The engine rejected {name} ({response.status})", size_bytes=len(content))
+            if response.status != 200:
+                raise EngineUnreachable(f"The engine rejected {name} ({response.status})")
+            answer = await response.json_object()
+            subfolder, stored = answer.get("subfolder") or "", answer.get("name", name)
+            if not isinstance(subfolder, str) or not isinstance(stored, str) or not stored:
+                raise invalid(response.route, "expected `name` and `subfolder` to be texts")
+            return f"{subfolder}/{stored}" if subfolder else stored
 
     # inside
 
@@ -696,20 +766,33 @@ class EngineClient:
             body["extra_data"] = dict(extra_data)
         content = await off_loop(len(prompt) >= LARGE_GRAPH_NODES, _encoded, body)
         try:
-            async with self._sending:  # two at once might overtake each other
-                response = await self._http.request("POST", "/prompt", content, headers=trace_headers(traceparent))
+            with self._judging("prompt"):
+                async with self._sending:  # two at once might overtake each other
+                    response = await self._http.request("POST", "/prompt", content, headers=trace_headers(traceparent))
+                problems = await self._problems_of(response)
+        except EngineAnswerInvalid:
+            await self._withdraw(prompt_id)  # it may have taken it
+            raise
         except EngineUnreachable as error:
             raise EngineLost(error.message, was_running=False) from None
-        answer = response.json_object()
-        problems = problems_without_folders(problems_of_rejection(answer), self._hidden)
-        if response.status >= 500:
-            raise EngineUnreachable(f"The engine answered {response.status} to a prompt")
         self.num_run += 1
         if response.status >= 400 or problems:
             run = self._runs.get(prompt_id)  # None: it is being stopped already
             if response.status < 400 and run is not None:
                 await self._stop(run)  # it took the good part of a partly good prompt
-            raise RequestRejected(problems or [Problem("The engine refused the workflow", field="workflow_json")])
+            raise RequestRejected(problems)
+
+    async def _problems_of(self, response: Reply) -> list[Problem]:
+        """Return the problems in the answer to a prompt, none where it was taken. Raises EngineAnswerInvalid."""
+        if response.status not in (200, *REFUSALS):
+            raise invalid(response.route, f"status {response.status}")
+        answer = await response.json_object()
+        if response.status != 200:
+            return self._refusal(response, answer)
+        if not isinstance(answer.get("prompt_id"), str):
+            raise invalid(response.route, "expected an object with `prompt_id`")
+        with reading(response.route):
+            return problems_without_folders(problems_of_rejection(answer), self._hidden)
 
     async def _await_end(self, run: _Run, timeout_seconds: float) -> RunOutcome:
         clock = asyncio.get_running_loop().time
@@ -739,10 +822,13 @@ class EngineClient:
                 if run.is_recalled and run.started_at is None:
                     raise PromptRecalled("The prompt was recalled before it began") from None
                 raise EngineLost(error.message, was_running=run.started_at is not None) from None
-            except (EngineUnreachable, TimeoutError):
+            except (EngineUnreachable, TimeoutError) as error:
                 silent_since = silent_since or asked_at
                 if run.lost is not None:
                     raise run.lost from None
+                if isinstance(error, EngineAnswerInvalid) and clock() - silent_since > GIVE_UP_SECONDS:
+                    await self._stop(run)
+                    raise
             began = self._counted_from(run, silent_since)
             is_unread = run.is_past_nodes and silent_since is not None  # another prompt silences the engine
             if began is not None and clock() >= began + timeout_seconds and not is_unread:
@@ -774,7 +860,7 @@ class EngineClient:
             entry = await self.history_entry(run.prompt_id)  # it may have ended between the two questions
         if entry is None:
             raise EngineLost("The engine no longer has the prompt")
-        return read_outcome(entry, self._hidden)
+        return self._outcome(entry)
 
     async def _listen(self) -> None:
         num_losses = 0
@@ -815,7 +901,11 @@ class EngineClient:
             run.wake.set()
 
     def _on_text(self, text: str) -> None:
-        message = json.loads(text)
+        try:
+            message = answers.parse("WebSocket", text.encode()) if len(text) <= MAX_MESSAGE_LENGTH else None
+        except EngineAnswerInvalid as error:  # a hint that says nothing
+            log.warning("engine message invalid", reason=error.message)
+            return
         data = message.get("data") if isinstance(message, Mapping) else None
         if isinstance(data, Mapping):
             self._on_message(str(message.get("type", "")), data)
@@ -850,6 +940,7 @@ class EngineClient:
             ArithmeticError,
             AttributeError,
             LookupError,
+            RecursionError,
             TypeError,
             ValueError,
         ):  # a hint, from a node that may send anything
@@ -858,16 +949,24 @@ class EngineClient:
     async def _model_folders(self) -> dict[str, list[str]]:
         """Return the folders of each kind of model; empty for an engine that does not report them."""
         reply = await self._request("GET", "/experiment/models")
-        return parse_folders(reply.json_value()) if reply.status == 200 else {}
+        return parse_folders(await reply.json_value()) if reply.status == 200 else {}
 
-    async def _get(self, path: str) -> dict[str, Any]:
-        response = await self._request("GET", path)
+    async def _get(self, path: str, max_bytes: int | None = None) -> dict[str, Any]:
+        response = await self._http.request("GET", path, max_bytes=max_bytes)
         if response.status != 200:
             raise EngineUnreachable(f"The engine answered {response.status} to {path}")
-        return response.json_object()
+        return await response.json_object()
 
     async def _request(self, method: str, path: str, *, json_body: object = None) -> Reply:
         return await self._http.request(method, path, b"" if json_body is None else _encoded(json_body))
+
+
+async def _object_or_none(reply: Reply) -> dict[str, Any]:
+    """Return the object in the body of an error, empty for another body."""
+    try:
+        return await reply.json_object()
+    except EngineAnswerInvalid:
+        return {}
 
 
 def _encoded(body: object) -> bytes:

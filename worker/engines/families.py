@@ -5,7 +5,7 @@ Which families there are, and what each needs for a picture, is the engine's: th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -157,7 +157,7 @@ def read_families(answer: object) -> tuple[Family, ...]:
 
     A family whose description is not understood is left out.
     """
-    described = [item for item in answer if isinstance(item, Mapping)] if isinstance(answer, Sequence) else []
+    described = [item for item in answer if isinstance(item, Mapping)] if isinstance(answer, list) else []
     found = [(item, defaults) for item in described if (defaults := _read_defaults(item.get("default"))) is not None]
     if not found or found[0][0] is not described[0]:
         return ()
@@ -204,7 +204,7 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
             seconds=_number(described.get("seconds")),
             max_seconds=_number(described.get("max_seconds")),
         )
-    except (LookupError, TypeError, ValueError):
+    except (ArithmeticError, LookupError, TypeError, ValueError):
         return None
     return defaults if defaults.work > 0 else None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlencode
 
+from worker.engines.answers import reading
 from worker.engines.families import FAMILY_KIND, Family, ModelFile, read_families
 from worker.engines.http import Reply
 from worker.errors import EngineUnreachable
@@ -63,7 +64,9 @@ class FamilyLookup:
         """Return the families, the default one first; empty for an engine without them. Raises EngineUnreachable."""
         if self._families is None or self._is_old(self._families[0]):
             reply = await self._ask("/api/v1/families")
-            found = read_families(reply.json_value()) if reply.status == 200 else ()
+            value = await reply.json_value() if reply.status == 200 else []
+            with reading(reply.route):
+                found = read_families(value)
             self._families = self._clock(), found
         return self._families[1]
 
@@ -139,7 +142,7 @@ class FamilyLookup:
     async def _described(self, kind: str, names: Collection[str] = ()) -> list[JsonObject] | None:
         """Return the engine's descriptions of files, of all of a kind without names; None where it has none."""
         reply = await self._ask(f"/api/v1/checkpoints?{_query([('kind', kind), *(('name', name) for name in names)])}")
-        listed = reply.json_object().get("checkpoints") if reply.status == 200 else None
+        listed = (await reply.json_object()).get("checkpoints") if reply.status == 200 else None
         return [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else None
 
     def _keep(self, file: ModelFile, named: _Named) -> None:

@@ -144,6 +144,12 @@ class EngineFleet:
         taken = self.pool.prompts_by_url
         return [engine.report(self._bytes_of(engine), taken[engine.client.url]) for engine in self.engines]
 
+    def problem(self) -> str:
+        """Return why no engine can be used as it must be; empty where one can."""
+        up = [engine for engine in self.engines if engine.client in self.pool.clients_serving]
+        problems = [engine.client.fault for engine in up] if up else [engine.problem for engine in self.engines]
+        return "" if up and not all(problems) else next(filter(None, problems), "")
+
     async def metrics_texts(self) -> dict[int, str]:
         """Return the metrics that the engines report themselves, by their index; without those that are not up."""
         up = [(index, engine) for index, engine in enumerate(self.engines) if engine.is_up]

@@ -28,11 +28,15 @@ class Heartbeat:
 
     @staticmethod
     def of(answer: Mapping[str, Any]) -> Heartbeat:
+        """Read an answer. Raises TypeError, ValueError or OverflowError for values of another type."""
+        running, node_id, quiet = answer.get("running"), answer.get("node"), answer.get("seconds_since_event")
+        if "running" not in answer:
+            raise ValueError("no heartbeat")
         return Heartbeat(
-            running=answer.get("running"),
-            node_id=answer.get("node"),
+            running=None if running is None else str(running),
+            node_id=None if node_id is None else str(node_id),
             num_events=int(answer.get("events") or 0),
-            quiet_seconds=answer.get("seconds_since_event"),
+            quiet_seconds=None if quiet is None else float(quiet),
             num_waiting=int(answer.get("waiting") or 0),
             is_built=bool(answer.get("engine_ready", True)),
         )

@@ -9,7 +9,6 @@ or whose body is larger than any of an engine's, is an error.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import ssl
 import time
@@ -20,13 +19,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from worker.engines import answers
 from worker.engines.address import EngineAddress
 from worker.errors import EngineUnreachable
+from worker.off_loop import off_loop
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive
 MAX_HEAD_BYTES = 64 * 1024
-MAX_ANSWER_BYTES = 256 * 1024 * 1024  # /object_info of a large installation is some 10 MiB
+MAX_ANSWER_BYTES = 64 * 1024 * 1024  # /object_info of a large installation is some 10 MiB
+LARGE_ANSWER_BYTES = 256 * 1024  # from here on parsed off the event loop
+SLOWEST_FILE_BYTES_PER_SECOND = 10_000  # at which a file may come, as a whole
+MAX_LENGTH_DIGITS = 18
 CHUNK_BYTES = 256 * 1024
 SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
 BACKLOG_PAUSE_SECONDS = 0.01
@@ -38,20 +42,19 @@ class BadResponse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
+    """Reply of an engine. `route` is the method and path that it answers, without the query."""
+
     status: int
     body: bytes
+    route: str = ""
 
-    def json_value(self) -> object:
-        """Return the body as JSON; None when it is not JSON."""
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            return None
+    async def json_value(self) -> Any:
+        """Return the body as JSON. Raises EngineAnswerInvalid."""
+        return await off_loop(len(self.body) > LARGE_ANSWER_BYTES, answers.parse, self.route, self.body)
 
-    def json_object(self) -> dict[str, Any]:
-        """Return the body as a JSON object; empty when it is none."""
-        value = self.json_value()
-        return value if isinstance(value, dict) else {}
+    async def json_object(self) -> dict[str, Any]:
+        """Return the body as a JSON object. Raises EngineAnswerInvalid."""
+        return await off_loop(len(self.body) > LARGE_ANSWER_BYTES, answers.parse_object, self.route, self.body)
 
 
 @dataclass(slots=True)
@@ -106,14 +109,16 @@ class EngineHttp:
         content_type: str = "application/json",
         *,
         headers: Mapping[str, str] | None = None,
+        max_bytes: int | None = None,
     ) -> Reply:
+        """Return the reply to a request, of `max_bytes` at most where they are fewer than an answer may have."""
         async with self._exchange(method, path, body, content_type, headers or {}) as (head, connection, _):
             body_read = bytearray()
             async for piece in _body(connection.reader, head):
                 body_read += piece
-                if len(body_read) > self._max_answer_bytes:
-                    raise BadResponse(f"got over {self._max_answer_bytes} bytes, expected fewer")
-            return Reply(head.status, bytes(body_read))
+                if len(body_read) > (max_bytes or self._max_answer_bytes):
+                    raise BadResponse(f"got over {max_bytes or self._max_answer_bytes} bytes, expected fewer")
+            return Reply(head.status, bytes(body_read), _route(method, path))
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
@@ -122,9 +127,12 @@ class EngineHttp:
             yield head.status, self._in_time(_body(connection.reader, head), limit)
 
     async def _in_time(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> AsyncIterator[bytes]:
-        """Yield the pieces, each within the time limit: a large file may take long as a whole."""
+        """Yield the pieces, each within the time limit: a large file may take long as a whole, but not without end."""
+        clock = asyncio.get_running_loop().time
+        latest = clock() + self._timeout_seconds
         async for piece in pieces:
-            limit.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
+            latest += len(piece) / SLOWEST_FILE_BYTES_PER_SECOND
+            limit.reschedule(min(clock() + self._timeout_seconds, latest))
             yield piece
 
     async def close(self) -> None:
@@ -149,8 +157,10 @@ class EngineHttp:
                 self._idle.append(connection)
                 connection = None
         except BadResponse as error:
-            raise EngineUnreachable(f"The engine's reply is invalid: {error}") from None
-        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
+            raise answers.invalid(_route(method, path), str(error)) from None
+        except (UnicodeError, ValueError, asyncio.LimitOverrunError):
+            raise answers.invalid(_route(method, path), "no HTTP/1.1") from None
+        except (OSError, EOFError, TimeoutError) as error:
             raise EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}") from None
         finally:
             if connection is not None:
@@ -193,10 +203,21 @@ def _parse_head(raw: bytes) -> _Head:
     has_end = length is not None or is_chunked or status == "204"
     return _Head(
         status=int(status),
-        length=0 if status == "204" else None if length is None else int(length),
+        length=0 if status == "204" else None if length is None else _count(length, 10),
         is_chunked=is_chunked,
         keeps_alive=version == "HTTP/1.1" and has_end and headers.get("connection") != "close",
     )
+
+
+def _count(text: str, base: int) -> int:
+    """Return a number of bytes. Raises BadResponse."""
+    if len(text) > MAX_LENGTH_DIGITS or not text.isalnum():
+        raise BadResponse(f"a length; got {text[:40]!r}, expected a number of bytes")
+    return int(text, base)
+
+
+def _route(method: str, path: str) -> str:
+    return f"{method} {path.partition('?')[0]}"
 
 
 async def _connected(path: Path) -> socket.socket:
@@ -217,7 +238,7 @@ async def _connected(path: Path) -> socket.socket:
 
 async def _body(reader: asyncio.StreamReader, head: _Head) -> AsyncIterator[bytes]:
     if head.is_chunked:
-        while (size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)) > 0:
+        while (size := _count((await reader.readuntil(b"\r\n")).split(b";")[0].strip().decode("latin-1"), 16)) > 0:
             async for piece in _exactly(reader, size):
                 yield piece
             await reader.readexactly(2)

@@ -61,7 +61,11 @@ def parse_kinds(models: object) -> Kinds:
 def parse_folders(body: object) -> dict[str, list[str]]:
     """Parse the folders by kind in ComfyUI's `/experiment/models`; empty where the engine has no such route."""
     entries = [entry for entry in body if isinstance(entry, Mapping)] if isinstance(body, list) else []
-    return {str(entry.get("name")): [str(folder) for folder in entry.get("folders") or ()] for entry in entries}
+    return {str(entry.get("name")): _texts(entry.get("folders")) for entry in entries}
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def kinds_of_input(class_type: str, input_name: str) -> tuple[str, ...]:

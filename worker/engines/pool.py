@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from worker.engines.client import EngineClient, EngineLost
-from worker.errors import EngineUnreachable, NotReady, WorkerError
+from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, WorkerError
 
 PROMPTS_PER_ENGINE = 2
 GIVE_UP_SECONDS = 120.0
@@ -171,6 +171,9 @@ class EnginePool:
         """Return the error of a request that no engine can answer now."""
         if self.restarts_engines:
             return NotReady("The engine is restarting", retry_after_seconds=5)
+        fault = next(filter(None, (client.fault for client in self.clients)), "")
+        if fault:
+            return EngineAnswerInvalid(fault)
         num_up, num_all = len(self.clients_up), len(self._slots)
         reason = f"{num_all} of ENGINE_URL asked, none answers" if not num_up else "those that answer are not fit"
         return EngineUnreachable(f"No engine: {reason}; this worker does not start them")

@@ -26,6 +26,7 @@ from worker.errors import EngineUnreachable
 LOOK_SECONDS = 1.0
 LOOK_SECONDS_FOREIGN = 2.0
 LOOK_DOWN_SECONDS = 0.1
+PROBE_SECONDS = 10.0  # between looks at a foreign engine's other routes: its queue may be long
 DEFAULT_GRACE_SECONDS = 15.0
 DEFAULT_CRASHES = 10
 FREE_LOOKS = 20  # in these pauses, before giving memory back has not been enough
@@ -95,6 +96,8 @@ class WatchedEngine:
         self.num_recycled = 0
         self.num_freed = 0  # how often giving memory back was enough
         self.freed_at = 0.0  # the last time, monotonic
+        self._probed_at = 0.0  # monotonic
+        self.problem = ""  # why it could not be used when it was asked last
         self._pool = pool
         self._limits = limits
         self._prepare = prepare
@@ -143,7 +146,7 @@ class WatchedEngine:
             if is_up:
                 self._has_been_up.set()
             pause = LOOK_SECONDS_FOREIGN if self.process is None else LOOK_SECONDS
-            await asyncio.sleep(pause if is_up else LOOK_DOWN_SECONDS)
+            await asyncio.sleep(pause if is_up or self.client.fault else LOOK_DOWN_SECONDS)
 
     async def _is_prepared(self) -> bool:
         """Prepare the engine; return True if it is still up afterwards.
@@ -233,8 +236,9 @@ class WatchedEngine:
         try:
             pulse.last = await client.heartbeat()
             pulse.at, pulse.num_missed = time.monotonic(), 0
-        except EngineUnreachable:
+        except EngineUnreachable as error:
             pulse.num_missed += 1
+            self.problem = error.message
         assert self.process is not None
         if pulse is not self._pulse or not self.process.is_answering:  # it was lost meanwhile
             return False
@@ -255,7 +259,11 @@ class WatchedEngine:
     async def _poll_foreign(self) -> bool:
         try:
             await self.client.system_stats()
-        except EngineUnreachable:
+            if not self.is_up or self.client.fault or time.monotonic() - self._probed_at >= PROBE_SECONDS:
+                await self.client.probe()
+                self._probed_at = time.monotonic()
+        except EngineUnreachable as error:
+            self.problem = error.message
             return False
         self._pulse.at = time.monotonic()
         return await self._has_nodes()
@@ -264,8 +272,10 @@ class WatchedEngine:
         """Return True once the engine lists its nodes: it answers before that, and does not count as up."""
         try:
             await self.client.object_info()
-        except EngineUnreachable:
+        except EngineUnreachable as error:
+            self.problem = error.message
             return False
+        self.problem = ""
         return True
 
     def find_culprit(self, reason: LossReason) -> str | None:

@@ -32,6 +32,7 @@ from worker.engines.preview_frames import PreviewFrame
 from worker.engines.socket_pictures import with_saved_pictures
 from worker.errors import (
     Draining,
+    EngineAnswerInvalid,
     EngineUnreachable,
     JobCancelled,
     JobExpired,
@@ -492,6 +493,8 @@ class Pipeline:
                 prompt = with_saved_pictures(await self._inputs.place(prompt, engine))
                 if job.needs_less_memory:
                     prompt = tiled_prompt(prompt, await engine.object_info())
+            except EngineAnswerInvalid:
+                raise
             except EngineUnreachable as error:
                 raise EngineLost(error.message) from None
             job.began_at = began = time.monotonic()
@@ -694,6 +697,8 @@ async def _object_info(engine: EngineClient) -> JsonObject:
     """Return the engine's node classes while a job holds a slot there. Raises EngineLost."""
     try:
         return await engine.object_info()
+    except EngineAnswerInvalid:
+        raise
     except EngineUnreachable as error:
         raise EngineLost(error.message) from None
 

@@ -27,7 +27,10 @@ CHECKED_LENGTH: Final = 1024 * 1024  # of base64, at a time; a multiple of four
 
 PICTURES: Final = frozenset({"images", "gifs"})
 DEVICE_FAULTS: Final = frozenset(
-    {"engine_unreachable", "engine_crashed", "engine_hung", "engine_start_failed", "device_lost"}
+    {
+        *("engine_unreachable", "engine_answer_invalid", "engine_crashed"),
+        *("engine_hung", "engine_start_failed", "device_lost"),
+    }
 )
 """Codes of failures after which another machine may succeed."""
 
