@@ -68,7 +68,7 @@ WORKER_LEAVES = (
 )  # fmt: skip
 WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LEAVES)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
-WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.s3")
+WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.media_process", "worker.s3")
 WORKER_PARTS = (
     *WORKER_FILES,
     "worker.inputs",
@@ -89,6 +89,8 @@ WORKER_RULES = (
     Rule("worker.guard", WORKER_BASE),
     Rule("worker.observe", (*WORKER_BASE, "machine")),
     Rule("worker.files", WORKER_BASE),
+    Rule("worker.media_process", (*WORKER_BASE, "machine")),
+    Rule("worker.media_child", (*WORKER_FILES, "worker.outputs")),
     Rule("worker.s3", WORKER_EDGE),
     Rule("worker.listener", WORKER_EDGE),
     Rule("worker.demo_model", ("worker.json_values",)),
@@ -368,6 +370,20 @@ def sources(*packages: str) -> list[Path]:
 
 def all_imports(*packages: str) -> list[Import]:
     return [item for path in sources(*packages) for item in imports_of(path)]
+
+
+def test_only_what_media_processes_run_imports_libraries_of_codecs() -> None:
+    """`tests/worker/media_process` holds that the front itself never loads them."""
+    found = {
+        item.importer
+        for path in (ROOT / "worker").rglob("*.py")
+        for item in imports_of(path)
+        if item.imported.partition(".")[0] in ("PIL", "av", "mutagen")
+    }
+    assert found == {
+        *("worker.files.kinds", "worker.files.picture_bounds"),
+        *("worker.outputs.audio_tags", "worker.outputs.convert", "worker.outputs.embedded"),
+    }
 
 
 def test_every_package_imports_only_what_the_table_allows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from worker.jobs.checkpoints import JobCheckpoints
 from worker.jobs.delivered_outputs import DeliveredOutputs
 from worker.jobs.fetched_inputs import FOLDER, FetchedInputs
 from worker.json_values import JsonObject
+from worker.media_process.processes import MediaProcesses
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.hub import HubTarget, HubUploader, find_hub_problem
@@ -29,6 +31,8 @@ from worker.s3.stores import S3Stores
 from worker.s3.targets import choose_target, find_missing_bucket, find_missing_key, find_write_problem
 from worker.settings.environment import hub_access
 from worker.settings.settings import Settings
+
+INPUT_CHECK_SECONDS = 60.0
 
 
 class ExternalIo:
@@ -42,15 +46,18 @@ class ExternalIo:
         limits = settings.inputs
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
+        # Strangers' inputs do not keep the outputs of others waiting, so each has its own processes.
+        self._of_inputs, self._of_outputs = MediaProcesses(max_seconds=INPUT_CHECK_SECONDS), MediaProcesses()
+        min_free_bytes = settings.queue.min_free_disk_bytes
         fetcher = InputFetcher(
-            self._addresses, input_folder, limits, source, settings.queue.min_free_disk_bytes, io_metrics
+            self._addresses, input_folder, limits, source, min_free_bytes, io_metrics, self._of_inputs
         )
         self.inputs = FetchedInputs(fetcher, input_folder, shares_files=settings.inputs.are_shared)
         self.claimed_outputs = ClaimedOutputs(keeps=settings.keeps_engine_output or bool(launch.urls))
         self._put_uploader = PutUploader(self._addresses)
         self._hub_uploader = HubUploader(hub_access)
         self._hub_repos = settings.outputs.hub_repos
-        self.uploads = UploadedFiles(input_folder, limits, settings.queue.min_free_disk_bytes)
+        self.uploads = UploadedFiles(input_folder, limits, min_free_bytes, self._of_inputs)
         self.outputs = DeliveredOutputs(
             s3,
             stores,
@@ -61,6 +68,7 @@ class ExternalIo:
             max_bytes=settings.prompts.max_output_bytes,
             put_uploader=self._put_uploader,
             hub_uploader=self._hub_uploader,
+            media_processes=self._of_outputs,
         )
         self.webhook_sender = WebhookSender(self._addresses)
         self.guard = Gatekeeper(settings.auth_config(), own_key)
@@ -113,6 +121,8 @@ class ExternalIo:
 
     async def close(self) -> None:
         await self.inputs.close()
+        for processes in (self._of_inputs, self._of_outputs):
+            await asyncio.to_thread(processes.close)
         await self._stores.close()
         await self.webhook_sender.close()
         await self._put_uploader.close()

@@ -16,7 +16,7 @@ MEDIA = ("video/", "audio/")
 MEDIA_FACTS = ("width", "height", "frames", "fps", "duration_seconds", "sample_rate", "channels")
 """Facts by name: pixels, number of frames, frames a second, seconds, Hz of a sound and number of its channels."""
 
-COMMAND = (sys.executable, "-m", "engine", "media-facts")
+COMMAND = (sys.executable, "-m", "darkroom.run", "engine", "media-facts")
 MOST_SECONDS = 60.0
 
 

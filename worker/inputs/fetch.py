@@ -36,6 +36,7 @@ from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, disk_
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
 from worker.json_values import JsonObject
+from worker.media_process.processes import MediaProcesses
 from worker.observe.io_metrics import IoMetrics
 from worker.s3.targets import S3Target
 from worker.settings.outputs import InputLimits
@@ -65,7 +66,9 @@ class InputFetcher:
         s3: S3Source,
         min_free_bytes: int = 0,
         io_metrics: IoMetrics | None = None,
+        media_processes: MediaProcesses | None = None,
     ) -> None:
+        self._media_processes = media_processes or MediaProcesses()
         self._guard = guard
         self._folder = folder
         self._limits = limits
@@ -245,7 +248,7 @@ class InputFetcher:
 
     def _keep(self, reference: Reference, partial: Path, digest: str, size_bytes: int) -> FetchedInput:
         try:
-            kind = check_input(partial, reference.media, self._limits)
+            kind = check_input(partial, reference.media, self._limits, self._media_processes)
         except BrokenFile as broken:
             raise InputBroken(f"{_shown(reference)} {broken}") from None
         name = f"{digest}.{kind.extension}"

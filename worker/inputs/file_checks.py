@@ -1,7 +1,7 @@
 """Checks of a whole input file: its kind, and the limits on pictures, videos and sounds. Blocking: call it in a thread.
 
-Nothing of a video or a sound is decoded. One that cannot be read is left to the engine, which names what is wrong with
-it before anything runs.
+Images are opened in a media process. Nothing of a video or a sound is decoded. One that cannot be read is left to the
+engine, which names what is wrong with it before anything runs.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from worker.files.kinds import BrokenFile, FileKind, Media, check_file
+from worker.files.kinds import HEAD_BYTES, BrokenFile, FileKind, Media, check_file, check_kind
 from worker.files.media_facts import MOST_SECONDS, MediaTooSlow, is_media, media_facts_of
+from worker.media_process.processes import MediaJobFailed, MediaProcesses
 from worker.settings.outputs import InputLimits
 
 
-def check_input(path: Path, media: Media, limits: InputLimits) -> FileKind:
+def check_input(path: Path, media: Media, limits: InputLimits, processes: MediaProcesses) -> FileKind:
     """Check a file for an input that takes `media` and return its kind. Raises BrokenFile, which names the limit."""
+    with path.open("rb") as file:
+        kind = check_kind(file.read(HEAD_BYTES), media)
+    if kind.is_image:
+        return _check_image(path, media, limits, processes)
     kind = check_file(path, media, limits.max_pixels)
     if is_media(kind.media_type):
         try:
@@ -25,6 +30,18 @@ def check_input(path: Path, media: Media, limits: InputLimits) -> FileKind:
                 f"is not read to its end in {MOST_SECONDS:g} s; expected a video or sound that ends"
             ) from None
         _check_length(facts or {}, limits)
+    return kind
+
+
+def _check_image(path: Path, media: Media, limits: InputLimits, processes: MediaProcesses) -> FileKind:
+    asked = {"path": str(path), "media": media, "max_pixels": limits.max_pixels}
+    try:
+        found = processes.run("check_file", asked, reads=(path,))
+    except MediaJobFailed as failed:
+        raise BrokenFile(str(failed) if failed.is_refused else f"cannot be read: {failed}") from None
+    kind = FileKind(str(found["extension"]), str(found["media_type"]))
+    if not (kind.extension.isalnum() and kind.is_image):
+        raise BrokenFile("cannot be read: its process names no kind of image")
     return kind
 
 

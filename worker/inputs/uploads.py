@@ -21,6 +21,7 @@ from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
 from worker.inputs.refusals import FULL_DISK, disk_low
 from worker.json_values import JsonObject
+from worker.media_process.processes import MediaProcesses
 from worker.settings.outputs import InputLimits
 
 THESE_FILES = "the files of this request"
@@ -72,7 +73,14 @@ class Upload:
 class UploadedFiles:
     """Storage of file parts. All methods except `begin` read whole files."""
 
-    def __init__(self, folder: InputFolder, limits: InputLimits, min_free_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: InputFolder,
+        limits: InputLimits,
+        min_free_bytes: int,
+        media_processes: MediaProcesses | None = None,
+    ) -> None:
+        self._media_processes = media_processes or MediaProcesses()
         self._folder = folder
         self._limits = limits
         self._min_free_bytes = min_free_bytes
@@ -101,7 +109,7 @@ class UploadedFiles:
         for reference in named:
             file = files[reference.value]
             try:
-                kind = check_input(file.path, reference.media, self._limits)
+                kind = check_input(file.path, reference.media, self._limits, self._media_processes)
                 addresses[reference] = f"{UPLOAD_PREFIX}{file.digest}.{kind.extension}"
             except BrokenFile as broken:
                 problems.append(

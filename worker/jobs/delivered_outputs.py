@@ -24,10 +24,12 @@ from worker.files.media_facts import is_media, with_media_facts
 from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
 from worker.json_values import JsonObject
+from worker.media_process.processes import MediaProcesses
 from worker.object_keys import make_keys
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.collect import Output, collect_outputs
+from worker.outputs.confined_coding import ConfinedCoding
 from worker.outputs.delivered import OutputRecord, Processing, delivered_names, needs_processing, process_output
 from worker.outputs.hub import HubTarget, HubUploader
 from worker.outputs.options import MetadataLevel
@@ -91,8 +93,10 @@ class DeliveredOutputs:
         max_bytes: int | None = None,
         put_uploader: PutUploader | None = None,
         hub_uploader: HubUploader | None = None,
+        media_processes: MediaProcesses | None = None,
     ) -> None:
         self._config = config
+        self._coding = ConfinedCoding(media_processes or MediaProcesses(CONVERSIONS_AT_ONCE))
         self._put_uploader = put_uploader
         self._hub_uploader = hub_uploader
         self._committing = asyncio.Lock()
@@ -219,7 +223,7 @@ class DeliveredOutputs:
         """Return the records with converted pictures. The work is done off the event loop, a few pictures at a time."""
         level = self._level(job)
         texts = {} if level == "none" else await asyncio.to_thread(_kept_texts, directory)
-        wanted = Processing(job.request.output, level, texts)
+        wanted = Processing(job.request.output, level, texts, self._coding)
 
         async def one(record: JsonObject, name: str) -> OutputRecord:
             if "url" in record or not needs_processing(record, level):  # already uploaded before a restart

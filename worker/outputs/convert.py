@@ -1,6 +1,6 @@
-"""Conversion of pictures to another format, and thumbnails. Blocking: call it in a thread.
+"""Conversion of pictures to another format, and thumbnails. Runs in media processes alone (`worker/media_child.py`).
 
-Pillow is imported at the first call. Transparency is composed onto white if the format has none, and 16 bits are
+Transparency is composed onto white if the format has none, and 16 bits are
 reduced to 8 if it has no more. All frames of an animation and the colour profile are kept. The source's metadata is not
 carried over; `exif` and `texts` are the metadata of the new file.
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker.files.kinds import HEAD_BYTES, kind_of
-from worker.files.media_facts import UnreadableMedia, write_first_frame
 from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from worker.outputs.embedded import exif_of
 from worker.outputs.options import ImageFormat
@@ -40,7 +39,7 @@ class Size:
 def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> None:
     """Convert the picture of `source` to another format and write it to `target`. Raises ConversionFailed.
 
-    A picture with more pixels in all frames than an input may have is not converted.
+    A picture with more pixels in all frames than an input may have is not converted. MemoryError passes through.
     """
     from PIL import Image, ImageOps
 
@@ -55,25 +54,14 @@ def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, 
             if num_frames > 1:
                 _save_frames(picture, target, form, options)
             else:
-                _bare(_plain(ImageOps.exif_transpose(picture), form)).save(target, form.upper(), **options)
+                ImageOps.exif_transpose(picture, in_place=True)
+                _bare(_plain(picture, form)).save(target, form.upper(), **options)
     except OutOfBounds as error:
         raise ConversionFailed(f"the picture {error}") from None
     except Image.DecompressionBombError:
         raise ConversionFailed("the picture has too many pixels") from None
-    except (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError) as error:  # of Pillow's coders
+    except (OSError, SyntaxError, ValueError, KeyError, EOFError, RuntimeError) as error:  # of Pillow's coders
         raise ConversionFailed(f"the picture cannot be made {form} ({reason(error)})") from None
-
-
-def make_video_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
-    """Write a WebP thumbnail of a video's first frame, never larger than it is. Raises ConversionFailed."""
-    frame = target.with_suffix(".frame.png")
-    try:
-        write_first_frame(source, frame)
-        return make_thumbnail(frame, target, longer_side_px)
-    except UnreadableMedia as error:
-        raise ConversionFailed(f"no thumbnail can be made: {error}") from None
-    finally:
-        frame.unlink(missing_ok=True)
 
 
 def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
@@ -83,14 +71,14 @@ def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
     try:
         with Image.open(source) as picture:
             picture.draft("RGB", (longer_side_px, longer_side_px))
-            small = _plain(ImageOps.exif_transpose(picture), "webp")
-            small = _bare(small)
+            ImageOps.exif_transpose(picture, in_place=True)
+            small = _bare(_plain(picture, "webp"))
             small.thumbnail((longer_side_px, longer_side_px), Image.Resampling.LANCZOS)
             small.save(target, "WEBP", quality=THUMBNAIL_QUALITY)
             return Size(small.width, small.height)
     except Image.DecompressionBombError:
         raise ConversionFailed("the picture has too many pixels") from None
-    except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, RuntimeError) as error:
         raise ConversionFailed(f"no thumbnail can be made ({reason(error)})") from None
 
 
@@ -131,7 +119,7 @@ def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options:
     frames, durations = [], []
     for frame in ImageSequence.Iterator(picture):
         durations.append(frame.info.get("duration") or 100)
-        frames.append(_bare(_plain(frame, form)))
+        frames.append(_bare(_plain(frame, form).copy()))
     first, *rest = frames
     first.save(
         target,
@@ -145,10 +133,9 @@ def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options:
 
 
 def _bare(picture: Image.Image) -> Image.Image:
-    """Copy a picture without its metadata, since Pillow's encoders write a comment found there."""
-    bare = picture.copy()
-    bare.info = {key: value for key, value in picture.info.items() if key == "transparency"}
-    return bare
+    """Remove a picture's metadata, since Pillow's encoders write a comment found there, and return it."""
+    picture.info = {key: value for key, value in picture.info.items() if key == "transparency"}
+    return picture
 
 
 def _plain(picture: Image.Image, form: ImageFormat) -> Image.Image:
@@ -163,7 +150,8 @@ def _plain(picture: Image.Image, form: ImageFormat) -> Image.Image:
     if picture.mode.startswith("I"):
         picture = picture.convert("I").point(lambda value: value * (1 / 257)).convert("L")
     has_alpha = "A" in picture.mode or "transparency" in picture.info
-    picture = picture.convert("RGBA" if has_alpha else "RGB")
+    mode = "RGBA" if has_alpha else "RGB"
+    picture = picture if picture.mode == mode else picture.convert(mode)
     if has_alpha and form == "jpeg":
         ground = Image.new("RGBA", picture.size, "white")
         ground.alpha_composite(picture)

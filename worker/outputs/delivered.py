@@ -13,19 +13,12 @@ from typing import Any
 
 from worker.files.media_facts import is_video
 from worker.json_values import JsonObject
-from worker.outputs.audio_tags import TAGGED_TYPES, remove_tags
-from worker.outputs.convert import (
-    EXTENSIONS,
-    ConversionFailed,
-    convert,
-    make_thumbnail,
-    make_video_thumbnail,
-    reason,
-)
-from worker.outputs.embedded import REWRITTEN_TYPES, rewrite, wanted_texts
+from worker.outputs.confined_coding import ConfinedCoding
+from worker.outputs.convert import EXTENSIONS, ConversionFailed, reason
+from worker.outputs.embedded import wanted_texts
 from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
-from worker.outputs.strip_metadata import UNTOUCHED_TYPES, strip_metadata
-from worker.outputs.svg_metadata import SVG_TYPE, remove_metadata
+from worker.outputs.strip_metadata import UNTOUCHED_TYPES
+from worker.outputs.svg_metadata import SVG_TYPE
 
 DELIVERED, THUMBNAILS = "delivered", "thumbnails"
 MEDIA_TYPES: Mapping[ImageFormat, str] = {
@@ -47,6 +40,7 @@ class Processing:
     options: OutputOptions
     level: MetadataLevel
     texts: Mapping[str, str]
+    coding: ConfinedCoding
 
 
 def delivered_names(records: Sequence[JsonObject], options: OutputOptions) -> list[str]:
@@ -100,7 +94,9 @@ def process_output(record: JsonObject, name: str, folder: Path, wanted: Processi
         made |= _with_metadata(source, folder, Path(name).stem + source.suffix, media_type, wanted)
     is_seen = _is_picture(record) or is_video(media_type)
     if wanted.options.thumbnail_size is not None and is_seen:
-        made |= _thumbnail(record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size)
+        made |= _thumbnail(
+            record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size, wanted.coding
+        )
     return made
 
 
@@ -108,7 +104,8 @@ def _converted(source: Path, folder: Path, name: str, form: ImageFormat, wanted:
     target = folder / DELIVERED / name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     try:
-        convert(source, target, form, wanted.options.quality, wanted_texts(wanted.level, wanted.texts))
+        texts = wanted_texts(wanted.level, wanted.texts)
+        wanted.coding.convert(source, target, form, wanted.options.quality, texts)
     except ConversionFailed as failed:
         target.unlink(missing_ok=True)
         return {"conversion_error": str(failed)}
@@ -119,7 +116,7 @@ def _with_metadata(source: Path, folder: Path, name: str, media_type: str, wante
     """Add or remove metadata. If that is impossible, the record contains the error."""
     target = folder / DELIVERED / name
     try:
-        if _rewrite(source, target, media_type, wanted):
+        if wanted.coding.change_metadata(source, target, media_type, wanted.level, wanted.texts):
             return _file_fields(folder, target, media_type)
     except (ValueError, OSError, SyntaxError) as error:
         target.unlink(missing_ok=True)
@@ -129,22 +126,12 @@ def _with_metadata(source: Path, folder: Path, name: str, media_type: str, wante
     return {}
 
 
-def _rewrite(source: Path, target: Path, media_type: str, wanted: Processing) -> bool:
-    if media_type in REWRITTEN_TYPES:
-        return rewrite(source, target, media_type, wanted.level, wanted.texts)
-    if wanted.level == "full":
-        return False  # only pictures get the prompt embedded
-    if media_type in TAGGED_TYPES:
-        return remove_tags(source, target, media_type)
-    return remove_metadata(source, target) if media_type == SVG_TYPE else strip_metadata(source, target)
-
-
-def _thumbnail(record: JsonObject, folder: Path, name: str, size: int) -> OutputRecord:
+def _thumbnail(record: JsonObject, folder: Path, name: str, size: int, coding: ConfinedCoding) -> OutputRecord:
     target = folder / THUMBNAILS / name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     try:
         source = folder / str(record["path"])
-        make = make_video_thumbnail if is_video(record.get("media_type")) else make_thumbnail
+        make = coding.make_video_thumbnail if is_video(record.get("media_type")) else coding.make_thumbnail
         made = make(source, target, size)
     except ConversionFailed as failed:
         return {"thumbnail_error": str(failed)}

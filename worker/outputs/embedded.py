@@ -30,27 +30,37 @@ def wanted_texts(level: MetadataLevel, texts: Mapping[str, str]) -> dict[str, st
             return dict(texts)
 
 
-def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]) -> bool:
-    """Write the picture to `target` with the metadata that `level` selects; return False if it needs no change.
+def needs_rewrite(source: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]) -> bool:
+    """Return True if `rewrite` would write a file. Reads the structure of the file alone.
 
-    `full` adds missing entries and removes nothing. Raises ValueError for a file that is broken or cannot hold the
-    metadata.
+    Raises ValueError for a broken file.
     """
     wanted, drops = wanted_texts(level, texts), level != "full"
     if media_type == "image/png":
         contents = contents_of_png(source)
         present = {key for key, _ in contents}
         # A file cached by a foreign engine may contain an earlier job's prompt under the same name.
-        if sorted(contents, key=str) == sorted(wanted.items(), key=str) if drops else present >= wanted.keys():
-            return False
-        added = wanted if drops else {key: text for key, text in wanted.items() if key not in present}
+        return not (sorted(contents, key=str) == sorted(wanted.items(), key=str) if drops else present >= wanted.keys())
+    holder = jpeg_segments if media_type == "image/jpeg" else webp_chunks
+    return drops if holder.has_metadata(source) else bool(wanted)
+
+
+def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]) -> bool:
+    """Write the picture to `target` with the metadata that `level` selects; return False if it needs no change.
+
+    `full` adds missing entries and removes nothing. Raises ValueError for a file that is broken or cannot hold the
+    metadata.
+    """
+    if not needs_rewrite(source, media_type, level, texts):
+        return False
+    wanted, drops = wanted_texts(level, texts), level != "full"
+    if media_type == "image/png":
+        present = set() if drops else {key for key, _ in contents_of_png(source)}
+        added = {key: text for key, text in wanted.items() if key not in present}
         target.parent.mkdir(mode=0o700, exist_ok=True)
         rewrite_png(source, target, drops=drops, texts=added)
         return True
     holder = jpeg_segments if media_type == "image/jpeg" else webp_chunks
-    has_metadata = holder.has_metadata(source)
-    if (not has_metadata and not wanted) or (has_metadata and not drops):
-        return False
     target.parent.mkdir(mode=0o700, exist_ok=True)
     exif = exif_of(wanted, _orientation_in(holder.exif_in(source)))
     if media_type == "image/jpeg":

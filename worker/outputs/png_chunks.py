@@ -16,6 +16,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 SAYING_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf`: in ComfyUI's animated pictures
 MAX_KEY_BYTES = 79
+MAX_TEXT_BYTES = 16 << 20  # a longer text is not read
 COPY_BYTES = 256 * 1024
 
 
@@ -31,15 +32,16 @@ def texts_in_png(path: Path) -> list[str]:
 def contents_of_png(path: Path) -> list[tuple[str, str | None]]:
     """Return the metadata of a file.
 
-    This is the key and the text of every text chunk (None for a text that is compressed or not UTF-8), and the type of
-    every other metadata chunk.
+    This is the key and the text of every text chunk (None for a text that is compressed, not UTF-8 or too long), and
+    the type of every other metadata chunk.
     """
     with path.open("rb") as file:
         texts: list[tuple[str, str | None]] = []
         for kind, size_bytes in _chunks(file):
             start = file.tell()
             if kind in TEXT_CHUNKS:
-                texts.append(_text_in(kind, file.read(size_bytes)))
+                key, text = _text_in(kind, file.read(min(size_bytes, MAX_TEXT_BYTES)))
+                texts.append((key, text if size_bytes <= MAX_TEXT_BYTES else None))
             elif kind in SAYING_CHUNKS:
                 texts.append((kind.decode(), None))
             file.seek(start + size_bytes + 4)

@@ -75,6 +75,12 @@ def strip_metadata(source: Path, target: Path) -> bool:
     return True
 
 
+def is_stripped(source: Path) -> bool:
+    """Return True for a file of a format whose metadata `strip_metadata` removes."""
+    with source.open("rb") as file:
+        return _finder_of(file.read(HEAD_BYTES)) is not None
+
+
 def _finder_of(head: bytes) -> Callable[[BinaryIO, int], Iterator[Edit]] | None:
     kind = kind_of(head)
     if kind is None:

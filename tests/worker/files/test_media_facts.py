@@ -14,8 +14,9 @@ from engine.media.audio_files import audio_frame
 from engine.media.facts import media_facts
 from engine.media.opened import BadMedia
 from engine.media.video_files import write_mp4, write_webm
+from tests.worker.shared_media_processes import confined_coding
 from worker.files.media_facts import is_media, with_media_facts
-from worker.outputs.convert import ConversionFailed, make_video_thumbnail
+from worker.outputs.convert import ConversionFailed
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +67,10 @@ def test_files_of_other_kinds_and_damaged_ones_get_no_facts(tmp_path: Path) -> N
 
 def test_the_thumbnail_of_a_video_is_its_first_frame(video: Path, tmp_path: Path) -> None:
     target = tmp_path / "small.webp"
-    made = make_video_thumbnail(video, target, 24)
+    made = confined_coding().make_video_thumbnail(video, target, 24)
     assert (made.width_px, made.height_px) == (24, 16)
     with Image.open(target) as small:
         red, green, blue = small.convert("RGB").getpixel((12, 8))  # type: ignore[misc]
     assert red > 200 and green < 60 and blue < 60
     with pytest.raises(ConversionFailed):
-        make_video_thumbnail(target, tmp_path / "none.webp", 24)
+        confined_coding().make_video_thumbnail(target, tmp_path / "none.webp", 24)

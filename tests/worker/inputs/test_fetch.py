@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.worker.shared_media_processes import media_processes
 from worker.errors import DiskLow, InputRejected, http_status
 from worker.files.kinds import Media
 from worker.guard.safe_address import AddressGuard, AddressRefused
@@ -77,7 +78,15 @@ def fetcher(
     guard = AddressGuard([] if guarded else ["127.0.0.1"])
     limits = InputLimits(max_bytes=max_bytes, timeout_seconds=seconds, max_redirects=2)
     no_store = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
-    return InputFetcher(guard, InputFolder(folder), limits, S3Source(S3Stores(guard), no_store, limits), min_free)
+    return InputFetcher(
+        guard,
+        InputFolder(folder),
+        limits,
+        S3Source(S3Stores(guard), no_store, limits),
+        min_free,
+        None,
+        media_processes(),
+    )
 
 
 def asking(value: str, media: Media = "image") -> Reference:

@@ -10,6 +10,7 @@ import av
 import numpy as np
 import pytest
 
+from tests.worker.shared_media_processes import media_processes
 from worker.files.kinds import BrokenFile
 from worker.inputs.file_checks import check_input
 from worker.settings.outputs import InputLimits
@@ -40,25 +41,25 @@ def video(path: Path, moments_seconds: list[int]) -> Path:
 
 def test_a_sound_has_at_most_so_many_seconds(tmp_path: Path) -> None:
     path = sound(tmp_path / "a.wav", 3)
-    assert check_input(path, "file", InputLimits(max_seconds=3)).extension == "wav"
+    assert check_input(path, "file", InputLimits(max_seconds=3), media_processes()).extension == "wav"
     with pytest.raises(BrokenFile, match=r"has 3 seconds; expected at most 2.5 \(INPUT_MAX_SECONDS\)"):
-        check_input(path, "file", InputLimits(max_seconds=2.5))
+        check_input(path, "file", InputLimits(max_seconds=2.5), media_processes())
 
 
 def test_a_video_that_hardly_ever_ends_is_refused_however_few_frames_it_has(tmp_path: Path) -> None:
     path = video(tmp_path / "a.mkv", [0, 1, 2_000_000])
     with pytest.raises(BrokenFile, match="seconds; expected at most 3600"):
-        check_input(path, "file", InputLimits())
+        check_input(path, "file", InputLimits(), media_processes())
 
 
 def test_a_video_has_at_most_so_many_pixels_in_all_frames(tmp_path: Path) -> None:
     path = video(tmp_path / "a.mp4", [0, 1, 2, 3])
-    assert check_input(path, "file", InputLimits(max_video_pixels=4 * 512)).extension == "mp4"
+    assert check_input(path, "file", InputLimits(max_video_pixels=4 * 512), media_processes()).extension == "mp4"
     with pytest.raises(BrokenFile, match=r"has 2048 pixels in 4 frames of 32x16 px; expected at most 2047"):
-        check_input(path, "file", InputLimits(max_video_pixels=2047))
+        check_input(path, "file", InputLimits(max_video_pixels=2047), media_processes())
 
 
 def test_a_damaged_video_is_left_to_the_engine_s_check(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(40))
-    assert check_input(path, "file", InputLimits()).extension == "mp4"
+    assert check_input(path, "file", InputLimits(), media_processes()).extension == "mp4"

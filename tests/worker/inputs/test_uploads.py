@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.shared_media_processes import media_processes
 from worker.errors import DiskLow, RequestRejected, RequestTooLarge
 from worker.inputs.folder import InputFolder
 from worker.inputs.uploads import ReceivedFile, UploadedFiles, uploaded_names
@@ -24,7 +25,7 @@ NO_FLOOR = 0
 def uploads(folder: Path, max_bytes: int = 1000, floor: int = NO_FLOOR) -> tuple[UploadedFiles, InputFolder]:
     limits = InputLimits(max_bytes=max_bytes, timeout_seconds=1, max_redirects=0)
     store = InputFolder(folder)
-    return UploadedFiles(store, limits, floor), store
+    return UploadedFiles(store, limits, floor, media_processes()), store
 
 
 def received(place: UploadedFiles, part: str, content: bytes) -> ReceivedFile:

@@ -7,6 +7,7 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
+from tests.worker.shared_media_processes import confined_coding
 from worker.outputs.delivered import Processing, delivered_names, process_output
 from worker.outputs.options import OutputOptions
 
@@ -34,7 +35,9 @@ def told() -> PngImagePlugin.PngInfo:
 
 
 def finished(folder: Path, item: dict[str, Any], **options: Any) -> dict[str, Any]:
-    wanted = Processing(OutputOptions(**options), options.get("metadata") or "none", {"prompt": "{}"})
+    wanted = Processing(
+        OutputOptions(**options), options.get("metadata") or "none", {"prompt": "{}"}, confined_coding()
+    )
     [name] = delivered_names([item], wanted.options)
     return process_output(item, name, folder, wanted)
 
@@ -70,12 +73,14 @@ def test_what_cannot_be_converted_is_delivered_as_it_is_and_says_so(tmp_path: Pa
 def test_videos_and_texts_that_say_nothing_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x0cftypisom" + b"\0\0\0\x08moov")
     for item in (record("a.mp4", "video/mp4"), {"filename": "", "type": "text", "text": "hello"}):
-        assert process_output(item, "", tmp_path, Processing(OutputOptions("webp"), "none", {})) == item
+        assert (
+            process_output(item, "", tmp_path, Processing(OutputOptions("webp"), "none", {}, confined_coding())) == item
+        )
 
 
 def test_a_video_that_cannot_be_read_has_no_thumbnail_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x0cftypisom" + b"\0\0\0\x08moov")
-    wanted = Processing(OutputOptions(thumbnail_size=64), "full", {})
+    wanted = Processing(OutputOptions(thumbnail_size=64), "full", {}, confined_coding())
     made = process_output(record("a.mp4", "video/mp4"), "a.mp4", tmp_path, wanted)
     assert made["path"] == "a.mp4" and "thumbnail" not in made and "cannot be read" in str(made["thumbnail_error"])
 

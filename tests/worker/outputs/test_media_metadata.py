@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.worker.shared_media_processes import confined_coding
 from worker.files.kinds import HEAD_BYTES
 from worker.outputs.audio_tags import TAGGED_TYPES, BrokenSound, remove_tags
 from worker.outputs.delivered import Processing, process_output
@@ -81,7 +82,9 @@ def record(path: Path) -> dict[str, Any]:
 
 
 def delivered(path: Path, level: Any = "none", **options: Any) -> dict[str, Any]:
-    return process_output(record(path), path.name, path.parent, Processing(OutputOptions(**options), level, {}))
+    return process_output(
+        record(path), path.name, path.parent, Processing(OutputOptions(**options), level, {}, confined_coding())
+    )
 
 
 MEDIA = {**{name: ("video", *rest) for name, rest in VIDEOS.items()}, **{n: ("audio", *r) for n, r in SOUNDS.items()}}
@@ -99,7 +102,9 @@ def test_a_file_is_delivered_without_its_tags_and_looks_and_sounds_the_same(tmp_
     assert decoded(clean) == decoded(path)
     assert made["size_bytes"] == clean.stat().st_size
     assert PLANTED.encode() in path.read_bytes()  # the original may be the engine's own file
-    again = process_output(record(clean), name, clean.parent, Processing(OutputOptions(), "none", {}))
+    again = process_output(
+        record(clean), name, clean.parent, Processing(OutputOptions(), "none", {}, confined_coding())
+    )
     assert again["path"] == name  # nothing is left to take out
 
 

@@ -1,0 +1,97 @@
+"""Decoding and encoding of outputs in media processes. Blocking: call in a thread.
+
+What the structure of a file answers by our own bounded reading is answered here, so that a file that needs no change
+needs no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worker.files.media_facts import UnreadableMedia, write_first_frame
+from worker.media_process.processes import MediaJobFailed, MediaProcesses
+from worker.outputs.audio_tags import TAGGED_TYPES
+from worker.outputs.convert import ConversionFailed, Size
+from worker.outputs.embedded import REWRITTEN_TYPES, needs_rewrite, rewrite
+from worker.outputs.options import ImageFormat, MetadataLevel
+from worker.outputs.strip_metadata import is_stripped
+from worker.outputs.svg_metadata import SVG_TYPE
+
+FOLDER_MODE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class ConfinedCoding:
+    """The functions of `convert.py`, `embedded.py`, `audio_tags.py` and of the `…_metadata.py`, in media processes."""
+
+    processes: MediaProcesses = field(default_factory=MediaProcesses)
+
+    def convert(
+        self, source: Path, target: Path, form: ImageFormat, quality: int | None, texts: dict[str, str]
+    ) -> None:
+        """Convert an image to another format. Raises ConversionFailed."""
+        try:
+            self._run("convert", source, target, form=form, quality=quality, texts=texts)
+        except MediaJobFailed as failed:
+            raise ConversionFailed(_with_start(f"the picture cannot be made {form}", failed)) from None
+
+    def make_thumbnail(self, source: Path, target: Path, longer_side_px: int) -> Size:
+        """Write a WebP thumbnail of an image. Raises ConversionFailed."""
+        try:
+            made = self._run("make_thumbnail", source, target, longer_side_px=longer_side_px)
+        except MediaJobFailed as failed:
+            raise ConversionFailed(_with_start("no thumbnail can be made", failed)) from None
+        return Size(int(made["width_px"]), int(made["height_px"]))
+
+    def make_video_thumbnail(self, source: Path, target: Path, longer_side_px: int) -> Size:
+        """Write a WebP thumbnail of a video's first frame, never larger than it is. Raises ConversionFailed."""
+        frame = target.with_suffix(".frame.png")
+        try:
+            write_first_frame(source, frame)
+            return self.make_thumbnail(frame, target, longer_side_px)
+        except UnreadableMedia as error:
+            raise ConversionFailed(f"no thumbnail can be made: {error}") from None
+        finally:
+            frame.unlink(missing_ok=True)
+
+    def change_metadata(
+        self, source: Path, target: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]
+    ) -> bool:
+        """Write a copy with the metadata that `level` selects; return False if the file needs no change.
+
+        Raises ValueError for a file that cannot be changed.
+        """
+        if media_type in REWRITTEN_TYPES:
+            if media_type == "image/png":
+                return rewrite(source, target, media_type, level, texts)
+            wanted = {"media_type": media_type, "level": level, "texts": dict(texts)}
+            return needs_rewrite(source, media_type, level, texts) and self._changes(
+                "rewrite", source, target, **wanted
+            )
+        if level == "full":
+            return False  # only pictures get the prompt embedded
+        if media_type in TAGGED_TYPES:
+            return self._changes("remove_tags", source, target, media_type=media_type)
+        if media_type == SVG_TYPE:
+            return self._changes("remove_svg_metadata", source, target)
+        return is_stripped(source) and self._changes("strip_metadata", source, target)
+
+    def _changes(self, operation: str, source: Path, target: Path, **arguments: Any) -> bool:
+        return bool(self._run(operation, source, target, **arguments)["is_changed"])
+
+    def _run(self, operation: str, source: Path, target: Path, **arguments: Any) -> dict[str, Any]:
+        target.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        try:
+            asked = {"source": str(source), "target": str(target), **arguments}
+            return self.processes.run(operation, asked, reads=(source,), writes=(target.parent,))
+        except MediaJobFailed:
+            target.unlink(missing_ok=True)
+            raise
+
+
+def _with_start(start: str, failed: MediaJobFailed) -> str:
+    """Return the message of the operation itself, which has its own start, or `start` with the reason of its end."""
+    return str(failed) if failed.is_refused else f"{start}: {failed}"
