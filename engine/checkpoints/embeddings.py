@@ -12,7 +12,8 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.inert_pickle import plain, read_inert
-from engine.formats.pickle_file import is_zip, read_pickle
+from engine.formats.pickle_file import is_plain, is_zip, read_pickle
+from engine.formats.refusals import refuses
 from engine.formats.safetensors_file import SafetensorsFile
 from engine.log_context import report_warning
 
@@ -95,6 +96,7 @@ def embedding_rows(path: Path, *, key: str, width: int) -> torch.Tensor:
     return checked_rows(path, stored_rows(path, key=key, width=width))
 
 
+@refuses(EXPECTED)
 def stored_rows(path: Path, *, key: str, width: int) -> object:
     """Return what a file has as rows for an encoder. Raises `BadModelFile` where it cannot be read or has none."""
     content: Any
@@ -119,11 +121,12 @@ def _unpickled(path: Path) -> Any:
         return plain(read_inert(path))
 
 
+@refuses(EXPECTED)
 def checked_rows(path: Path, rows: object) -> torch.Tensor:
     """Return rows that an encoder can take. Raises `BadModelFile` for anything but a vector or a matrix."""
     if not isinstance(rows, torch.Tensor):
         raise BadModelFile(path.name, f"an embedding that is a {type(rows).__name__}, no tensor", EXPECTED)
-    if rows.ndim not in (1, 2) or not rows.numel() or not rows.is_floating_point():
+    if not is_plain(rows) or rows.ndim not in (1, 2) or not rows.numel() or not rows.is_floating_point():
         found = f"an embedding of the shape {list(rows.shape)} and type {str(rows.dtype).removeprefix('torch.')}"
         raise BadModelFile(path.name, found, EXPECTED)
     return rows

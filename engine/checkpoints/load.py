@@ -30,6 +30,7 @@ from engine.formats.fill import Destination, check_tensors, fill, set_weight
 from engine.formats.quantised.open_model import open_model
 from engine.formats.quantised.packed_layers import has_packed_weights
 from engine.formats.quantised.quantised_file import QuantisedFile
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Names, WeightFile
 from engine.text.clip_encoding import TextEncoderSet
@@ -100,6 +101,7 @@ class LoadedCheckpoint:
         return self.denoiser.unet
 
 
+@refuses("a checkpoint of a supported family")
 def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     """Load a checkpoint, whole or without text encoders or VAE. Raises `BadModelFile`."""
     file = open_model(path, types.block_arithmetic)
@@ -154,6 +156,7 @@ def _check_widths(path: Path, unet: Any, text_encoder: TextEncoderSet) -> None:
         raise BadModelFile(path.name, found, "equal widths")
 
 
+@refuses("a checkpoint of a supported family")
 def vision_prefix(path: Path) -> str | None:
     """Return the prefix of the picture encoder in a checkpoint, None where it has none. Raises `BadModelFile`."""
     file = open_model(path)
@@ -164,11 +167,13 @@ def vision_prefix(path: Path) -> str | None:
     return prefix if prefix is not None and any(name.startswith(prefix) for name in file.shapes) else None
 
 
+@refuses("a checkpoint of a supported family")
 def load_unet(path: Path, types: LoadTypes) -> LoadedDenoiser:
     """Load the denoising network of a file that holds one. Raises `BadModelFile`."""
     return unet_of(open_model(path, types.block_arithmetic), types)
 
 
+@refuses("a checkpoint of a supported family")
 def unet_of(file: WeightFile, types: LoadTypes) -> LoadedDenoiser:
     """Load the denoising network of an open file, or of tensors that are like one. Raises `BadModelFile`."""
     try:
@@ -183,6 +188,7 @@ def unet_of(file: WeightFile, types: LoadTypes) -> LoadedDenoiser:
     return LoadedDenoiser(family, found.match.variant, parameterisation, unet, computed)
 
 
+@refuses("a checkpoint of a supported family")
 def load_text_encoders(paths: Sequence[Path], types: LoadTypes, text_type: str) -> TextEncoderSet:
     """Load the text encoders of files that hold all of a family's. Raises `BadModelFile`.
 
@@ -191,6 +197,7 @@ def load_text_encoders(paths: Sequence[Path], types: LoadTypes, text_type: str) 
     return text_encoders_of([open_model(path, types.block_arithmetic) for path in paths], types, text_type)
 
 
+@refuses("a checkpoint of a supported family")
 def text_encoders_of(files: Sequence[WeightFile], types: LoadTypes, text_type: str) -> TextEncoderSet:
     """Load the text encoders of open files, or of tensors that are like them. Raises `BadModelFile`."""
     name = ", ".join(file.path.name for file in files)
@@ -203,11 +210,13 @@ def text_encoders_of(files: Sequence[WeightFile], types: LoadTypes, text_type: s
         raise BadModelFile(name, _described(error, *files), registry.expected_text_encoders(text_type)) from error
 
 
+@refuses("a checkpoint of a supported family")
 def load_text_encoder(path: Path, types: LoadTypes, text_type: str = "stable_diffusion") -> TextEncoderSet:
     """Load the text encoder of a file that holds a family's only one. Raises `BadModelFile`."""
     return load_text_encoders([path], types, text_type)
 
 
+@refuses("a checkpoint of a supported family")
 def load_vae(path: Path, types: LoadTypes) -> Any:
     """Load the VAE of a file that holds one. Raises `BadModelFile`."""
     file = open_model(path)

@@ -13,6 +13,7 @@ from engine.architectures.weight_norm import first_names
 from engine.errors import BadModelFile
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
@@ -20,6 +21,7 @@ EXPECTED = "an audio encoder (wav2vec 2.0 or Whisper)"
 PREFIXES = ("wav2vec2.", "model.", "")  # of the networks in files that may hold more
 
 
+@refuses(EXPECTED)
 def load_audio_encoder(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> nn.Module:
     """Load the encoder of sound of a file, its layers stored as `dtype`. Raises `BadModelFile`."""
     file = open_weights(path)

@@ -20,6 +20,7 @@ from engine.architectures.picture_encoders import picture_encoder
 from engine.errors import BadModelFile
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Item, Names, Part, Transposed, WeightFile, open_weights, shape_of
 
@@ -47,6 +48,7 @@ OPEN_CLIP_NAMES = {
 EXACT = ("vision_model.pre_layrnorm.", "vision_model.post_layernorm.", "visual_projection.")
 
 
+@refuses(EXPECTED)
 def load_clip_vision(
     path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM, prefix: str | None = None
 ) -> ClipVisionModel | Dinov2:

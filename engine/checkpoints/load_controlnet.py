@@ -23,6 +23,7 @@ from engine.families import registry
 from engine.families.base import ControlNetwork, ControlReading, ModelFamily, NotRecognised
 from engine.families.unsupported import describe, describe_control
 from engine.formats.fill import fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import ChangedTensors, Names, WeightFile, open_weights
 
@@ -47,6 +48,7 @@ class SteeringKind:
     steers: Callable[[Any], bool]
 
 
+@refuses("a ControlNet")
 def load_controlnet(
     path: Path,
     types: LoadTypes,

@@ -12,6 +12,7 @@ from engine.architectures.gligen import POSITION_WIDTH, Gligen
 from engine.errors import BadModelFile
 from engine.families.registry import gligen_heads
 from engine.formats.fill import Destination, fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile, open_weights
 
@@ -20,6 +21,7 @@ PLACES = ("input_blocks", "middle_block", "output_blocks")
 FUSER = re.compile(r"(?:^|\.)(input_blocks|middle_block|output_blocks)\.(\d+)\..*\.fuser\.(.+)$")
 
 
+@refuses(EXPECTED)
 def load_gligen(path: Path, *, to: Destination = Destination.RAM) -> Gligen:
     """Load the network of a file, float32 as in ComfyUI. Raises `BadModelFile`."""
     file = open_weights(path)

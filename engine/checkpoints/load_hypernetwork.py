@@ -11,11 +11,13 @@ from torch import nn
 from engine.architectures.hypernetwork import ACTIVATIONS, Hypernetwork
 from engine.errors import BadModelFile
 from engine.formats.pickle_file import read_pickle
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 
 EXPECTED = "a hypernetwork"
 
 
+@refuses(EXPECTED)
 def load_hypernetwork(path: Path, dtype: torch.dtype) -> Hypernetwork:
     """Load the hypernetwork of a file. Raises `BadModelFile`."""
     content = read_pickle(path)

@@ -11,10 +11,12 @@ from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.unsupported import describe
 from engine.formats.fill import fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
 
+@refuses("a model patch")
 def load_model_patch(path: Path, types: LoadTypes) -> torch.nn.Module:
     """Load the network of a file, in the types of the family that it is for. Raises `BadModelFile`."""
     file = open_weights(path)

@@ -12,6 +12,7 @@ from engine.checkpoints.load_clip_vision import EXACT, vision_config
 from engine.errors import BadModelFile
 from engine.formats.fill import Destination, fill
 from engine.formats.pickle_file import read_pickle
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import ChangedTensors, WeightFile, is_pickled, open_weights
 
@@ -22,6 +23,7 @@ SECOND_VERSION = "qformer_perceiver."
 ALSO_EXACT = ("visual_projection_2.", "fuse_module.")
 
 
+@refuses(EXPECTED)
 def load_photomaker(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> PhotoMaker:
     """Load the network of a file, its picture encoder's layers stored as `dtype`. Raises `BadModelFile`."""
     file = _encoder_file(path)

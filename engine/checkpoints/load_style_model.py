@@ -13,6 +13,7 @@ from engine.errors import BadModelFile
 from engine.families.base import Shapes
 from engine.families.unsupported import describe
 from engine.formats.fill import Destination, fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
@@ -22,6 +23,7 @@ ADAPTER_MARK = "style_embedding"
 PROJECTION_MARK = "redux_down.weight"
 
 
+@refuses(EXPECTED)
 def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> nn.Module:
     """Load the network of a file, float32 as in ComfyUI. Raises `BadModelFile`."""
     file = open_weights(path)

@@ -15,6 +15,7 @@ from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 from engine.families.base import NotRecognised
 from engine.formats.fill import Destination, fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile
 
@@ -38,6 +39,7 @@ def is_t2i_adapter(names: Mapping[str, object]) -> bool:
     return LIGHT_MARK in plain or (FULL_MARK in plain and any(name.startswith("body.0.") for name in plain))
 
 
+@refuses("a T2I-Adapter")
 def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> PictureControl:
     """Load the network of a file, float32 as ComfyUI runs it on a CPU. Raises `BadModelFile`, `NotRecognised`."""
     names = _names(file.tensors)

@@ -10,12 +10,14 @@ from engine.architectures.tiny_autoencoder import TinyAutoencoder
 from engine.diffusion.latent_format import LatentFormat
 from engine.errors import BadModelFile
 from engine.formats.fill import Destination, fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 
 FIRST_OF_DECODER = "1.weight"
 
 
+@refuses("a tiny autoencoder")
 def load_tiny_autoencoder(
     encoder: Path, decoder: Path, latent_format: LatentFormat, dtype: torch.dtype, *, to: Destination
 ) -> TinyAutoencoder:

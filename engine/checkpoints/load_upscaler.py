@@ -16,6 +16,7 @@ import torch
 from engine.architectures.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
 from engine.errors import BadModelFile
 from engine.formats.fill import Destination, fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile, open_weights
 
@@ -33,6 +34,7 @@ COMPACT = re.compile(r"^body\.(\d+)\.(weight|bias)$")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+@refuses(EXPECTED)
 def load_upscaler(path: Path, *, to: Destination = Destination.RAM) -> RrdbNet | CompactNet:
     """Load the upscaling network of a file. Raises `BadModelFile`."""
     file = open_weights(path)

@@ -17,12 +17,17 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.mapped_file import MappedFile, TensorPlace
+from engine.formats.overlaps import check_overlaps
+from engine.formats.refusals import find_shape_problem, refusing
 
 EXPECTED = "a complete .gguf file"
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 8
+MAX_TEXT_BYTES = 64 << 20
+MAX_ARRAY_LENGTH = 1 << 24
+MAX_METADATA_BYTES = 512 << 20  # the numbers of an array take eight times their bytes
 SHAPE_PREFIX = "comfy.gguf.orig_shape."  # the shape of a tensor that was reshaped to be quantised
 
 # Types of numbers in the metadata, by the format's numbers. 8 is a text, 9 an array.
@@ -75,10 +80,12 @@ class GgufFile(MappedFile):
         self.metadata = {}
         self.tensors = {}
         self.blocks: dict[str, BlockedTensor] = {}
-        try:
-            self._parse()
-        except (struct.error, UnicodeDecodeError) as error:
-            raise BadModelFile(path.name, f"a damaged or cut-off header ({error})", EXPECTED) from error
+        with refusing(path.name, EXPECTED):
+            try:
+                self._parse()
+            except struct.error as error:
+                raise BadModelFile(path.name, f"a damaged or cut-off header ({error})", EXPECTED) from error
+        check_overlaps(path.name, self.tensors)
 
     @property
     def architecture(self) -> str | None:
@@ -106,11 +113,16 @@ class GgufFile(MappedFile):
             raise BadModelFile(self.path.name, f"an alignment of {alignment!r}", "a multiple of 8 bytes")
         start = -(-header.position // alignment) * alignment
         for name, shape, kind, offset in entries:
+            if name in self.tensors:
+                raise BadModelFile(self.path.name, f"two tensors of the name {name[:200]!r}", EXPECTED)
             self._add(name, shape, kind, start + offset)
 
     def _add(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> None:
         stored = self.fields.get(SHAPE_PREFIX + name)
-        values = tuple(size for size in stored if isinstance(size, int)) if isinstance(stored, list) else shape
+        values = tuple(stored) if isinstance(stored, list) else shape
+        for sizes in (shape, values):
+            if problem := find_shape_problem(sizes):
+                raise BadModelFile(self.path.name, f"tensor {name[:200]!r} with {problem}", EXPECTED)
         if math.prod(values) != math.prod(shape):
             found = f"tensor {name!r} of shape {list(shape)}, which is said to have been {list(values)}"
             raise BadModelFile(self.path.name, found, "as many values in both")
@@ -162,11 +174,15 @@ class _Header:
 
     def text(self) -> str:
         length = self.count()
+        if length > MAX_TEXT_BYTES:
+            raise BadModelFile(self._file_name, f"a text of {length:,} bytes", f"at most {MAX_TEXT_BYTES:,}")
         found = bytes(self._content[self.position : self.position + length]).decode("utf-8", errors="replace")
         self.position += length
         return found
 
     def value(self) -> Value:
+        if self.position > MAX_METADATA_BYTES:
+            raise BadModelFile(self._file_name, f"metadata of more than {MAX_METADATA_BYTES:,} bytes", EXPECTED)
         return self._of_type(self.number("I"))
 
     def _of_type(self, kind: int) -> Value:
@@ -177,6 +193,8 @@ class _Header:
         if kind != ARRAY:
             raise BadModelFile(self._file_name, f"metadata of the unknown type {kind}", EXPECTED)
         inner, length = self.number("I"), self.count()
+        if length > MAX_ARRAY_LENGTH:
+            raise BadModelFile(self._file_name, f"an array of {length:,} values", f"at most {MAX_ARRAY_LENGTH:,}")
         if inner in NUMBERS:
             form = f"<{length}{NUMBERS[inner]}"
             found = list(struct.unpack_from(form, self._content, self.position))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +14,29 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.mapped_file import TensorPlace
+from engine.formats.refusals import find_shape_problem, refusing, shown
 
 EXPECTED = "a file of weights that torch's weights-only reader takes"
+MAX_WRAPPINGS = 16  # dictionaries around the named tensors
+# Tensors may share their storage, as tied weights do, so all of them may stand for more bytes than the file has.
+MAX_TIMES_FILE = 8
+FREE_BYTES = 64 << 20
 
 
 def read_pickle(path: Path) -> Any:
     """Read a pickle of tensors, numbers and texts in lists and dictionaries. Raises `BadModelFile`."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
-    except pickle.UnpicklingError as error:
-        found = f"a pickle that is damaged or holds more than weights ({str(error).splitlines()[0]})"
-        raise BadModelFile(path.name, found, EXPECTED) from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise BadModelFile(path.name, f"an unreadable file ({error})", EXPECTED) from error
+    with refusing(path.name, EXPECTED):
+        try:
+            _check_archive(path)
+            with warnings.catch_warnings(action="ignore"):
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
+        except (pickle.UnpicklingError, zipfile.BadZipFile) as error:
+            found = f"a pickle that is damaged or holds more than weights ({shown(error)})"
+            raise BadModelFile(path.name, found, EXPECTED) from error
+        except (RuntimeError, zlib.error) as error:  # torch's archive reader, NotImplementedError for packings
+            raise BadModelFile(path.name, f"an unreadable file ({shown(error)})", EXPECTED) from error
+        _check_sizes(path, content)
+    return content
 
 
 def is_zip(path: Path) -> bool:
@@ -41,10 +54,11 @@ class PickleFile:
         self._tensors = state_dictionary(read_pickle(path))
         if not self._tensors:
             raise BadModelFile(path.name, "a pickle without named tensors", EXPECTED)
-        self.tensors = {
-            name: TensorPlace(tensor.dtype, tuple(tensor.shape), order, tensor.nbytes)
-            for order, (name, tensor) in enumerate(self._tensors.items())
-        }
+        with refusing(path.name, EXPECTED):
+            self.tensors = {
+                name: TensorPlace(tensor.dtype, tuple(tensor.shape), order, tensor.nbytes)
+                for order, (name, tensor) in enumerate(self._tensors.items())
+            }
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -55,12 +69,66 @@ class PickleFile:
 
 
 def state_dictionary(content: object) -> dict[str, torch.Tensor]:
-    """Return the named tensors of a training program's file, from under `state_dict` or the only key there is."""
-    while isinstance(content, Mapping):
+    """Return the named tensors of a training program's file, from under `state_dict` or the only key there is.
+
+    Empty where more than `MAX_WRAPPINGS` dictionaries are around them, as in one that contains itself.
+    """
+    for _ in range(MAX_WRAPPINGS):
+        if not isinstance(content, Mapping):
+            return {}
         inner = content.get("state_dict", next(iter(content.values())) if len(content) == 1 else None)
         if not isinstance(inner, Mapping):
-            break
+            return {str(name): value for name, value in content.items() if is_plain(value)}
         content = inner
-    if not isinstance(content, Mapping):
-        return {}
-    return {str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    return {}
+
+
+def is_plain(value: object) -> bool:
+    """Return True for a tensor of numbers in RAM, neither sparse nor quantised nor nested."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+        and not value.is_nested
+    )
+
+
+def _check_archive(path: Path) -> None:
+    """Raise `BadModelFile` for a zip archive that unpacks to many times its size; torch stores without packing."""
+    if not is_zip(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        num_bytes = sum(entry.file_size for entry in archive.infolist())
+    _check_size(path, num_bytes, "an archive")
+
+
+def _check_sizes(path: Path, content: object) -> None:
+    """Raise `BadModelFile` for tensors that stand for many times the bytes that the file has."""
+    num_bytes = 0
+    for tensor in _tensors_in(content):
+        if problem := find_shape_problem(tuple(tensor.shape)):
+            raise BadModelFile(path.name, f"a tensor of {problem}", EXPECTED)
+        num_bytes += tensor.numel() * tensor.element_size()
+        _check_size(path, num_bytes, "tensors")
+
+
+def _check_size(path: Path, num_bytes: int, what: str) -> None:
+    size = path.stat().st_size
+    allowed = MAX_TIMES_FILE * size + FREE_BYTES
+    if num_bytes > allowed:
+        found = f"{what} of {num_bytes:,} bytes in a file of {size:,}"
+        raise BadModelFile(path.name, found, f"at most {allowed:,} bytes")
+
+
+def _tensors_in(content: object) -> Iterator[torch.Tensor]:
+    """Yield every tensor below lists, tuples and dictionaries, each object once."""
+    seen: set[int] = set()
+    waiting = [content]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, Mapping | list | tuple | set) and id(item) not in seen:
+            seen.add(id(item))
+            waiting.extend(item.values() if isinstance(item, Mapping) else item)

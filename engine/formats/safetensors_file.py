@@ -7,6 +7,7 @@ raise a `BadModelFile` that describes the fault.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +18,11 @@ import torch
 from engine.errors import BadModelFile
 from engine.formats.arriving_file import ArrivingFile, open_arriving
 from engine.formats.mapped_file import MappedFile, TensorPlace
+from engine.formats.overlaps import check_gaps, check_overlaps
+from engine.formats.refusals import MAX_SHOWN_LENGTH, find_shape_problem, shown
 from engine.formats.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, SafetensorsHeader, read_header
 
 EXPECTED = "a complete .safetensors file"
-MAX_SHOWN_LENGTH = 200
 
 TYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -45,17 +47,18 @@ class SafetensorsFile(MappedFile):
             start = read_header(file)
             if len(start.prefix) < LENGTH_BYTES:
                 raise BadModelFile(path.name, f"a file of {size} bytes", EXPECTED)
-            content = _content(start.prefix)
-            if content is not None or start.raw is None:
+            if start.raw is None:
+                content = _content(start.prefix)
                 raise BadModelFile(path.name, content or f"a file that starts with {start.prefix!r}", EXPECTED)
             if len(start.raw) < start.num_bytes:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)
             header = _parse_header(path.name, start)
             super().__init__(path, file, EXPECTED, arriving)
-        self.metadata = header.pop("__metadata__", None) or {}
-        self.tensors = {
-            name: _place(path.name, name, entry, start.num_bytes + LENGTH_BYTES) for name, entry in header.items()
-        }
+        self.metadata = _metadata(path.name, header.pop("__metadata__", None))
+        data_start = start.num_bytes + LENGTH_BYTES
+        self.tensors = {name: _place(path.name, name, entry, data_start) for name, entry in header.items()}
+        check_overlaps(path.name, self.tensors)
+        check_gaps(path.name, self.tensors, data_start)
         end = max((place.start + place.num_bytes for place in self.tensors.values()), default=0)
         if end > size:
             places = self.tensors.items()
@@ -109,20 +112,43 @@ def _parse_header(file_name: str, header: SafetensorsHeader) -> dict[str, Any]:
     try:
         return header.parsed()
     except (ValueError, RecursionError) as error:
-        raise BadModelFile(file_name, f"a header that is not JSON ({error})", EXPECTED) from None
+        raise BadModelFile(file_name, f"a header that is not JSON ({shown(error)})", EXPECTED) from None
+
+
+def _metadata(file_name: str, found: object) -> dict[str, str]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise BadModelFile(file_name, f"metadata that is no texts by name: {_start_of(found)}", EXPECTED)
+    return found
 
 
 def _place(file_name: str, name: str, entry: Any, data_start: int) -> TensorPlace:
+    label = f"tensor {name[:MAX_SHOWN_LENGTH]!r}"
     try:
-        dtype, shape = TYPES[entry["dtype"]], tuple(int(size) for size in entry["shape"])
-        start, end = (int(offset) for offset in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        found = f"a malformed entry for tensor {name[:MAX_SHOWN_LENGTH]!r}: {repr(entry)[:MAX_SHOWN_LENGTH]}"
+        dtype, shape, (start, end) = TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        found = f"a malformed entry for {label}: {_start_of(entry)}"
         raise BadModelFile(file_name, found, EXPECTED) from error
-    num_bytes = dtype.itemsize
-    for size in shape:
-        num_bytes *= size
-    if min(shape, default=0) < 0 or start < 0 or end - start != num_bytes:
-        found = f"tensor {name!r} of shape {list(shape)} in {end - start} bytes"
+    if problem := find_shape_problem(shape):
+        raise BadModelFile(file_name, f"{label} with {problem}", EXPECTED)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if type(start) is not int or type(end) is not int or start < 0 or end - start != num_bytes:
+        found = f"{label} of shape {list(shape)} from {_start_of(start)} to {_start_of(end)}"
         raise BadModelFile(file_name, found, f"{num_bytes} bytes")
     return TensorPlace(dtype, shape, data_start + start, num_bytes)
+
+
+def _start_of(value: object) -> str:
+    """Return the start of a value as it is written; a number may have thousands of digits, a list many numbers."""
+    if isinstance(value, int) and value.bit_length() > MAX_SHOWN_LENGTH:
+        return f"a number of {value.bit_length():,} bits"
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ", ".join(f"{name[:MAX_SHOWN_LENGTH]!r}: {_start_of(item)}" for name, item in list(value.items())[:4])
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_start_of, value[:4])) + (", …]" if len(value) > 4 else "]")
+    return repr(value[:MAX_SHOWN_LENGTH] if isinstance(value, str) else value)

@@ -23,11 +23,20 @@ class SafetensorsHeader:
     raw: bytes | None
 
     def parsed(self) -> dict[str, object]:
-        """Return the header's entries. Raises ValueError for anything but a JSON object."""
-        content = json.loads(self.raw or b"")
+        """Return the header's entries. Raises ValueError for anything but a JSON object, and for a name twice."""
+        content = json.loads(self.raw or b"", object_pairs_hook=_without_doubles)
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
         return content
+
+
+def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        seen: set[str] = set()
+        double = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the name {double[:200]!r} twice")
+    return content
 
 
 def read_header(file: BinaryIO, max_bytes: int = MAX_HEADER_BYTES) -> SafetensorsHeader:

@@ -11,6 +11,7 @@ import torch
 from engine.architectures.tiny_decoder import TinyDecoder
 from engine.errors import BadModelFile
 from engine.formats.fill import fill
+from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
 from engine.store.folders import ModelFolders
@@ -22,6 +23,7 @@ EXPECTED = "the decoder of TAESD"
 log = logging.getLogger(__name__)
 
 
+@refuses("a tiny decoder")
 def load_tiny_decoder(path: Path) -> TinyDecoder:
     """Load the decoder of a file, float32 as in ComfyUI. Raises `BadModelFile`."""
     file = open_weights(path)

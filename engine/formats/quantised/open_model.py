@@ -13,11 +13,13 @@ from engine.formats.quantised.comfy_quant import comfy_quant
 from engine.formats.quantised.gguf_model import gguf_model
 from engine.formats.quantised.quantised_file import QuantisedFile
 from engine.formats.quantised.scaled_float8 import scaled_float8
+from engine.formats.refusals import refuses
 from engine.formats.weight_file import WeightFile, open_weights
 
 FORMS: tuple[Callable[[WeightFile], QuantisedFile | None], ...] = (scaled_float8, comfy_quant, bitsandbytes)
 
 
+@refuses("a file of weights")
 def open_model(path: Path, arithmetic: torch.dtype | None = torch.float16) -> WeightFile:
     """Open a file of weights; quantised ones have the names and shapes of their values.
 
