@@ -64,9 +64,9 @@ COPY misc/locks/torch-${ACCELERATOR}.txt torch.txt
 RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --requirement torch.txt
 COPY misc/locks/image.txt image.txt
 RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --no-deps --require-hashes --requirement image.txt
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels /opt/darkroom/bin/python -m pip install --no-cache-dir --no-deps /wheels/darkroom-*.whl
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels /opt/darkroom/bin/python -m pip install --no-cache-dir --no-deps /wheels/darkroom_worker-*.whl
 # What a child image or a node pack installs must fit what is here.
-RUN /opt/darkroom/bin/python -m pip freeze --exclude darkroom > constraints.txt && /opt/darkroom/bin/python -m pip check
+RUN /opt/darkroom/bin/python -m pip freeze --exclude darkroom-worker > constraints.txt && /opt/darkroom/bin/python -m pip check
 
 # The user may not change the image. What `darkroom nodes install` fetches for it goes to /base/python, beside the packs.
 RUN /opt/darkroom/bin/python -c "import pathlib, sysconfig as s; own = pathlib.Path(s.get_path('purelib')); (own / 'packs.pth').write_text(str(own).replace('/opt/darkroom', '/base/python'))"

@@ -68,6 +68,10 @@ if ! "$venv/bin/python" -m pip show --quiet torch 2>/dev/null; then
   fi
 fi
 pip_install torch
+# The distribution had this name once: left in place, both would own the command.
+if "$venv/bin/python" -m pip show --quiet darkroom 2>/dev/null; then
+  "$venv/bin/python" -m pip uninstall --quiet --yes darkroom
+fi
 echo "Installing Darkroom${extra:+ with what its $extra extra needs}"
 pip_install --editable ".${extra:+[$extra]}"
 

@@ -22,7 +22,7 @@ if [ "${1:-}" != --hashes ]; then
   "$fresh/venv/bin/python" -m pip install --quiet "$@" ".[test,benchmark,ray,readers]"
   {
     echo "# Exact versions of all that ./run.sh, ./test.sh and the image install. Written by misc/lock.sh; do not edit."
-    "$fresh/venv/bin/python" -m pip freeze --all --exclude darkroom --exclude pip --exclude uv |
+    "$fresh/venv/bin/python" -m pip freeze --all --exclude darkroom-worker --exclude pip --exclude uv |
       grep -vP '^(nvidia-(?!ml-py)|cuda|triton)' | sed -E 's/ @ .*torch-([0-9.]+).*/==\1/; s/\+[a-z0-9.]+$//'
   } >constraints.txt
 fi

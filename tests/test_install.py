@@ -90,7 +90,7 @@ def test_the_build_context_lets_in_everything_the_image_copies() -> None:
 
 
 def test_layers_that_change_rarely_lie_below_those_that_change_often() -> None:
-    order = ["apt-get", "-m venv", "--requirement torch.txt", "--requirement image.txt", "darkroom-*.whl"]
+    order = ["apt-get", "-m venv", "--requirement torch.txt", "--requirement image.txt", "darkroom_worker-*.whl"]
     assert [position(fragment) for fragment in order] == sorted(position(fragment) for fragment in order)
 
 
@@ -104,7 +104,7 @@ def test_no_layer_keeps_the_wheel_or_a_package_index() -> None:
     last = max(step.stage for step in dockerfile_steps())
     steps = [step for step in dockerfile_steps() if step.stage == last]
     assert not [step for step in steps if step.keyword == "COPY" and "--from" in step.text]
-    assert "--mount=type=bind,from=wheel" in steps[position("darkroom-*.whl")].text
+    assert "--mount=type=bind,from=wheel" in steps[position("darkroom_worker-*.whl")].text
     for step in dockerfile_steps():
         assert "apt-get install" not in step.text or "rm -rf /var/lib/apt/lists/*" in step.text
         assert " pip install" not in step.text or "--no-cache-dir" in step.text

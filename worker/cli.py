@@ -16,6 +16,7 @@ import httpx
 import typer
 from rich.console import Console
 
+from names.distribution import install_command
 from worker.child_environment import INSTALLERS
 from worker.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
 from worker.errors import SettingsInvalid, WorkerError
@@ -216,7 +217,7 @@ def mcp(
     try:
         from worker import mcp_server
     except ModuleNotFoundError as error:
-        typer.echo(f"{error.name}: not installed; expected `pip install 'darkroom[mcp]'`", err=True)
+        typer.echo(f"mcp: the module {error.name} is not installed; {install_command('mcp')}", err=True)
         raise typer.Exit(EXIT_BAD_SETTING) from None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

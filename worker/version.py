@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
-DISTRIBUTION = "darkroom"
+from names.distribution import installed_version
 
 
 def version() -> str:
     """Return the version; "unknown" for source code that is not installed."""
-    try:
-        return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return installed_version() or "unknown"

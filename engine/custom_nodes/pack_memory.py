@@ -13,9 +13,10 @@ import logging
 import os
 import platform
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from names.distribution import installed_version
 
 CODE_ENDINGS = (".py", ".so", ".pyd")
 SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules"})
@@ -35,10 +36,7 @@ def fingerprint(path: Path) -> str:
 
 def _engine_version() -> str:
     """Return the version of the installation; a checkout that is not installed has none."""
-    try:
-        return metadata.version("darkroom")
-    except metadata.PackageNotFoundError:
-        return ""
+    return installed_version() or ""
 
 
 def _code_files(path: Path) -> list[Path]:

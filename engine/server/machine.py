@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from engine.graph.spec import ValueDict
+from names.distribution import installed_version
 
 COMFYUI_VERSION = "0.3.64"  # whose API is spoken
 FRONTEND_VERSION, TEMPLATES_VERSION = "1.27.10", "0.1.95"  # what that version asks for
@@ -47,7 +48,7 @@ def system() -> ValueDict:
         "pytorch_version": _version("torch"),
         "embedded_python": False,
         "argv": sys.argv,
-        "darkroom_version": _version("darkroom"),
+        "darkroom_version": installed_version(),
     }
 
 

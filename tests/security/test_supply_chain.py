@@ -126,4 +126,4 @@ def test_the_bill_of_materials_names_what_is_pinned() -> None:
     command = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-format", "JSON", sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     components = {entry["name"].lower() for entry in json.loads(done.stdout)["components"]}
-    assert {"torch", "fastapi", "darkroom"} <= components
+    assert {"torch", "fastapi", "darkroom-worker"} <= components

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
+from names.distribution import DISTRIBUTION
 from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import running_front
@@ -117,9 +118,9 @@ async def test_a_setting_that_does_not_parse_is_named(tmp_path: Path) -> None:
 
 async def test_the_version_is_that_of_the_distribution() -> None:
     shown = await invoked("--version")
-    assert (shown.exit_code, shown.output) == (0, f"darkroom {metadata.version('darkroom')}\n")
+    assert (shown.exit_code, shown.output) == (0, f"darkroom {metadata.version(DISTRIBUTION)}\n")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert project["project"]["version"] == metadata.version("darkroom")
+    assert project["project"]["version"] == metadata.version(DISTRIBUTION)
 
 
 async def test_lists_that_are_empty_say_so(tmp_path: Path) -> None:

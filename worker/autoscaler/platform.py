@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import httpx
 from prometheus_client import CollectorRegistry
 
+from names.distribution import install_command
 from worker.autoscaler.autoscaler import Autoscaler, Caller, FanOut
 from worker.autoscaler.plain import PlainAutoscaler
 from worker.autoscaler.runpod.autoscaler import RunPodAutoscaler
@@ -121,7 +122,7 @@ def build_platform(
 
 def _build_runpod(config: RunPodConfig, stop_front: Callable[[int], None]) -> RunPodAutoscaler:
     if importlib.util.find_spec("runpod") is None:
-        raise SettingsInvalid("AUTOSCALER: RunPod's package is not there; pip install 'runpod>=1.12'")
+        raise SettingsInvalid(f"AUTOSCALER: RunPod's package is not installed; {install_command('runpod')}")
     arguments = [config.front_url, "--concurrency", str(config.num_jobs)]
     arguments += [] if config.front_certificate is None else ["--certificate", str(config.front_certificate)]
     arguments += ["--key-file", str(config.key_file)]

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from names.distribution import install_command
 from worker.doctor.check import Check, failed, good, skipped, warning
 from worker.errors import WorkerError
 from worker.guard.plain_responses import plain_client
@@ -76,7 +77,7 @@ async def check_autoscaler(settings: Settings) -> Check:
         return good("autoscaler", "Metrics alone")
     if settings.platform == "runpod":
         if importlib.util.find_spec("runpod") is None:
-            return failed("autoscaler", "RunPod's package is not installed", "pip install 'darkroom[runpod]'")
+            return failed("autoscaler", "RunPod's package is not installed", install_command("runpod"))
         return good("autoscaler", "RunPod")
     wrong = {}
     for address in settings.vast_config().report_addresses:

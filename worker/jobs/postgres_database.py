@@ -16,6 +16,7 @@ from hashlib import sha256
 
 import sqlalchemy as sa
 
+from names.distribution import install_command
 from worker.errors import SettingsInvalid, StateTakenOver, StateUnusable
 from worker.jobs.database import (
     FACT_UPSERT,
@@ -208,7 +209,7 @@ def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Eng
     Raises SettingsInvalid without the library.
     """
     if importlib.util.find_spec("psycopg") is None:
-        raise SettingsInvalid("DATABASE_URL: the package psycopg is not installed; pip install 'darkroom[postgres]'")
+        raise SettingsInvalid(f"DATABASE_URL: the package psycopg is not installed; {install_command('postgres')}")
     url = _url(config)
     arguments = {
         "connect_timeout": CONNECT_SECONDS,

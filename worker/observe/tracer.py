@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+from names.distribution import install_command
 from worker.errors import SettingsInvalid
 from worker.observe.tracing import PassingTracer, Tracer
 from worker.settings.tracing import TracingConfig
@@ -19,7 +20,7 @@ def build_tracer(config: TracingConfig) -> Tracer:
     if not config.endpoint:
         return PassingTracer()
     if not _is_installed():
-        raise SettingsInvalid("OTEL_EXPORTER_OTLP_ENDPOINT: needs OpenTelemetry; pip install 'darkroom[otel]'")
+        raise SettingsInvalid(f"OTEL_EXPORTER_OTLP_ENDPOINT: needs OpenTelemetry; {install_command('otel')}")
     from worker.observe.otel import OtelTracer  # 0.2 s and an optional package
 
     return OtelTracer(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+from names.distribution import install_command
 from worker.errors import SettingsInvalid
 from worker.settings.broker import BrokerConfig, BrokerKind
 from worker.sources.broker import Broker, Producer
@@ -49,6 +50,4 @@ def build_producer(config: BrokerConfig) -> Producer:
 def _check_library(kind: BrokerKind) -> None:
     package = PACKAGES.get(kind)
     if package is not None and importlib.util.find_spec(package) is None:
-        raise SettingsInvalid(
-            f"BROKER_URL: the package {package} is not installed; pip install 'darkroom[{kind.value}]'"
-        )
+        raise SettingsInvalid(f"BROKER_URL: the package {package} is not installed; {install_command(kind.value)}")

@@ -19,8 +19,9 @@ from typing import Any
 from engine.custom_nodes.requirements import KEPT
 from engine.custom_nodes.sync.errors import RequirementsRefused
 from engine.custom_nodes.sync.lock import LockedPackage
+from names.distribution import DISTRIBUTION
 
-NOT_KEPT = frozenset({"darkroom", "pip"})  # no part of what packs build on
+NOT_KEPT = frozenset({DISTRIBUTION, "pip"})  # no part of what packs build on
 _LEADING_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 

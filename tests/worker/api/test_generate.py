@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from names.distribution import DISTRIBUTION
 from tests.fakes import FakeEngine, draw, fail, steps, wait
 from tests.worker.running_front import RunningFront, running_front
 from worker.app import create_app
@@ -320,7 +321,7 @@ async def test_queue_info_health_and_metrics_answer(front: RunningFront) -> None
     info = (await front.http.get("/queue-info")).json()
     assert info["generation_queue_size"] == info["preprocess_queue_size"] == info["postprocess_queue_size"] == 0
     health = (await front.http.get("/health")).json()
-    assert (health["backends_healthy"], health["version"]) == ("1/1", metadata.version("darkroom"))
+    assert (health["backends_healthy"], health["version"]) == ("1/1", metadata.version(DISTRIBUTION))
     assert 'darkroom_jobs_ended_total{state="completed"} 1.0' in (await front.http.get("/metrics")).text
     assert {entry["name"] for entry in (await front.http.get("/modifiers")).json()} >= {"Text2Image", "Image2Image"}
 
