@@ -82,17 +82,17 @@ WORKER_OWNERS = (*WORKER_JOBS, "worker.qualification", "worker.autoscaler")
 SHARED = ("machine", "names")
 
 WORKER_RULES = (
-    *(Rule(module, ()) for module in WORKER_LEAVES),
+    *(Rule(module, ("names",) if module == "worker.version" else ()) for module in WORKER_LEAVES),
     Rule("worker.errors", ()),
     Rule("worker.identity", ("worker.errors",)),
     Rule("worker.settings", (*WORKER_BASE, "names")),
     Rule("worker.guard", WORKER_BASE),
-    Rule("worker.observe", (*WORKER_BASE, "machine")),
+    Rule("worker.observe", (*WORKER_BASE, *SHARED)),
     Rule("worker.files", WORKER_BASE),
     Rule("worker.media_process", (*WORKER_BASE, "machine")),
     Rule("worker.media_child", (*WORKER_FILES, "worker.outputs")),
     Rule("worker.s3", WORKER_EDGE),
-    Rule("worker.listener", WORKER_EDGE),
+    Rule("worker.listener", (*WORKER_EDGE, "machine")),
     Rule("worker.demo_model", ("worker.json_values",)),
     Rule(
         "worker.modifier_defaults",
@@ -105,8 +105,8 @@ WORKER_RULES = (
     Rule("worker.jobs", (*WORKER_PARTS, "worker.workflows", "benchmark.qualify.unit", "engine.graph", *SHARED)),
     Rule("worker.qualification", (*WORKER_JOBS, "modifiers", "benchmark.qualify", *SHARED)),
     Rule("worker.autoscaler", (*WORKER_JOBS, *SHARED)),
-    Rule("worker.sources", WORKER_JOBS),
-    Rule("worker.doctor", (*WORKER_FILES, "worker.models")),
+    Rule("worker.sources", (*WORKER_JOBS, "names")),
+    Rule("worker.doctor", (*WORKER_FILES, "worker.models", "worker.listener", *SHARED)),
     Rule("worker.services", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "modifiers")),
     Rule("worker.api", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "worker.services", "modifiers", *SHARED)),
     Rule(
@@ -152,7 +152,7 @@ WORKER_RULES = (
     Rule(
         "worker.cli",
         (
-            "machine",
+            *SHARED,
             *WORKER_EDGE,
             "worker.tuning_command",
             "worker.thaw_gate",
@@ -232,7 +232,7 @@ RULES = (
     Rule("engine.values", (*MODELS_IN_USE, "engine.memory.weight_patches"), TORCH),
     Rule("engine.store", (*MODELS_IN_USE, "engine.values"), TORCH),
     Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store", "names"), TORCH | NODE_EXTRAS),
-    Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", *CORE), NOTHING),
+    Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", "names", *CORE), NOTHING),
     Rule(
         "engine.custom_nodes.compat",
         (

@@ -135,11 +135,8 @@ def run_front(settings: Settings, prompt_texts: PromptTexts, warnings: Sequence[
         process.server.run()
     except (WorkerError, OSError) as error:
         raise CannotStart(str(error)) from error
-    except SystemExit as left:  # uvicorn exits so when it cannot have the port, after logging the reason
-        where = f"{settings.listen_host}:{settings.listener.port}"
-        raise CannotStart(process.start_problem or f"cannot listen on {where}; the log has the reason") from left
     if process.start_problem or not process.server.started:
-        raise CannotStart(process.start_problem or "the log has the reason")
+        raise CannotStart(process.start_problem or "the server stopped before it was listening")
     return process.exit_code
 
 
@@ -193,7 +190,7 @@ class FrontProcess:
         if isinstance(error, (WorkerError, OSError)):
             self.start_problem = str(error)
         else:
-            self.start_problem = "the log has the reason"
+            self.start_problem = f"the start failed: {type(error).__name__}; the trace is above"
             structlog.get_logger("main").error("start failed", exc_info=error)
         self.server.request_exit()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import shutil
@@ -11,7 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from machine.port_holder import find_port_holder
 from worker.doctor.check import Check, failed, good, warning
+from worker.listener.errors import EVERYWHERE
 from worker.observe.memory import MachineMemory
 from worker.settings.settings import Settings
 
@@ -92,19 +95,26 @@ def check_ports(settings: Settings, *, is_within_worker: bool) -> Check:
     problem = _find_port_problem(host, port)
     if problem is None:
         return good("ports", f"{host}:{port} is free")
-    if "in use" in problem and settings.own_key_path.is_file():
-        return good("ports", f"{host}:{port} is held by the worker that runs")
-    return failed("ports", f"{host}:{port}: {problem}", "Stop what holds it (`ss -ltnp`), or set another WORKER_PORT")
+    if problem.errno != errno.EADDRINUSE:
+        shown = (problem.strerror or type(problem).__name__).lower()
+        return failed(
+            "ports", f"{host}:{port}: {shown}", "Set WORKER_HOST and WORKER_PORT to an address of this machine"
+        )
+    holder = find_port_holder(EVERYWHERE.get(host, host), port)
+    if holder.is_worker:
+        return good("ports", f"{host}:{port} is held by {holder}")
+    remedy = "Stop what holds it (`ss -ltnp`), or set another WORKER_PORT"
+    return failed("ports", f"{host}:{port}: address already in use by {holder}", remedy)
 
 
-def _find_port_problem(host: str, port: int) -> str | None:
+def _find_port_problem(host: str, port: int) -> OSError | None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        return error.strerror.lower() if error.strerror else type(error).__name__
+        return error
     return None
 
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.config import STARTUP_FAILURE
 
 from worker.listener.certificate import Certificate
 from worker.listener.connections import Connection, ConnectionTable
+from worker.listener.errors import CannotListen
 from worker.listener.protocol import REPLY_STALL_SECONDS, GuardedProtocol
 
 ACCEPTS_AT_ONCE: Final = 64
@@ -149,18 +148,19 @@ class GuardedServer(uvicorn.Server):
         return GuardedProtocol(self.config, self.server_state, self.lifespan.state, connection, self.table, self._busy)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then listen."""
+        """Take the address, start the application, then listen. Raises CannotListen before anything is started."""
+        listening = sockets if sockets is not None else await bind(self.config.host, self.config.port)
         await super().startup(sockets=[])
         self.started = False  # until we listen
         if self.should_exit:  # the application could not start
+            for item in listening:
+                item.close()
             return
         try:
-            listening = sockets if sockets is not None else await bind(self.config.host, self.config.port)
-        except OSError as error:
-            log.error("cannot listen", host=self.config.host, port=self.config.port, reason=error.strerror)
+            listeners: list[Any] = [Listener(item, self) for item in listening]
+        except OSError as error:  # bound by two at once: the other one listened first
             await self.lifespan.shutdown()
-            sys.exit(STARTUP_FAILURE)
-        listeners: list[Any] = [Listener(item, self) for item in listening]
+            raise CannotListen(self.config.host, self.config.port, error) from error
         self.servers = listeners
         self.started = True
         port = listening[0].getsockname()[1]
@@ -169,11 +169,11 @@ class GuardedServer(uvicorn.Server):
 
 
 async def bind(host: str, port: int) -> Sequence[socket.socket]:
-    """Return a socket for every address of a host, none of them listening yet. Raises OSError."""
+    """Return a socket for every address of a host, none of them listening yet. Raises CannotListen."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     bound: list[socket.socket] = []
     try:
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in dict.fromkeys(found):
             item = socket.socket(family, kind, protocol)
             bound.append(item)
@@ -181,8 +181,8 @@ async def bind(host: str, port: int) -> Sequence[socket.socket]:
             if family == socket.AF_INET6:
                 item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             item.bind(address)
-    except OSError:
+    except OSError as error:
         for item in bound:
             item.close()
-        raise
+        raise CannotListen(host, port, error) from error
     return bound

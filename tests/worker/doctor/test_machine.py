@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from pathlib import Path
 
 import pytest
 
+from tests.machine.test_port_holder import answering
 from tests.worker.running_front import settings_for
 from worker.doctor.check import Status
 from worker.doctor.machine import check_clock, check_disk, check_limits, check_memory, check_ports
@@ -39,8 +41,15 @@ def test_a_port_that_another_program_holds_is_named(tmp_path: Path) -> None:
         settings = settings_for(tmp_path, "", worker_port=taken.getsockname()[1])
         check = check_ports(settings, is_within_worker=False)
         assert check.status is Status.FAILED and "in use" in check.detail and "WORKER_PORT" in check.remedy
+        assert f"(process {os.getpid()})" in check.detail
         assert check_ports(settings, is_within_worker=True).status is Status.GOOD
     assert check_ports(settings, is_within_worker=False).status is Status.GOOD
+
+
+def test_a_port_that_a_worker_holds_is_good_whatever_its_directory_is(tmp_path: Path) -> None:
+    with answering(b'{"status": "alive"}') as port:
+        check = check_ports(settings_for(tmp_path, "", worker_port=port), is_within_worker=False)
+    assert check.status is Status.GOOD and "a worker of Darkroom" in check.detail
 
 
 def test_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
