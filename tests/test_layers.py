@@ -133,13 +133,24 @@ WORKER_RULES = (
     # The command line: none of its commands but `serve` loads the server.
     Rule("worker.worker_client", WORKER_EDGE),
     Rule("worker.chosen_worker", WORKER_EDGE),
-    Rule("worker.generate_command", ("darkroom.client", "worker.chosen_worker", "worker.workflows")),
+    Rule("worker.generate_subject", ("names",)),
+    Rule(
+        "worker.generate_command",
+        ("darkroom.client", "worker.chosen_worker", "worker.generate_subject", "worker.workflows", "names"),
+    ),
     Rule("worker.mcp_server", ("darkroom.client", "worker.version")),
     Rule("worker.jobs_command", ("darkroom.client", "worker.chosen_worker")),
     Rule("worker.worker_alone", (*WORKER_EDGE, "worker.engines")),
     Rule(
         "worker.plan_command",
-        (*WORKER_EDGE, "worker.chosen_worker", "worker.worker_alone", "worker.worker_client", "worker.workflows"),
+        (
+            *WORKER_EDGE,
+            "worker.chosen_worker",
+            "worker.worker_alone",
+            "worker.worker_client",
+            "worker.workflows",
+            "names",
+        ),
     ),
     Rule("worker.models", (*WORKER_FILES, *SHARED)),
     Rule("worker.models_command", (*WORKER_EDGE, "worker.models")),

@@ -14,7 +14,10 @@ DEMO_CHECKPOINT: Final = "darkroom-emoji.safetensors"
 # The training configuration. A modifier without one of these fields ignores it.
 DEMO_DEFAULTS: Final[Mapping[str, Any]] = {"width": 128, "height": 128, "cfg_scale": 4.0}
 DEMO_PROMPT: Final = "a red apple on a blue background"
-NOTE: Final = f"Drawn by the built-in demo model {DEMO_CHECKPOINT}, which knows some emoji at 128x128 and nothing else."
+NOTE: Final = (
+    f"Drawn by the built-in demo model {DEMO_CHECKPOINT}, which knows some emoji at 128x128 and nothing else. "
+    "Get a real one: `darkroom models fetch sd15`."
+)
 
 
 def defaults_among(names: Sequence[str], modifications: Mapping[str, object], own: str | None) -> dict[str, Any]:

@@ -14,14 +14,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from darkroom.client import Client, Event, JobFailed, Request, RequestRefused, Result, WorkerUnreachable
+from darkroom.client import Client, Event, JobFailed, Problem, Request, RequestRefused, Result, WorkerUnreachable
+from names.missing_file import missing_file, unreadable_file
 from worker.chosen_worker import ChosenWorker
+from worker.generate_subject import MODIFIER_NAME, modifier_of
 from worker.workflows.media import NoWorkflow, find_workflow
 
 MAX_PATH_LENGTH: Final = 250  # a longer text is a prompt
 ASSIGNMENT: Final = re.compile(r"(?P<name>[^=\s][^=]*)=(?P<value>.*)", re.DOTALL)
-MODIFIER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-DRAWN_FIRST: Final = "Text2Image"
+USUAL_MESSAGE: Final = "Processing complete."
+FORM_PLACES: Final = re.compile(r"^input\.(?:modifications|overrides|inputs)\.|^input\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,19 @@ def run(work: Work, worker: ChosenWorker, key: str, output: Path, *, is_json: bo
             _show_refusal(refused, console, is_json=is_json)
             raise typer.Exit(1) from None
         except JobFailed as failed:
-            console.print(f"[red]{escape(failed.result.message)}[/red]")
+            _say(console, failed.result.message, "red")
             if is_json:
                 typer.echo(json.dumps(failed.result.raw))
             raise typer.Exit(1) from None
         except WorkerUnreachable as error:
-            console.print(f"[red]{escape(worker.no_answer(error))}[/red]")
+            _say(console, worker.no_answer(error), "red")
             raise typer.Exit(2) from None
-        except (NoWorkflow, OSError, ValueError) as error:
-            typer.echo(f"{work.subject[:MAX_PATH_LENGTH]}: {error}", err=True)
+        except OSError as error:
+            path = Path(error.filename or work.subject[:MAX_PATH_LENGTH])
+            typer.echo(f"{path}: {unreadable_file(path, error)}", err=True)
+            raise typer.Exit(1) from None
+        except (NoWorkflow, ValueError) as error:
+            typer.echo(f"{work.subject[:MAX_PATH_LENGTH]}: {error}" if work.subject else str(error), err=True)
             raise typer.Exit(1) from None
     if is_json:
         shown = [_without_data(result.raw) for result in results]
@@ -89,15 +95,22 @@ def _request(work: Work, values: Mapping[str, Any], client: Client) -> Request:
     if len(work.subject) <= MAX_PATH_LENGTH and "\n" not in work.subject and path.is_file():
         _refuse_unused(unused)
         return Request(workflow=find_workflow(path.read_bytes()), overrides=values, **more)
-    if _is_modifier(work.subject, client):
-        return Request(modifier=work.subject, modifications={**work.parameters, **values}, **more)
-    return Request(modifier=DRAWN_FIRST, modifications={"prompt": work.subject, **work.parameters, **values}, **more)
+    is_name = bool(MODIFIER_NAME.fullmatch(work.subject))
+    modifiers = [str(entry.get("name")) for entry in client.modifiers()] if is_name else []
+    stored = _stored_names(client) if is_name and work.subject not in modifiers else []
+    modifier = modifier_of(work.subject, values.keys(), modifiers, stored)
+    prompt = {} if modifier == work.subject else {"prompt": work.subject}
+    return Request(modifier=modifier, modifications={**prompt, **work.parameters, **values}, **more)
 
 
-def _is_modifier(subject: str, client: Client) -> bool:
-    if not MODIFIER_NAME.fullmatch(subject) or subject.islower():
-        return False
-    return any(entry.get("name") == subject and not entry.get("error") for entry in client.modifiers())
+def _stored_names(client: Client) -> list[str]:
+    """Return the names of the stored workflows; none of a gateway, which stores none."""
+    try:
+        return [str(entry.get("name")) for entry in client.workflows()]
+    except RequestRefused as refused:
+        if refused.status != 404:
+            raise
+        return []
 
 
 def _refuse_unused(names: Sequence[str]) -> None:
@@ -112,7 +125,10 @@ def _assigned(text: str) -> tuple[str, Any]:
         raise ValueError(f"{text}: not understood; expected NAME=VALUE")
     value = found["value"]
     if value.startswith("@"):
-        return found["name"], Path(value[1:])
+        path = Path(value[1:]).expanduser()
+        if not path.is_file():
+            raise ValueError(f"{found['name']}={value}: {missing_file(path)}")
+        return found["name"], path
     try:
         return found["name"], json.loads(value)
     except ValueError:
@@ -133,16 +149,23 @@ def _with_next_seed(request: Request, index: int) -> Request:
 
 def _result_of(client: Client, request: Request, console: Console) -> Result:
     """Return the result of a request; show a progress bar until it arrives."""
-    with Progress(console=console, transient=True) as bar:
+    # Off a terminal the bar would leave an empty line behind.
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("queued", total=100)
 
         def show(event: Event) -> None:
             bar.update(task, description=escape(event.message), completed=event.percent)
 
         result = client.generate(request, show)
-    for warning in result.warnings:
-        console.print(f"[yellow]{escape(str(warning.get('message')))}[/yellow]")
+    for message in _remarks(result):
+        _say(console, message, "yellow")
     return result
+
+
+def _remarks(result: Result) -> list[str]:
+    """Return what a completed result has to say besides its files: the message beyond the usual one, the warnings."""
+    message = result.message.removeprefix(USUAL_MESSAGE).strip()
+    return [*filter(None, [message]), *(str(warning.get("message")) for warning in result.warnings)]
 
 
 def _numbered(results: Sequence[Result], output: Path) -> list[tuple[Result, list[Path]]]:
@@ -162,11 +185,25 @@ def _save(client: Client, result: Result, paths: Sequence[Path]) -> list[Path]:
 
 
 def _show_refusal(refused: RequestRefused, console: Console, *, is_json: bool) -> None:
-    console.print(f"[red]{escape(refused.message)}[/red]")
-    for problem in refused.problems:
-        console.print(f"  {escape(str(problem.field or problem.node_id))}: {escape(problem.message)}")
+    for line in _refusal_lines(refused):
+        _say(console, line, "red")
     if is_json:
         typer.echo(json.dumps(refused.body))
+
+
+def _refusal_lines(refused: RequestRefused) -> list[str]:
+    """Return each problem once, with its place; the message of a refusal without problems."""
+    return [_placed(problem) for problem in refused.problems] or [refused.message]
+
+
+def _placed(problem: Problem) -> str:
+    place = FORM_PLACES.sub("", problem.field or "") or (f"node {problem.node_id}" if problem.node_id else "")
+    return problem.message if not place or problem.message.startswith(place) else f"{place}: {problem.message}"
+
+
+def _say(console: Console, text: str, colour: str) -> None:
+    """Print a text as one paragraph: a terminal breaks the lines, a file gets them whole."""
+    console.print(f"[{colour}]{escape(text)}[/]", soft_wrap=True, highlight=False)
 
 
 def _without_data(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import httpx
 import typer
 from rich.console import Console
 
+from names.missing_file import unreadable_file
 from worker.chosen_worker import ChosenWorker
 from worker.errors import EngineStartFailed
 from worker.json_values import JsonObject
@@ -99,7 +100,9 @@ def run(
     """
     try:
         workflow = find_workflow(file.read_bytes())
-    except (NoWorkflow, OSError) as error:
+    except OSError as error:
+        return _fail(f"{file}: {unreadable_file(file, error)}")
+    except NoWorkflow as error:
         return _fail(f"{file}: {error}")
     try:
         with worker_client(api_key=api_key, timeout=60, verify=worker.verify) as http:

@@ -190,6 +190,45 @@ async def test_generate_takes_overrides_modifiers_and_stored_workflows(tmp_path:
             assert refused.exit_code in (1, 2) and "Traceback" not in refused.output
 
 
+async def test_generate_refuses_what_is_written_wrong_and_draws_nothing(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    saved, out = tmp_path / "workflow.json", tmp_path / "out.png"
+    saved.write_text(json.dumps(draw()))
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
+        async with httpx.AsyncClient(base_url=front.url, trust_env=False) as http:
+            assert (await http.put("/workflows/poster", json={"workflow_json": draw()})).status_code == 201
+        for arguments, meant in (
+            (("Text2Imag", "prompt=x"), "`Text2Image`"),
+            (("text2image",), "`Text2Image`"),
+            ((str(tmp_path / "workflwo.json"),), "workflow.json"),
+            (("poster",), "--workflow poster"),
+            (("Foo", "prompt=x"), "Text2Image, Image2Image"),
+            (("prompt=x",), "Text2Image prompt=x"),
+            ((str(saved), f"1.text=@{tmp_path}/workflow.jsn"), "workflow.json"),
+        ):
+            wrong = await invoked("generate", *arguments, "--url", front.url, "-o", str(out))
+            assert wrong.exit_code == 1 and meant in wrong.output, wrong.output
+        assert not out.exists()
+        assert "No jobs" in (await invoked("jobs", "ls", "--url", front.url)).output
+
+
+async def test_generate_names_each_problem_once_and_shows_what_a_result_says(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    saved, out = tmp_path / "workflow.json", tmp_path / "out.png"
+    demo = draw()
+    demo["1"]["inputs"]["text"] = "darkroom-emoji.safetensors"  # where a loader would name its checkpoint
+    saved.write_text(json.dumps(demo))
+    async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
+        at = ("--url", front.url, "-o", str(out))
+        drawn = await invoked("generate", str(saved), *at)
+        code, _, refused = await darkroom("generate", "Inpaint", "prmpt=x", *at)
+    assert drawn.exit_code == 0 and "darkroom models fetch sd15" in drawn.stderr and "emoji" in drawn.stderr
+    lines = refused.splitlines()
+    assert code == 1 and len(set(lines)) == len(lines) > 1 and "" not in lines, refused
+    assert "prmpt: Inpaint has no such field; did you mean `prompt`?" in lines
+    assert "and 1 more" not in refused
+
+
 async def test_jobs_are_listed_watched_and_cancelled(tmp_path: Path) -> None:
     (tmp_path / "engine").mkdir()
     async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
