@@ -63,10 +63,10 @@ NODES_OF_FAMILIES = tuple(f"engine.families.{folder}.nodes" for folder in FAMILY
 # The front, lowest first: every group may import those above it in this list, and its own package.
 WORKER_LEAVES = (
     "worker.backoff", "worker.child_environment", "worker.dedicated_thread", "worker.finite_json", "worker.json_values",
-    "worker.lean_imports", "worker.long_json", "worker.object_keys", "worker.off_loop", "worker.priority",
+    "worker.lean_imports", "worker.long_json", "worker.object_keys", "worker.priority",
     "worker.version", "worker.workload",
 )  # fmt: skip
-WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", *WORKER_LEAVES)
+WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", "worker.off_loop", *WORKER_LEAVES)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
 WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.media_process", "worker.s3")
 WORKER_PARTS = (
@@ -157,6 +157,7 @@ WORKER_RULES = (
     Rule("worker.snapshot", (*WORKER_EDGE, "worker.models")),
     Rule("worker.build_command", (*WORKER_EDGE, "worker.models", "worker.snapshot")),
     Rule("worker.thaw_gate", ("worker.errors",)),
+    Rule("worker.off_loop", ("worker.errors",)),
     Rule("worker.doctor_command", (*WORKER_EDGE, "worker.doctor")),
     Rule("worker.benchmark_command", (*WORKER_EDGE, "worker.worker_alone", "worker.worker_client")),
     Rule("worker.tuning_command", (*WORKER_EDGE, "worker.qualification.tuning_store")),

@@ -16,6 +16,7 @@ from worker.api.results import caller_of_jobs, check_caller, public_outputs, ref
 from worker.errors import Problem, RequestRejected, WorkerError, http_status
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.json_body import nested_too_deeply
+from worker.guard.json_scan import FoundJson
 from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal, result_of
 
@@ -64,7 +65,8 @@ async def generate_batch(request: Request) -> Response:
         if not isinstance(inputs, list) or not 1 <= len(inputs) <= MAX_INPUTS:
             message = f"inputs: expected a list of 1 to {MAX_INPUTS} `input` objects"
             raise RequestRejected([Problem(message, "inputs", allowed={"minimum": 1, "maximum": MAX_INPUTS})])
-        results = [await _submitted(request, caller, given, index) for index, given in enumerate(inputs)]
+        found_json = FoundJson(services.bodies.structure)
+        results = [await _submitted(request, caller, given, index, found_json) for index, given in enumerate(inputs)]
     except RecursionError:
         return refuse(nested_too_deeply())
     except WorkerError as error:
@@ -72,7 +74,9 @@ async def generate_batch(request: Request) -> Response:
     return FiniteJSONResponse({"results": results}, status_code=202)
 
 
-async def _submitted(request: Request, caller: Identity, given: object, index: int) -> dict[str, object]:
+async def _submitted(
+    request: Request, caller: Identity, given: object, index: int, found_json: FoundJson
+) -> dict[str, object]:
     """Return the state of one job, or its refusal with the status that it would have alone."""
     asked_id = str(given.get("request_id") or "") if isinstance(given, dict) else ""
     try:
@@ -80,7 +84,7 @@ async def _submitted(request: Request, caller: Identity, given: object, index: i
             services_of(request).caller_rates.count_request(caller_of_jobs(request, caller))
         if not isinstance(given, dict):
             raise RequestRejected([Problem(f"inputs.{index}: expected an object", f"inputs.{index}")])
-        job = (await submit_input(request, caller, given, asked_id)).job
+        job = (await submit_input(request, caller, given, asked_id, found_json=found_json)).job
         await services_of(request).store.settle(job)
         return result_of(job, await public_outputs(job, request))
     except RecursionError:

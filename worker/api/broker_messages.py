@@ -9,9 +9,11 @@ from worker.api.request_warnings import find_form_warnings
 from worker.api.results import outputs_of
 from worker.api.schemas import ParsedRequest, parse_generate
 from worker.guard.json_body import parse_json
+from worker.guard.json_scan import FoundJson, check_json
 from worker.jobs.admission import clean_id
 from worker.jobs.envelope import result_of
 from worker.jobs.job import Job, body_hash
+from worker.off_loop import off_loop
 from worker.services import Services
 from worker.sources.broker import Delivery
 
@@ -21,8 +23,10 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
 
     Raises WorkerError.
     """
+    structure = services.bodies.structure
+    await asyncio.to_thread(check_json, delivery.body, structure)
     body = await asyncio.to_thread(parse_json, delivery.body)
-    parsed = await asyncio.to_thread(_parse, body, delivery)
+    parsed = await off_loop(True, _parse, body, delivery, FoundJson(structure))
     await services.prompt_rules.check_size(parsed.input.workflow_json, len(delivery.body))
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
     job_id, has_made = clean_id(delivery.job_id), False
@@ -54,8 +58,8 @@ async def message_result(services: Services, job: Job) -> dict[str, object]:
     return result_of(job, await outputs_of(services, job, services.outputs.public_url))
 
 
-def _parse(body: dict[str, object], delivery: Delivery) -> ParsedRequest:
-    given = parse_generate(body)
+def _parse(body: dict[str, object], delivery: Delivery, found_json: FoundJson) -> ParsedRequest:
+    given = parse_generate(body, found_json)
     raw = body["input"]
     return ParsedRequest(
         input=given,

@@ -13,10 +13,12 @@ from worker.api.request_tracing import traceparent_of
 from worker.api.results import caller_of_jobs, services_of
 from worker.api.schemas import ParsedRequest, parse_generate
 from worker.errors import RequestIdTaken
+from worker.guard.json_scan import FoundJson
 from worker.identity.caller import Identity
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Job, body_hash
 from worker.jobs.ownership import id_to_use, own_id
+from worker.off_loop import off_loop
 from worker.services import Services
 
 
@@ -27,13 +29,16 @@ async def submit_input(
     asked_id: str = "",
     *,
     unhashed: Mapping[str, Any] | None = None,
+    found_json: FoundJson | None = None,
 ) -> Admitted:
     """Return the job of an `input` object, started if it is new; `asked_id` makes a repetition attach to it.
 
-    `unhashed` are further fields of the input in which a repetition may differ. Raises WorkerError.
+    `unhashed` are further fields of the input in which a repetition may differ; `found_json` counts what the files of
+    several inputs of one request hold. Raises WorkerError.
     """
     services = services_of(request)
-    parsed = await asyncio.to_thread(_parse, request, {**given, **(unhashed or {})})
+    found_json = found_json or FoundJson(services.bodies.structure)
+    parsed = await off_loop(True, _parse, request, {**given, **(unhashed or {})}, found_json)
     await services.prompt_rules.check_size(parsed.input.workflow_json)
     digest = await asyncio.to_thread(body_hash, given, parsed.wants_base64, False, is_large=True)
     named = clean_id(asked_id) if asked_id else fresh_id()
@@ -83,8 +88,8 @@ class _Direct:
         self._services.pipeline.start(job)
 
 
-def _parse(request: Request, given: dict[str, Any]) -> ParsedRequest:
-    parsed = parse_generate({"input": given})
+def _parse(request: Request, given: dict[str, Any], found_json: FoundJson) -> ParsedRequest:
+    parsed = parse_generate({"input": given}, found_json)
     return ParsedRequest(
         input=parsed,
         raw=given,

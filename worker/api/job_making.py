@@ -29,7 +29,7 @@ from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import repeatable, resolve
 from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 from worker.outputs.options import OutputOptions
 from worker.services import Services
 from worker.workflows.overrides import Overridden
@@ -250,7 +250,7 @@ async def _prompt_checked_by(
         named = None if stored is None else stored.places
         overridden = await with_overrides(prompt, overrides, object_info, services.prompt_rules, named, inputs)
         prompt = overridden.prompt
-        is_large, is_of_modifier = len(prompt) >= LARGE_GRAPH_NODES, bool(parsed.input.modifier)
+        is_large, is_of_modifier = needs_thread(prompt), bool(parsed.input.modifier)
         if is_of_modifier:
             await services.prompt_rules.check_size(prompt)
         prompt = await off_loop(is_large, resolve, prompt, _draws(parsed, name))
@@ -307,7 +307,7 @@ def _size_warnings(
 
 async def cost_of(services: Services, prompt: JsonObject, engine: EngineClient) -> float:
     """Return the cost of a prompt, by the families of the models it names. Raises EngineUnreachable."""
-    is_large, priced = len(prompt) >= LARGE_GRAPH_NODES, services.platform.cost_of
+    is_large, priced = needs_thread(prompt), services.platform.cost_of
     if services.platform.workload is not Workload.COMPUTED:
         return priced(prompt)
     files = await off_loop(is_large, model_files_in, prompt)

@@ -25,15 +25,16 @@ from worker.jobs.cost import SamplerWork, work_of
 from worker.jobs.memory_request import ROUTE, memory_request
 from worker.jobs.missing_families import families_of_missing
 from worker.jobs.model_needs import ModelNeeds
-from worker.jobs.page_workflow import MAX_UNFOLDED_NODES, as_prompt
+from worker.jobs.page_workflow import as_prompt
 from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
 from worker.json_values import JsonObject
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 from worker.services import Services
 from worker.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
 from worker.workflows.page_graph import is_page_format
 
 MEMORY_SECONDS: Final = 30.0
+MAX_USES_ON_LOOP: Final = 100
 UNIT_TFLOP: Final = UNIT_FLOPS / 1e12
 
 router = APIRouter(tags=["generate"])
@@ -96,11 +97,12 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _T
     try:
         object_info = await engine.known_object_info()
         is_page = is_page_format(workflow)
-        most = services.prompt_rules.max_nodes or MAX_UNFOLDED_NODES
+        most = services.prompt_rules.max_nodes
         uses = await off_loop(
-            is_large, lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow)
+            is_large or is_page,
+            lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow),
         )
-        needs = await asyncio.to_thread(services.models.needs, uses, object_info, workflow if is_page else {})
+        needs = await off_loop(True, services.models.needs, uses, object_info, workflow if is_page else {})
         return await _checked(services, engine, workflow, object_info, uses, needs, terms)
     except EngineUnreachable:
         raise services.pool.no_engine() from None
@@ -136,7 +138,7 @@ async def _checked(
     fetched = {item.entry.place for item in needs.missing if item.entry is not None and models.may_fetch(item)}
     return WorkflowPlan(
         needs=needs,
-        missing_nodes=find_missing_nodes(uses, object_info),
+        missing_nodes=await off_loop(len(uses) > MAX_USES_ON_LOOP, find_missing_nodes, uses, object_info),
         problems=other_problems(problems, needs, object_info),
         limits=tuple(limits),
         estimate=estimate,
@@ -152,7 +154,7 @@ async def _memory(
     """Return the memory timeline of a prompt; None from an engine that is not ours, or is being restarted."""
     if not engine.has_check or engine.is_away:
         return None
-    is_large = len(prompt) >= LARGE_GRAPH_NODES
+    is_large = needs_thread(prompt)
     body = await off_loop(is_large, memory_request, prompt, object_info, needs, terms.vram_bytes)
     try:
         status, answer = await engine.ask("POST", ROUTE, body, timeout_seconds=MEMORY_SECONDS)
@@ -169,7 +171,7 @@ async def _estimate(
     Files that are not here count as their families do. What is not known has no number: the work of a model of an
     unknown family, the pace of this worker before its first job or benchmark, another card than those of the table.
     """
-    is_large = len(prompt) >= LARGE_GRAPH_NODES
+    is_large = needs_thread(prompt)
     files = await off_loop(is_large, model_files_in, prompt)
     known = await engine.families.families()
     found = await engine.families.of(files, is_away=engine.is_away)

@@ -12,17 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from names.tuning import QualityName
 from worker.errors import Problem, RequestRejected
+from worker.guard.json_scan import FoundJson
 from worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import WebhookEvent
-from worker.json_values import JsonObject
+from worker.json_values import JsonObject, object_at
 from worker.object_keys import find_template_problem
 from worker.outputs.hub import RepoType
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
 from worker.outputs.put import KEY
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.outputs import MAX_PRESIGN_SECONDS
-from worker.workflows.media import find_encoded_workflow
+from worker.workflows.media import NoWorkflow, accept, find_encoded_workflow
 from worker.workflows.stored import StoredWorkflow
 
 YES = frozenset({"1", "true", "yes", "on"})
@@ -261,11 +262,6 @@ class GenerateInput(BaseModel):
         int, Field(strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")
     ] = 0
 
-    @field_validator("workflow_json", mode="before")
-    @classmethod
-    def _in_file(cls, value: Any) -> Any:
-        return find_encoded_workflow(value) if isinstance(value, str) else value
-
     @field_validator("download_headers")
     @classmethod
     def _name_servers(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -321,9 +317,20 @@ class ParsedRequest:
     stored: StoredWorkflow | None = None  # that `workflow` names
 
 
-def parse_generate(payload: JsonObject) -> GenerateInput:
-    """Validate the form of a request. Raises RequestRejected with its problems."""
+def has_workflow_file(payload: JsonObject) -> bool:
+    """Return True for a request whose workflow is a file: to unpack it may take long, however small it is."""
+    return isinstance(object_at(payload, "input").get("workflow_json"), str)
+
+
+def parse_generate(payload: JsonObject, found_json: FoundJson | None = None) -> GenerateInput:
+    """Validate the form of a request. Raises RequestRejected with its problems.
+
+    A workflow in a file is unpacked within the limits of `found_json`.
+    """
     given = payload.get("input")
+    if isinstance(given, Mapping) and isinstance(given.get("workflow_json"), str):
+        given = {**given, "workflow_json": _unpacked(given["workflow_json"], found_json)}
+        payload = {**payload, "input": given}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         if name not in FREE_FIELDS and _has_more_elements(value, MAX_ELEMENTS):
             message = f"has too many elements; expected at most {MAX_ELEMENTS}"
@@ -333,6 +340,14 @@ def parse_generate(payload: JsonObject) -> GenerateInput:
         return GenerateRequest.model_validate(payload).input
     except ValidationError as error:
         raise RequestRejected([problem_of(entry) for entry in error.errors(include_url=False)]) from None
+
+
+def _unpacked(text: str, found_json: FoundJson | None) -> JsonObject:
+    try:
+        return find_encoded_workflow(text, accept if found_json is None else found_json.check)
+    except NoWorkflow as error:
+        field = "input.workflow_json"
+        raise RequestRejected([Problem(f"workflow_json: {error}", field, type="no_workflow")]) from None
 
 
 def _has_more_elements(value: object, limit: int) -> bool:

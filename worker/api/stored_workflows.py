@@ -17,14 +17,14 @@ from worker.api.generate import reply_at_end, reply_at_once, reply_with_stream
 from worker.api.replies.results import Result
 from worker.api.replies.workflows import Deleted, StoredWorkflowEntry, StoredWorkflowList
 from worker.api.results import check_caller, check_operator, services_of
-from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, LARGE_BYTES, workflow_in
+from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, workflow_of
 from worker.errors import EngineUnreachable, Problem, RequestRejected
 from worker.identity.caller import Scope
 from worker.jobs.page_workflow import app_mode_of, as_prompt
 from worker.json_values import JsonObject, object_at
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 from worker.services import Services
-from worker.workflows.overrides import find_places
+from worker.workflows.overrides import PlaceFinder
 from worker.workflows.stored import NAME, NAME_RULE, NamedInput, StoredWorkflow
 
 router = APIRouter(tags=["workflows"])
@@ -76,7 +76,7 @@ async def put_workflow(name: str, request: Request) -> Response:
     with services.bodies.memory.lease(sender_of(request)) as lease:
         content = await services.bodies.read(request, lease)
         body = await services.bodies.parse(content)
-        document = await off_loop(len(content) >= LARGE_BYTES, workflow_in, body)
+        document = await workflow_of(services, body)
         await services.prompt_rules.check_size(document, len(content))
         object_info = await _object_info(services)
         workflow = await _workflow_of(services, name, body, document, object_info)
@@ -212,7 +212,7 @@ async def _workflow_of(
     if given is None:
         inputs = {key: NamedInput(places) for key, places in app.inputs.items()}
     else:
-        is_large = len(prompt) >= LARGE_GRAPH_NODES
+        is_large = needs_thread(prompt)
         inputs = await off_loop(is_large, _named_inputs, object_at(settings, "inputs"), prompt, object_info)
     outputs = tuple(node_id for node_id in app.outputs if node_id in prompt)
     return StoredWorkflow(name, 0, document, prompt, 0, str(description), inputs, outputs)
@@ -220,7 +220,7 @@ async def _workflow_of(
 
 def _named_inputs(given: JsonObject, prompt: JsonObject, object_info: JsonObject) -> dict[str, NamedInput]:
     """Return the named inputs that a body declares. Raises RequestRejected."""
-    found = {}
+    found, finder = {}, PlaceFinder(prompt, object_info)
     for name, item in given.items():
         field = f"inputs.{name}"
         into = item.get("into") if isinstance(item, Mapping) else item
@@ -228,7 +228,7 @@ def _named_inputs(given: JsonObject, prompt: JsonObject, object_info: JsonObject
         if not isinstance(targets, list) or not targets or not all(isinstance(target, str) for target in targets):
             raise RequestRejected([Problem("expected a target such as 6.text, or a list of them", field)])
         about = item.get("description", "") if isinstance(item, Mapping) else ""
-        found[name] = NamedInput(find_places(prompt, targets, object_info, field), str(about)[:MAX_DESCRIPTION_LENGTH])
+        found[name] = NamedInput(finder.find(targets, field), str(about)[:MAX_DESCRIPTION_LENGTH])
     return found
 
 

@@ -22,19 +22,20 @@ from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.request_tracing import traceparent_of
 from worker.api.request_warnings import RequestWarning, find_form_warnings, id_warning
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
-from worker.api.schemas import ParsedRequest, is_true, parse_generate
+from worker.api.schemas import ParsedRequest, has_workflow_file, is_true, parse_generate
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
 from worker.errors import RequestIdTaken, RequestRejected, SubmissionFailed, WorkerError
 from worker.guard.bodies import LARGE_BODY_BYTES, Lease
 from worker.guard.json_body import nested_too_deeply, parse_json
+from worker.guard.json_scan import FoundJson
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.job import Job, JobState, body_hash
 from worker.jobs.ownership import id_to_use, own_id
 from worker.json_values import JsonObject
 from worker.modifier_defaults import ModifierDefaults
-from worker.off_loop import LARGE_GRAPH_NODES
+from worker.off_loop import needs_thread, off_loop
 from worker.services import Services
 
 Answer = TypeVar("Answer")
@@ -104,7 +105,8 @@ class _Submission:
             counted_as = caller_of_jobs(request, identity)
             envelope = self._open_envelope(body) if self.is_vast else None
             payload = self._adapt(envelope.payload if envelope else body)
-            parsed = await _apart(size_bytes, _parse, payload, request, self.is_vast, self._received.files)
+            is_large = size_bytes >= LARGE_BODY_BYTES or has_workflow_file(payload)
+            parsed = await off_loop(is_large, _parse, payload, request, self.is_vast, self._received.files)
             self._parsed = parsed
             await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
             wishes = parsed.wants_base64, parsed.wants_engine_response
@@ -209,7 +211,7 @@ async def _repeated_id(services: Services, envelope: Envelope | None, digest: st
 def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     """Return the cost that a refused request would have had, as far as its form allows an estimate."""
     unknown = services.platform.cost_of({})
-    if parsed is None or len(parsed.input.workflow_json) >= LARGE_GRAPH_NODES:
+    if parsed is None or needs_thread(parsed.input.workflow_json):
         return unknown
     try:
         return services.platform.cost_of(build_prompt(services, parsed.input, ModifierDefaults()))
@@ -243,7 +245,7 @@ def _whole(body: dict[str, object]) -> dict[str, object]:
 def _parse(
     payload: Mapping[str, Any], request: Request, is_vast: bool, files: Mapping[str, ReceivedFile]
 ) -> ParsedRequest:
-    parsed = parse_generate(payload)
+    parsed = parse_generate(payload, FoundJson(services_of(request).bodies.structure))
     sent_along = {"multipart/form-data": {part: file.digest for part, file in files.items()}} if files else {}
     header = request.headers.get
     return ParsedRequest(

@@ -12,9 +12,11 @@ from worker.api.callers import sender_of
 from worker.api.results import check_caller, refuse, services_of
 from worker.errors import Problem, RequestRejected, WorkerError
 from worker.guard.json_body import nested_too_deeply
-from worker.json_values import JsonObject
-from worker.off_loop import off_loop
+from worker.guard.json_scan import FoundJson
+from worker.json_values import JsonObject, object_at
+from worker.off_loop import needs_thread, off_loop
 from worker.services import Services
+from worker.settings.listener import JsonLimits
 from worker.workflows.media import NoWorkflow, find_encoded_workflow
 
 FIELD: Final = "workflow_json"
@@ -48,18 +50,28 @@ async def reply_to(request: Request, work: Work) -> Response:
 
 async def checked_workflow(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the workflow of a body within the limits of size. Raises RequestRejected."""
-    workflow = await off_loop(size_bytes >= LARGE_BYTES, workflow_in, body)
+    workflow = await workflow_of(services, body)
     await services.prompt_rules.check_size(workflow, size_bytes)
     return workflow
 
 
-def workflow_in(body: JsonObject) -> JsonObject:
+async def workflow_of(services: Services, body: JsonObject) -> JsonObject:
+    """Return the workflow of a body, one in a file unpacked in a thread. Raises RequestRejected."""
+    return await off_loop(needs_thread(body) or _has_file(body), workflow_in, body, services.bodies.structure)
+
+
+def _has_file(body: JsonObject) -> bool:
+    """Return True for a body whose workflow is a file: what is in that shows only when it is unpacked."""
+    return isinstance(object_at(body, "input").get(FIELD, body.get(FIELD)), str)
+
+
+def workflow_in(body: JsonObject, limits: JsonLimits) -> JsonObject:
     """Return the workflow of a body: its field, that of its `input`, or the body itself. Raises RequestRejected."""
     given = body.get("input") if isinstance(body.get("input"), Mapping) else body
     workflow = given.get(FIELD, body) if isinstance(given, Mapping) else body
     if isinstance(workflow, str):
         try:
-            workflow = find_encoded_workflow(workflow)
+            workflow = find_encoded_workflow(workflow, FoundJson(limits).check)
         except NoWorkflow as error:
             raise RequestRejected([Problem(str(error), FIELD, type="no_workflow")]) from None
     if not isinstance(workflow, Mapping) or not workflow:

@@ -54,7 +54,7 @@ from worker.errors import (
 )
 from worker.json_values import JsonObject
 from worker.observe.tracing import trace_headers
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 
 LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25
@@ -422,7 +422,7 @@ class EngineClient:
 
         While the engine is away, what was last known of it decides.
         """
-        is_large = len(prompt) >= LARGE_GRAPH_NODES
+        is_large = needs_thread(prompt)
         too_long = await off_loop(is_large, find_long_names, prompt)
         if too_long:
             raise RequestRejected(too_long)
@@ -451,7 +451,7 @@ class EngineClient:
 
     async def _found_by_engine(self, prompt: JsonObject, pending_files: Collection[str]) -> tuple[FoundProblems, Kinds]:
         """Return what our engine's check finds, and the kinds of the models that the prompt names."""
-        is_large = len(prompt) >= LARGE_GRAPH_NODES
+        is_large = needs_thread(prompt)
         body = await off_loop(is_large, _encoded, {"prompt": prompt, "pending_files": list(pending_files)})
         with self._judging("check"):
             response = await self._http.request("POST", "/api/v1/workflow", body)
@@ -764,7 +764,7 @@ class EngineClient:
             body["partial_execution_targets"] = list(targets)
         if extra_data:
             body["extra_data"] = dict(extra_data)
-        content = await off_loop(len(prompt) >= LARGE_GRAPH_NODES, _encoded, body)
+        content = await off_loop(needs_thread(prompt), _encoded, body)
         try:
             with self._judging("prompt"):
                 async with self._sending:  # two at once might overtake each other

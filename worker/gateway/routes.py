@@ -32,6 +32,7 @@ from worker.gateway.placing import placed
 from worker.gateway.request_limits import RequestLimits
 from worker.gateway.request_rates import RequestRates
 from worker.guard.bodies import Bodies, Sender
+from worker.guard.json_scan import FoundJson
 from worker.guard.rate_limits import RateLimits
 from worker.jobs.admission import clean_id, fresh_id
 from worker.jobs.envelope import result_of
@@ -41,6 +42,7 @@ from worker.jobs.ownership import find_job, id_to_use, own_id
 from worker.jobs.prompt_rules import PromptRules
 from worker.json_values import JsonObject
 from worker.observe.http_metrics import HttpMetrics
+from worker.off_loop import off_loop
 from worker.services import RequestGuard
 from worker.settings.jobs import CallerLimits
 from worker.sources.broker import BrokerUnreachable
@@ -228,7 +230,7 @@ async def _submitted(request: Request) -> Job:
     with services.bodies.memory.lease(Sender(is_known=True)) as lease:
         content = await services.bodies.read(request, lease)
         body = _without_envelope(await services.bodies.parse(content), request)
-        parsed = await asyncio.to_thread(_parsed, body, request)
+        parsed = await off_loop(True, _parsed, body, request)
     services.limits.check(parsed.input)
     prompt = await check_request(
         parsed.input,
@@ -266,7 +268,8 @@ def _without_envelope(body: JsonObject, request: Request) -> JsonObject:
 
 
 def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:
-    given, raw = parse_generate(body), body["input"]
+    given = parse_generate(body, FoundJson(services_of(request).bodies.structure))
+    raw = body["input"]
     named = given.request_id
     warnings = [*find_form_warnings(body), *(id_warning(named, clean_id(named), "input.request_id") if named else [])]
     return ParsedRequest(

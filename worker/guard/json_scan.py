@@ -9,6 +9,7 @@ counts are right up to that byte.
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
@@ -20,6 +21,9 @@ MAX_WIDE_STRING_BYTES: Final = 8 * 1024 * 1024
 
 One other character makes Python store four bytes for every character of the string.
 """
+
+FED_BYTES: Final = 256 * 1024
+FILE_FIELD: Final = "input.workflow_json"
 
 _OPENING: Final = b"[{"
 _CLOSING: Final = b"]}"
@@ -105,6 +109,26 @@ class JsonScan:
         if deepest > self._limits.max_depth:
             limit = self._limits.max_depth
             raise _too_much("json_too_deep", "the JSON is nested too deeply", "levels", deepest, limit)
+
+
+class FoundJson:
+    """The JSON texts in the files of one request: together they may have the elements that a body may have."""
+
+    def __init__(self, limits: JsonLimits) -> None:
+        self._limits = limits
+        self._num_elements = 0
+
+    def check(self, text: bytes) -> None:
+        """Count the structure of a text before it is parsed. Raises RequestRejected at a limit."""
+        left = max(0, self._limits.max_elements - self._num_elements)
+        scan = JsonScan(self._limits.model_copy(update={"max_elements": left}))
+        try:
+            for start in range(0, len(text), FED_BYTES):
+                scan.feed(text[start : start + FED_BYTES])
+        except RequestRejected as refused:
+            problems = [replace(problem, field=FILE_FIELD) for problem in refused.problems]
+            raise RequestRejected(problems) from None
+        self._num_elements += scan.num_elements
 
 
 def check_json(text: bytes | bytearray, limits: JsonLimits) -> None:

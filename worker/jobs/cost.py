@@ -135,6 +135,7 @@ class _Graph:
         self._prompt = prompt
         self._families = families
         self._areas: dict[tuple[str, Area], Area] = {}  # by node and the size that counts where none is known
+        self._sigma_steps: dict[str, float] = {}  # by node that has a schedule or passes one on
         self._models: dict[str, Family | None] = {}  # by node that has a model or passes one on
 
     def is_sampler(self, node_id: str) -> bool:
@@ -214,14 +215,20 @@ class _Graph:
 
     def _steps_of_sigmas(self, node_id: str | None) -> float:
         """Return the steps of the scheduler at the end of a chain of nodes that take and return sigmas."""
-        for _ in range(MAX_LINKS):
+        passed: dict[str, None] = {}
+        steps = UNIT_STEPS * 1.0
+        while node_id is not None and node_id not in passed and len(passed) < MAX_LINKS:
+            if node_id in self._sigma_steps:
+                steps = self._sigma_steps[node_id]
+                break
+            passed[node_id] = None
             inputs = self._inputs(node_id)
             if "steps" in inputs:
-                return self._number(inputs["steps"], UNIT_STEPS, 1, MAX_STEPS)
-            node_id = self._linked(inputs.get("sigmas"))
-            if node_id is None:
+                steps = self._number(inputs["steps"], UNIT_STEPS, 1, MAX_STEPS)
                 break
-        return UNIT_STEPS
+            node_id = self._linked(inputs.get("sigmas"))
+        self._sigma_steps.update(dict.fromkeys(passed, steps))
+        return steps
 
     def _guided(self, inputs: Mapping[str, object]) -> int:
         """Return the passes of the network for each of its evaluations: one for each condition."""
@@ -243,12 +250,12 @@ class _Graph:
 
         It walks up to a node that sets the size, then applies each node on the way down.
         """
-        chain: list[str] = []
+        chain: dict[str, None] = {}
         current: str | None = node_id
         while current is not None and (current, unknown) not in self._areas:
             if current in chain or len(chain) >= MAX_LINKS:
                 break
-            chain.append(current)
+            chain[current] = None
             current = self._source(current)
         area = unknown if current is None else self._areas.get((current, unknown), unknown)
         for known in reversed(chain):

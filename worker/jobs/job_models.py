@@ -27,7 +27,7 @@ from worker.models.library import ModelLibrary
 from worker.models.preload import preload_names
 from worker.models.sources import FileSource
 from worker.observe.model_metrics import ModelMetrics
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 from worker.settings.models import ModelSettings
 from worker.workflows.node_uses import NodeUse, model_hints, running_part, uses_in_prompt
 
@@ -117,7 +117,7 @@ class JobModels:
     async def _needs_of_run(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> ModelNeeds:
         """Return the needs of the nodes that run, with addresses of the workflow where those may be used."""
         allowed = page if self._settings.fetch_missing == "any" else {}
-        is_slow = len(prompt) >= LARGE_GRAPH_NODES or bool(self._settings.shared_directories)
+        is_slow = needs_thread(prompt) or bool(self._settings.shared_directories)
         return await off_loop(
             is_slow,
             lambda: self.needs(uses_in_prompt(running_part(prompt, object_info)), object_info, allowed),

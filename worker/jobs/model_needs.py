@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -20,6 +21,7 @@ SAFE_EXTENSIONS: Final = frozenset({".safetensors", ".sft", ".gguf"})
 """Files that a request may bring: none of them can hold code."""
 
 MAX_NAMED: Final = 1000
+MAX_NAME_LENGTH: Final = 4096  # of a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,22 @@ def find_needs(
     uses: Sequence[NodeUse], object_info: JsonObject, manifest: Manifest, hints: Sequence[ModelHint] = ()
 ) -> ModelNeeds:
     """Return the model files of a workflow. `hints` are the download addresses that it gives itself."""
-    named = tuple(_named_models(uses, object_info))[:MAX_NAMED]
-    missing = tuple(_missing(model, manifest, hints) for model in named if not model.is_here)
+    named = tuple(islice(_named_models(uses, object_info), MAX_NAMED))
+    by_name: dict[str, list[_Hint]] = {}
+    for hint in hints:
+        source = _source_of(hint)
+        if source is not None:
+            by_name.setdefault(hint.name, []).append(_Hint(hint, source))
+    missing = tuple(_missing(model, manifest, by_name) for model in named if not model.is_here)
     return ModelNeeds(named, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """Download address that a request gives, parsed."""
+
+    hint: ModelHint
+    source: Source
 
 
 def _named_models(uses: Sequence[NodeUse], object_info: JsonObject) -> Iterator[NamedModel]:
@@ -84,34 +99,35 @@ def _file_in(class_type: str, input_name: str, value: object) -> tuple[str, tupl
     kinds = kinds_of_input(class_type, input_name)
     if isinstance(value, Mapping):  # a row of a list of LoRAs
         value, kinds = (value.get("lora") if value.get("on", True) else None), ("loras",)
-    if not isinstance(value, str) or PurePosixPath(value).suffix.lower() not in MODEL_EXTENSIONS or "\n" in value:
+    if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH or "\n" in value:
+        return "", ()
+    if PurePosixPath(value).suffix.lower() not in MODEL_EXTENSIONS:
         return "", ()
     return value, kinds
 
 
-def _missing(model: NamedModel, manifest: Manifest, hints: Sequence[ModelHint]) -> MissingModel:
+def _missing(model: NamedModel, manifest: Manifest, hints: Mapping[str, Sequence[_Hint]]) -> MissingModel:
     entry = manifest.find(model.kinds, model.name)
     if entry is not None:
         return MissingModel(model, entry)
-    for hint in hints:
-        if hint.name in (model.name, PurePosixPath(model.name).name) and (
-            not model.kinds or hint.directory in model.kinds
-        ):
-            entry = _entry_of(hint, model.name)
-            if entry is not None:
-                return MissingModel(replace(model, kinds=model.kinds or (hint.directory,)), entry, is_operators=False)
+    if PurePosixPath(model.name).suffix.lower() not in SAFE_EXTENSIONS or find_name_problem(model.name):
+        return MissingModel(model)  # a request may not bring it
+    for name in dict.fromkeys((model.name, PurePosixPath(model.name).name)):
+        for found in hints.get(name, ()):
+            kind = found.hint.directory
+            if not model.kinds or kind in model.kinds:
+                entry = ModelEntry(
+                    f"{kind}/{model.name}", model.name, kind, model.name, (found.source,), sha256=found.hint.sha256
+                )
+                return MissingModel(replace(model, kinds=model.kinds or (kind,)), entry, is_operators=False)
     return MissingModel(model)
 
 
-def _entry_of(hint: ModelHint, name: str) -> ModelEntry | None:
-    """Return the entry of a file with the address that a request gives; None for one that it may not bring."""
+def _source_of(hint: ModelHint) -> Source | None:
+    """Return the source that a request gives for a file; None for one that it may not give."""
     try:
         source: Source = parse_source(hint.url)
     except ValueError:
         return None
     is_local = isinstance(source, FileSource | BucketSource)
-    if is_local or PurePosixPath(name).suffix.lower() not in SAFE_EXTENSIONS:
-        return None
-    if find_name_problem(name) or find_kind_problem(hint.directory):
-        return None
-    return ModelEntry(f"{hint.directory}/{name}", name, hint.directory, name, (source,), sha256=hint.sha256)
+    return None if is_local or find_kind_problem(hint.directory) else source

@@ -1,33 +1,32 @@
-"""Conversion of a request's workflow from the page's format, and its overrides, within the operator's limits."""
+"""Conversion of a request's workflow from the page's format, and its overrides, within the operator's limits.
+
+A page is always read in a thread: what it costs shows neither in its nodes nor in its bytes.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from worker.engines.choices import with_hints
 from worker.errors import RequestRejected
 from worker.jobs.prompt_rules import PromptRules
 from worker.json_values import JsonObject
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 from worker.workflows.app_mode import AppMode, read_app_mode
 from worker.workflows.overrides import Overridden, Place, override
-from worker.workflows.page_graph import count_nodes, is_page_format
+from worker.workflows.page_graph import is_page_format
 from worker.workflows.to_prompt import to_prompt
-
-LARGE_PAGE_NODES: Final = 100  # reading a node's declaration takes longer than a look at the node
-MAX_UNFOLDED_NODES: Final = 100_000  # without a limit by the operator: sub-graphs multiply
 
 
 async def as_prompt(workflow: JsonObject, object_info: JsonObject, rules: PromptRules) -> JsonObject:
     """Return a workflow in API format, converted if it is as ComfyUI's page saves it. Raises RequestRejected."""
     if not is_page_format(workflow):
         return workflow
-    is_large = count_nodes(workflow) >= LARGE_PAGE_NODES
-    max_nodes = rules.max_nodes or MAX_UNFOLDED_NODES
+    max_nodes = rules.max_nodes
     try:
-        prompt = await off_loop(is_large, to_prompt, workflow, object_info, secrets.randbelow, max_nodes)
+        prompt = await off_loop(True, to_prompt, workflow, object_info, secrets.randbelow, max_nodes)
     except RequestRejected as rejected:
         hinted = with_hints(rejected.problems, object_info)
         raise RequestRejected(hinted, num_unlisted=rejected.num_unlisted) from None
@@ -50,7 +49,7 @@ async def with_overrides(
     prompt = await as_prompt(workflow, object_info, rules)
     if not overrides and not inputs:
         return Overridden(prompt)
-    is_large = len(prompt) + len(overrides) >= LARGE_GRAPH_NODES
+    is_large = len(prompt) + needs_thread(overrides)
     if named_inputs is None:
         named_inputs = (await app_mode_of(workflow, object_info, rules)).inputs
     overridden = await off_loop(is_large, override, prompt, overrides, object_info, named_inputs, inputs)
@@ -60,5 +59,5 @@ async def with_overrides(
 
 async def app_mode_of(workflow: JsonObject, object_info: JsonObject, rules: PromptRules) -> AppMode:
     """Return the named inputs and outputs of a page; none for a prompt. Raises RequestRejected."""
-    is_large = is_page_format(workflow) and count_nodes(workflow) >= LARGE_PAGE_NODES
-    return await off_loop(is_large, read_app_mode, workflow, object_info, rules.max_nodes or MAX_UNFOLDED_NODES)
+    is_page = is_page_format(workflow)
+    return await off_loop(is_page, read_app_mode, workflow, object_info, rules.max_nodes)

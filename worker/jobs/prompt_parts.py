@@ -22,6 +22,9 @@ from worker.json_values import JsonObject, object_at
 MAX_OUTPUTS: Final = 256
 """The most output nodes of a prompt that is split: each is followed through the graph."""
 
+MAX_FOLLOWED: Final = 200_000
+"""The most outputs times nodes of a prompt that is split."""
+
 MAX_BATCH: Final = 64
 """The most items that LatentFromBatch addresses."""
 
@@ -134,6 +137,8 @@ def split_prompt(
     targets = [node_id for node_id in prompt if graph.is_output(node_id)]
     if len(targets) > MAX_OUTPUTS:
         return PromptSplit(reason=f"more than {MAX_OUTPUTS} outputs")
+    if len(targets) * len(prompt) > MAX_FOLLOWED:
+        return PromptSplit(reason=f"{len(targets)} outputs of {len(prompt)} nodes are too many to be followed")
     groups = _groups(graph, targets, costs)
     if not groups:
         return _by_tiles(graph, targets, max_parts, exchange)

@@ -10,7 +10,7 @@ from worker.jobs.graph_size import find_size_problem
 from worker.jobs.prompt_limits import find_limit_problems
 from worker.jobs.prompt_work import PromptWork
 from worker.json_values import JsonObject
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 from worker.settings.jobs import NodePolicyConfig, PromptLimits
 
 LARGE_GRAPH_BYTES = 256 * 1024
@@ -36,7 +36,7 @@ class PromptRules:
         if self._limits.max_nodes and len(workflow) > self._limits.max_nodes:
             is_large = False  # none of it is examined
         else:
-            is_large = len(workflow) >= LARGE_GRAPH_NODES or size_bytes >= LARGE_GRAPH_BYTES
+            is_large = needs_thread(workflow) or size_bytes >= LARGE_GRAPH_BYTES
         problem = await off_loop(is_large, find_size_problem, workflow, self._limits)
         if problem is not None:
             raise RequestRejected([problem])
@@ -44,7 +44,7 @@ class PromptRules:
     async def check(self, prompt: JsonObject, object_info: JsonObject, *, is_of_modifier: bool = False) -> None:
         """Raise RequestRejected with every node that a rule forbids, and every value over a limit."""
         if self._policy.is_active or self._limits.bounds_work:
-            is_large = len(prompt) >= LARGE_GRAPH_NODES
+            is_large = needs_thread(prompt)
             await off_loop(is_large, self._check_now, prompt, object_info, is_of_modifier)
 
     def _check_now(self, prompt: JsonObject, object_info: JsonObject, is_of_modifier: bool) -> None:

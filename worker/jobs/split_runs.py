@@ -24,7 +24,7 @@ from worker.errors import EngineUnreachable, OutOfMemory
 from worker.jobs.job import SPLIT, Job
 from worker.jobs.prompt_parts import PromptSplit, split_prompt
 from worker.json_values import JsonObject, object_at
-from worker.off_loop import LARGE_GRAPH_NODES, off_loop
+from worker.off_loop import needs_thread, off_loop
 
 EXACT = "exact"
 """The quality that allows no rounding."""
@@ -143,7 +143,7 @@ class SplitRuns:
             info = await engine.object_info()
         except EngineUnreachable:  # its run will tell
             return PromptSplit(reason="the engine does not answer")
-        may_round, is_large = job.request.quality != EXACT, len(prompt) >= LARGE_GRAPH_NODES
+        may_round, is_large = job.request.quality != EXACT, needs_thread(prompt)
         split = partial(
             split_prompt, may_round=may_round, exchange=job.prompt_id, shares_guidance=self._shares_guidance
         )

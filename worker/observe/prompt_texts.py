@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from worker.json_values import JsonObject, object_at
 
 MIN_LENGTH: Final = 3
 MAX_TEXTS: Final = 1000  # of one prompt, the longest first
+MAX_LINES: Final = 20_000  # of one prompt that are compared
 PROMPTS_KEPT: Final = 32  # after their job has ended: the engine's output may come later
 HIDDEN: Final = "[prompt]"
 
+_LINE: Final = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")  # as `splitlines` has them
 _FILE_NAME: Final = re.compile(r"[^\s]+\.[A-Za-z0-9]{2,12}")
 
 
@@ -31,7 +34,8 @@ class PromptTexts:
     def hold(self, job_id: str, prompt: JsonObject) -> None:
         """Remember the texts of a job's prompt until it is released."""
         if job_id not in self._held:
-            self._held[job_id] = tuple(sorted(set(texts_of(prompt)), key=len, reverse=True)[:MAX_TEXTS])
+            texts = set(islice(texts_of(prompt), MAX_LINES))
+            self._held[job_id] = tuple(sorted(texts, key=len, reverse=True)[:MAX_TEXTS])
 
     def release(self, job_id: str) -> None:
         """Forget the texts of a job that has ended once PROMPTS_KEPT others have ended after it."""
@@ -53,7 +57,12 @@ def texts_of(prompt: JsonObject) -> Iterator[str]:
     """Yield the lines of the literal texts in a prompt. Pure."""
     for node_id in prompt:
         for value in object_at(prompt, node_id, "inputs").values():
-            for line in value.splitlines() if isinstance(value, str) else ():
+            for line in _lines(value) if isinstance(value, str) else ():
                 text = line.strip()
                 if len(text) >= MIN_LENGTH and not _FILE_NAME.fullmatch(text) and not text.isdigit():
                     yield text
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text without a list of all of them: there may be millions."""
+    return (found[0] for found in _LINE.finditer(text))

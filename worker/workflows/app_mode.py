@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from worker.json_values import JsonObject, object_at
+from worker.workflows.expansion import Expansion
 from worker.workflows.overrides import Place
-from worker.workflows.page_graph import INPUT_NODE, is_page_format
+from worker.workflows.page_graph import PageNode, is_page_format
 from worker.workflows.scopes import Scope, Unfolding
 
 
@@ -28,15 +29,17 @@ def read_app_mode(document: JsonObject, object_info: JsonObject, max_nodes: int 
     chosen = object_at(document, "extra", "linearData")
     if not chosen or not is_page_format(document):
         return AppMode()
-    page = Unfolding(document, object_info, max_nodes).unfold()
-    inputs: dict[str, tuple[Place, ...]] = {}
-    for node_id, name in _pairs(chosen.get("inputs")):
-        places = tuple(_places(page, node_id, name, set()))
-        if places:
-            inputs[name] = (*inputs.get(name, ()), *places)
+    expansion = Expansion(max_nodes)
+    reading = _Reading(expansion)
+    page = Unfolding(document, object_info, expansion).unfold()
+    inputs: dict[str, list[Place]] = {}
+    for node_id, name in dict.fromkeys(_pairs(chosen.get("inputs"))):
+        for place in reading.places(page, node_id, name, set()):
+            inputs.setdefault(name, []).append(place)
     outputs = chosen.get("outputs")
     ids = tuple(str(node_id) for node_id in outputs) if isinstance(outputs, list) else ()
-    return AppMode(inputs, tuple(node_id for node_id in ids if node_id in page.graph.nodes))
+    found = {name: tuple(places) for name, places in inputs.items()}
+    return AppMode(found, tuple(node_id for node_id in ids if node_id in page.graph.nodes))
 
 
 def _pairs(value: object) -> Iterator[tuple[str, str]]:
@@ -45,21 +48,41 @@ def _pairs(value: object) -> Iterator[tuple[str, str]]:
             yield str(item[0]), item[1]
 
 
-def _places(scope: Scope, node_id: str, name: str, seen: set[tuple[str, ...]]) -> Iterator[Place]:
-    """Yield the inputs of the prompt that a widget of a node stands for; `seen` are the widgets looked at before."""
-    node, child = scope.graph.nodes.get(node_id), scope.children.get(node_id)
-    if node is None or (*scope.path, node_id, name) in seen:
-        return
-    seen.add((*scope.path, node_id, name))
-    if child is None:
-        yield Place(scope.id_of(node), name)
-        return
-    slots = {index for index, slot in enumerate(child.graph.inputs) if name in (slot.name, slot.label)}
-    for link in child.graph.links.values():
-        target = child.graph.nodes.get(link.target_id)
-        is_named = link.origin_id == INPUT_NODE and link.origin_slot in slots
-        if is_named and target is not None and link.target_slot < len(target.inputs):
-            yield from _places(child, target.id, target.inputs[link.target_slot].name, seen)
-    for inner_id, inner_name in _pairs(node.properties.get("proxyWidgets")):
-        if inner_name == name:
-            yield from _places(child, inner_id, inner_name, seen)
+class _Reading:
+    """Places of chosen inputs; what they are together is counted, since each may stand for many."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self._expansion = expansion
+        self._shown: dict[int, dict[str, list[str]]] = {}  # by node: ids of the inner nodes by the name of a widget
+
+    def places(self, scope: Scope, node_id: str, name: str, seen: set[tuple[int, str, str]]) -> Iterator[Place]:
+        """Yield the inputs of the prompt that a widget of a node stands for; `seen` are the widgets looked at before.
+
+        Raises RequestRejected for too many.
+        """
+        node, child = scope.graph.nodes.get(node_id), scope.children.get(node_id)
+        if node is None or (id(scope), node_id, name) in seen:
+            return
+        seen.add((id(scope), node_id, name))
+        self._expansion.add_elements(1)
+        if child is None:
+            yield Place(scope.id_of(node), name)
+            return
+        for slot in child.graph.inputs_called.get(name, ()):
+            links = child.graph.links_of_inputs.get(slot, ())
+            self._expansion.add_elements(len(links))
+            for link in links:
+                target = child.graph.nodes[link.target_id]
+                if link.target_slot < len(target.inputs):
+                    yield from self.places(child, target.id, target.inputs[link.target_slot].name, seen)
+        inner_ids = self._shown_by(node).get(name, ())
+        self._expansion.add_elements(len(inner_ids))
+        for inner_id in inner_ids:
+            yield from self.places(child, inner_id, name, seen)
+
+    def _shown_by(self, node: PageNode) -> dict[str, list[str]]:
+        if id(node) not in self._shown:
+            found = self._shown[id(node)] = {}
+            for inner_id, name in _pairs(node.proxy_widgets):
+                found.setdefault(name, []).append(inner_id)
+        return self._shown[id(node)]

@@ -6,7 +6,8 @@ group and those that its configuration hides. A name that is taken is preceded b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from worker.workflows.widgets import has_control, is_widget
 
 PREFIXES: Final = ("workflow>", "workflow/")
 ANY: Final = "*"
+MAX_TITLE_LENGTH: Final = 300  # of the title in the names of a node's inputs
 FindSpec = Callable[[str], NodeSpec | None]
 
 
@@ -27,15 +29,69 @@ def group_name(class_type: str) -> str:
     return class_type.removeprefix(prefix) if prefix else ""
 
 
-def graph_of_group(node: PageNode, definition: JsonObject, find_spec: FindSpec) -> tuple[PageGraph, PageNode]:
+class GroupDefinition:
+    """A group as a file defines it, read once for all of its uses."""
+
+    def __init__(self, definition: JsonObject) -> None:
+        found = definition.get("nodes")
+        items = [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+        self.nodes = [read_node(item, str(index)) for index, item in enumerate(items)]
+        self.config = object_at(definition, "config")
+        self.links: list[Link] = []
+        self.linked: dict[str, dict[int, int]] = {}  # by inner node: the link of each of its inputs
+        self.used: set[tuple[str, int]] = set()  # inner nodes and outputs that links begin at
+        self._types: dict[str, list[str]] = {}  # by inner node: the types of what its links lead to and name
+        named: list[tuple[str, str]] = []
+        links = definition.get("links")
+        for item in links if isinstance(links, list) else ():
+            if isinstance(item, list):
+                self._read_link(item)
+                if len(item) > 5:
+                    named += [(str(item[0]), str(item[5])), (str(item[2]), str(item[5]))]
+        for link in self.links:
+            self._types.setdefault(link.origin_id, []).append(self._type_of_input(link))
+        for node_id, kind in named:
+            self._types.setdefault(node_id, []).append(kind)
+        external = definition.get("external")
+        places = (_external_place(item) for item in (external if isinstance(external, list) else ()))
+        self.external = {place for place in places if place is not None}
+
+    @property
+    def num_elements(self) -> int:
+        """Number of nodes, links and slots: what each use of the group costs."""
+        of_nodes = sum(1 + len(node.inputs) + len(node.outputs) + len(node.values) for node in self.nodes)
+        return of_nodes + len(self.links)
+
+    def type_through(self, node: PageNode) -> str:
+        """Return the type of what passes through a reroute: of the input that takes it, else as its links name it."""
+        return next((kind for kind in self._types.get(node.id, ()) if kind != ANY), ANY)
+
+    def _read_link(self, item: list[Any]) -> None:
+        if len(item) < 4 or not all(isinstance(part, int) and part >= 0 for part in item[:4]):
+            return
+        link = Link(len(self.links), str(item[0]), item[1], str(item[2]), item[3])
+        self.links.append(link)
+        self.linked.setdefault(link.target_id, {})[link.target_slot] = link.id
+        self.used.add((link.origin_id, link.origin_slot))
+
+    def _type_of_input(self, link: Link) -> str:
+        """Return the type of the inner input that a link leads to."""
+        node = self.nodes[int(link.target_id)] if int(link.target_id) < len(self.nodes) else None
+        is_there = node is not None and link.target_slot < len(node.inputs)
+        return node.inputs[link.target_slot].type if node is not None and is_there else ANY
+
+
+def graph_of_group(node: PageNode, group: GroupDefinition, find_spec: FindSpec) -> tuple[PageGraph, PageNode]:
     """Return the graph of a group node with the values of this node's widgets, and the node as host of that graph."""
-    return _Group(node, definition, find_spec).read()
+    return _Use(node, group, find_spec).read()
 
 
 @dataclass
-class _Group:
+class _Use:
+    """One use of a group: its own inputs, outputs and links, and its share of values for each inner node."""
+
     node: PageNode
-    definition: JsonObject
+    group: GroupDefinition
     find_spec: FindSpec
     nodes: dict[str, PageNode] = field(default_factory=dict)
     links: dict[int, Link] = field(default_factory=dict)
@@ -44,13 +100,12 @@ class _Group:
     seen: dict[str, int] = field(default_factory=dict)
 
     def read(self) -> tuple[PageGraph, PageNode]:
-        found = self.definition.get("nodes")
-        items = [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
-        inner = [read_node(item, str(index)) for index, item in enumerate(items)]
-        self._add_links()
-        values = list(self.node.values.values() if isinstance(self.node.values, Mapping) else self.node.values)
-        for node in inner:
-            self.nodes[node.id] = self._with_own_slots(node, values)
+        self.links.update({link.id: link for link in self.group.links})
+        given = self.node.values.values() if isinstance(self.node.values, Mapping) else self.node.values
+        values = deque(given)
+        sockets = {slot.name for slot in self.node.inputs if slot.widget is None}
+        for node in self.group.nodes:
+            self.nodes[node.id] = self._with_own_slots(node, values, sockets)
         graph = PageGraph(self.node.type, self.nodes, self.links, tuple(self.inputs), tuple(self.outputs))
         return graph, replace(self.node, values=(), inputs=self._named_inputs())
 
@@ -62,27 +117,16 @@ class _Group:
             return tuple(replace(slot, name=own.name) for slot, own in zip(sockets, self.inputs, strict=True))
         return self.node.inputs
 
-    def _add_links(self) -> None:
-        found = self.definition.get("links")
-        for item in found if isinstance(found, list) else ():
-            if (
-                isinstance(item, list)
-                and len(item) >= 4
-                and all(isinstance(part, int) and part >= 0 for part in item[:4])
-            ):
-                self._add_link(str(item[0]), item[1], str(item[2]), item[3])
-
     def _add_link(self, origin: str, origin_slot: int, target: str, target_slot: int) -> int:
         number = len(self.links)
         self.links[number] = Link(number, origin, origin_slot, target, target_slot)
         return number
 
-    def _with_own_slots(self, node: PageNode, values: list[Any]) -> PageNode:
+    def _with_own_slots(self, node: PageNode, values: deque[Any], sockets: Collection[str]) -> PageNode:
         """Return an inner node with its links and with its share of the group's widget values, which is taken off."""
-        linked = {link.target_slot: link.id for link in self.links.values() if link.target_id == node.id}
-        hidden = object_at(self.definition, "config", node.id, "input")
-        spec = self.find_spec(node.type)
-        node = self._with_values(node, spec, values, hidden)
+        linked = self.group.linked.get(node.id, {})
+        hidden = object_at(self.group.config, node.id, "input")
+        node = self._with_values(node, values, hidden, sockets)
         slots = []
         for index, slot in enumerate(node.inputs):
             number = linked.get(index)
@@ -93,26 +137,26 @@ class _Group:
         self._add_outputs(node)
         return replace(node, inputs=tuple(slots))
 
-    def _with_values(self, node: PageNode, spec: NodeSpec | None, values: list[Any], config: JsonObject) -> PageNode:
+    def _with_values(
+        self, node: PageNode, values: deque[Any], config: JsonObject, sockets: Collection[str]
+    ) -> PageNode:
         """Return an inner node with its share of the group's widget values, which is taken off them."""
-        sockets = {slot.name for slot in self.node.inputs if slot.widget is None}
-        linked = {link.target_slot for link in self.links.values() if link.target_id == node.id}
+        if not values or isinstance(node.values, Mapping):
+            return node
+        linked = self.group.linked.get(node.id, {})
         converted = {
             slot.widget
             for index, slot in enumerate(node.inputs)
             if slot.widget and (index in linked or _given_name(slot.name, config) in sockets)
         }
-        shown = list(_widgets(node, spec))
-        if not values or isinstance(node.values, Mapping):
-            return node
         own, position = list(node.values), 0
-        for name, num_values in shown:
+        for name, num_values in _widgets(node, self.find_spec(node.type)):
             is_shown = name not in converted
             for offset in range(num_values if is_shown else 0):
                 if not values:
                     break
                 own += [None] * (position + offset + 1 - len(own))
-                own[position + offset] = values.pop(0)
+                own[position + offset] = values.popleft()
             if is_shown and name:
                 self.seen[name] = self.seen.get(name, 1) + 1
             position += num_values
@@ -121,43 +165,24 @@ class _Group:
     def _name_of(self, node: PageNode, slot: Slot, config: JsonObject) -> str:
         """Return the name of an input on the group node."""
         if node.type in REROUTES:  # named for the type that passes through it
-            return next((_given_name(kind, config) for kind in config), self._type_from(node))
+            return next((_given_name(kind, config) for kind in config), self.group.type_through(node))
         name = _given_name(slot.name, config) or slot.label or slot.name
         key = name
         if name in self.seen:
-            key = name = f"{node.title or node.type} {slot.name}"
+            title = (node.title or node.type)[:MAX_TITLE_LENGTH]
+            key = name = f"{title} {slot.name}"
             if name in self.seen:
-                name = f"{node.title or node.type} {self.seen[name]} {slot.name}"
+                name = f"{title} {self.seen[name]} {slot.name}"
         self.seen[key] = self.seen.get(key, 1) + 1
         return name
 
-    def _type_from(self, node: PageNode) -> str:
-        """Return the type of what passes through a reroute: of the input that takes it, else as its links name it."""
-        taken = (self._type_of_input(link) for link in self.links.values() if link.origin_id == node.id)
-        found = self.definition.get("links")
-        links = [item for item in found if isinstance(item, list) and len(item) > 5] if isinstance(found, list) else []
-        named = (str(item[5]) for item in links if node.id in (str(item[0]), str(item[2])))
-        return next((kind for kind in (*taken, *named) if kind != ANY), ANY)
-
-    def _type_of_input(self, link: Link) -> str:
-        """Return the type of the inner input that a link leads to."""
-        found = self.definition.get("nodes")
-        inner = [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
-        node = inner[int(link.target_id)] if int(link.target_id) < len(inner) else {}
-        slots = node.get("inputs")
-        slot = slots[link.target_slot] if isinstance(slots, list) and link.target_slot < len(slots) else None
-        return str(slot.get("type", ANY)) if isinstance(slot, Mapping) else ANY
-
     def _add_outputs(self, node: PageNode) -> None:
-        found = self.definition.get("external")
-        found = found if isinstance(found, list) else ()
-        external = {place for item in found if (place := _external_place(item)) is not None}
-        used = {(link.origin_id, link.origin_slot) for link in self.links.values()}
-        config = object_at(self.definition, "config", node.id, "output")
+        config = object_at(self.group.config, node.id, "output")
         for index, slot in enumerate(node.outputs):
             place = (node.id, index)
             is_shown = object_at(config, str(index)).get("visible")
-            if not (is_shown if isinstance(is_shown, bool) else place not in used or place in external):
+            by_links = place not in self.group.used or place in self.group.external
+            if not (is_shown if isinstance(is_shown, bool) else by_links):
                 continue
             self._add_link(node.id, index, OUTPUT_NODE, len(self.outputs))
             self.outputs.append(slot)

@@ -29,31 +29,56 @@ def find_pack(class_type: str, noted: str = "") -> KnownPack | None:
     """
     if noted:
         return _noted(noted)
-    table = _tables()
-    for name, pack in table.items():
-        if class_type in pack.get("classes", ()):
-            return KnownPack(name, pack["url"])
-    fitting = [
-        (len(part), name)
-        for name, pack in table.items()
-        for part, fits in (
-            *((item, class_type.startswith(item)) for item in pack.get("prefixes", ())),
-            *((item, class_type.endswith(item)) for item in pack.get("suffixes", ())),
-        )
-        if fits
-    ]
-    if not fitting:
-        return None
-    name = max(fitting)[1]
-    return KnownPack(name, table[name]["url"])
+    index = _index()
+    name = index.classes.get(class_type) or index.by_part(class_type)
+    return None if name is None else KnownPack(name, _tables()[name]["url"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Names of packs by classes, by beginnings and ends of classes, and by their own short names in lower case."""
+
+    classes: Mapping[str, str]
+    prefixes: Mapping[str, str]
+    suffixes: Mapping[str, str]
+    short: Mapping[str, str]
+
+    def by_part(self, class_type: str) -> str | None:
+        """Return the pack with the longest beginning or end of a class, of several the last by name."""
+        found: list[tuple[int, str]] = []
+        for length in range(1, min(len(class_type), _longest_part()) + 1):
+            for table, part in ((self.prefixes, class_type[:length]), (self.suffixes, class_type[-length:])):
+                if part in table:
+                    found.append((length, table[part]))
+        return max(found)[1] if found else None
+
+
+@cache
+def _index() -> _Index:
+    classes: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
+    suffixes: dict[str, str] = {}
+    short: dict[str, str] = {}
+    for name, pack in _tables().items():
+        short.setdefault(name.lower(), name)
+        for class_type in pack.get("classes", ()):
+            classes.setdefault(class_type, name)
+        for table, parts in ((prefixes, pack.get("prefixes", ())), (suffixes, pack.get("suffixes", ()))):
+            for part in parts:
+                table[part] = max(name, table.get(part, ""))
+    return _Index(classes, prefixes, suffixes, short)
+
+
+@cache
+def _longest_part() -> int:
+    return max((len(part) for table in (_index().prefixes, _index().suffixes) for part in table), default=0)
 
 
 def _noted(noted: str) -> KnownPack:
     """Return the pack that a page noted, by its id in the registry or as `owner/repository`."""
-    short = noted.rpartition("/")[2].lower()
-    for name, pack in _tables().items():
-        if name.lower() == short:
-            return KnownPack(name, pack["url"], "workflow")
+    name = _index().short.get(noted.rpartition("/")[2].lower())
+    if name is not None:
+        return KnownPack(name, _tables()[name]["url"], "workflow")
     url = f"https://github.com/{noted}" if noted.count("/") == 1 else ""
     return KnownPack(noted, url, "workflow")
 

@@ -14,7 +14,7 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from worker.json_values import JsonObject
@@ -26,32 +26,43 @@ PNG_TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 BOX_PATHS: Final = frozenset({b"moov", b"udta", b"meta"})
 
 
+CheckJson = Callable[[bytes], None]
+"""Check of a JSON text before it is parsed; it raises for one that is too large."""
+
+
 class NoWorkflow(ValueError):
     """File that carries no workflow."""
 
 
-def find_workflow(content: bytes) -> JsonObject:
+def accept(text: bytes) -> None:
+    """Accept any text, as for files of one's own."""
+
+
+def find_workflow(content: bytes, check: CheckJson = accept) -> JsonObject:
     """Return the workflow in a file: its prompt in API format, or else the page's. Raises NoWorkflow.
 
-    A file of JSON is the workflow itself.
+    A file of JSON is the workflow itself. `check` is called with each JSON text before it is parsed, and may raise.
     """
     plain = content.removeprefix(b"\xef\xbb\xbf").lstrip()
     if plain[:1] == b"{":
-        return _parsed(plain) or _none("is not valid JSON")
-    found = find_metadata(content)
+        return _parsed(plain, check) or _none("is not valid JSON")
+    found = find_metadata(content, check)
     for name in NAMES:
         if name in found:
             return found[name]
     return _none("carries no workflow; expected JSON, or PNG, WebP, JPEG, FLAC, MP4 or GLB with ComfyUI's metadata")
 
 
-def find_metadata(content: bytes) -> dict[str, JsonObject]:
-    """Return what a file carries of `prompt` and `workflow`. Raises NoWorkflow for a broken file."""
+def find_metadata(content: bytes, check: CheckJson = accept) -> dict[str, JsonObject]:
+    """Return what a file carries of `prompt` and `workflow`.
+
+    Raises NoWorkflow for a broken file, and what `check` raises.
+    """
     found: dict[str, JsonObject] = {}
     try:
-        for name, text in _texts_in(content):
+        for name, text in _texts_in(content, check):
             key = name.lower()
-            value = _parsed(text) if key in NAMES and key not in found else None
+            value = _parsed(text, check) if key in NAMES and key not in found else None
             if value:
                 found[key] = value
     except (struct.error, IndexError, zlib.error):
@@ -59,24 +70,25 @@ def find_metadata(content: bytes) -> dict[str, JsonObject]:
     return found
 
 
-def find_encoded_workflow(text: str) -> JsonObject:
-    """Return the workflow in a file that is given as base64 or as a data URI. Raises NoWorkflow."""
+def find_encoded_workflow(text: str, check: CheckJson = accept) -> JsonObject:
+    """Return the workflow in a file that is given as base64 or as a data URI, as `find_workflow` does."""
     encoded = text.partition(",")[2] if text.startswith("data:") else text
     try:
         content = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         raise NoWorkflow("is text; expected a JSON object, or a file with a workflow in base64") from None
-    return find_workflow(content)
+    return find_workflow(content, check)
 
 
 def _none(message: str) -> JsonObject:
     raise NoWorkflow(message)
 
 
-def _parsed(text: bytes) -> JsonObject | None:
+def _parsed(text: bytes, check: CheckJson) -> JsonObject | None:
     """Return the JSON object at the start of a text. Constants that JSON lacks, which ComfyUI writes, become null."""
     if len(text) > MAX_TEXT_BYTES:
-        raise NoWorkflow(f"carries a text of {len(text)} bytes; expected at most {MAX_TEXT_BYTES}")
+        raise NoWorkflow(f"carries a text of {len(text)} bytes or more; expected at most {MAX_TEXT_BYTES}")
+    check(text)
     try:
         decoder = json.JSONDecoder(parse_constant=lambda _name: None, parse_float=_finite)
         value, _end = decoder.raw_decode(text.decode(errors="replace").lstrip())
@@ -91,7 +103,7 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _texts_in(content: bytes) -> Iterator[tuple[str, bytes]]:
+def _texts_in(content: bytes, check: CheckJson) -> Iterator[tuple[str, bytes]]:
     if content.startswith(PNG):
         yield from _texts_in_png(content)
     elif content[:4] == b"RIFF" and content[8:12] == b"WEBP":
@@ -105,7 +117,7 @@ def _texts_in(content: bytes) -> Iterator[tuple[str, bytes]]:
     elif content[:4] == b"fLaC":
         yield from _texts_in_flac(content)
     elif content[:4] == b"glTF":
-        yield from _texts_in_gltf(content)
+        yield from _texts_in_gltf(content, check)
     elif content[4:8] == b"ftyp":
         yield from _texts_in_mp4(content)
 
@@ -141,7 +153,7 @@ def _as_utf8(text: bytes) -> bytes:
 
 
 def _inflated(packed: bytes) -> bytes:
-    return zlib.decompressobj().decompress(packed, MAX_TEXT_BYTES)
+    return zlib.decompressobj().decompress(packed, MAX_TEXT_BYTES + 1)
 
 
 def _riff_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -189,9 +201,9 @@ def _vorbis_comments(block: bytes) -> Iterator[tuple[str, bytes]]:
         position += 4 + size_bytes
 
 
-def _texts_in_gltf(content: bytes) -> Iterator[tuple[str, bytes]]:
+def _texts_in_gltf(content: bytes, check: CheckJson) -> Iterator[tuple[str, bytes]]:
     (size_bytes,) = struct.unpack_from("<I", content, 12)
-    asset = (_parsed(content[20 : 20 + size_bytes]) or {}).get("asset")
+    asset = (_parsed(content[20 : 20 + size_bytes], check) or {}).get("asset")
     extras = asset.get("extras") if isinstance(asset, dict) else None
     for name, text in (extras if isinstance(extras, dict) else {}).items():
         if isinstance(text, str):

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from worker.json_values import JsonObject, object_at
+from worker.workflows.declarations import Declarations
+from worker.workflows.expansion import Expansion
 from worker.workflows.front_end_nodes import VIRTUAL
 from worker.workflows.link_sources import Constant, LinkSources
 from worker.workflows.page_graph import BYPASS, NEVER, PageNode, definitions_in, groups_in
 from worker.workflows.scopes import Scope, Unfolding
-from worker.workflows.widgets import ScriptedWidgets, read_class, read_values
+from worker.workflows.widgets import ScriptedWidgets, read_values
 
 MAX_HINTS: Final = 1000
 CORE_PACK: Final = "comfy-core"
@@ -75,9 +77,11 @@ def running_part(prompt: JsonObject, object_info: JsonObject) -> JsonObject:
 
 def uses_on_page(document: JsonObject, object_info: JsonObject, max_nodes: int = 0) -> list[NodeUse]:
     """Return the nodes of a page that would run, sub-graphs unfolded. Raises RequestRejected for too many."""
-    page, sources = Unfolding(document, object_info, max_nodes).unfold(), LinkSources()
+    expansion = Expansion(max_nodes)
+    page = Unfolding(document, object_info, expansion).unfold()
+    declarations, sources = Declarations(object_info), LinkSources(expansion)
     return [
-        _use(scope, node, object_info, sources)
+        _use(scope, node, declarations, sources)
         for scope, node in page.all_nodes()
         if scope.mode_of(node) not in (NEVER, BYPASS) and node.id not in scope.children and node.type not in VIRTUAL
     ]
@@ -95,13 +99,13 @@ def model_hints(document: JsonObject) -> list[ModelHint]:
     return list(found.values())
 
 
-def _use(scope: Scope, node: PageNode, object_info: JsonObject, sources: LinkSources) -> NodeUse:
-    values = dict(_values(scope, node, object_info)) | _values_from_hosts(scope, node, sources)
+def _use(scope: Scope, node: PageNode, declarations: Declarations, sources: LinkSources) -> NodeUse:
+    values = dict(_values(scope, node, declarations)) | _values_from_hosts(scope, node, sources)
     return NodeUse(scope.id_of(node), node.type, values, _pack(node))
 
 
-def _values(scope: Scope, node: PageNode, object_info: JsonObject) -> Iterator[tuple[str, Any]]:
-    spec = read_class(node.type, object_info)
+def _values(scope: Scope, node: PageNode, declarations: Declarations) -> Iterator[tuple[str, Any]]:
+    spec = declarations.find(node.type)
     named: JsonObject | None = None
     if spec is not None:
         try:

@@ -10,7 +10,7 @@ Where two overrides name one input, the more specific one applies, in the order 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 from names.nearest import nearest_name, nearest_names
 from worker.errors import Problem, RequestRejected
 from worker.json_values import JsonObject, object_at
+from worker.workflows.expansion import Expansion, weight_of
 
 EVERY: Final = "#"
 FIELD: Final = "input.overrides"
@@ -75,48 +76,70 @@ def override(
     found: list[tuple[int, str, Any, tuple[Place, ...]]] = []
     problems: list[Problem] = []
     unknown: list[str] = []
+    num_unlisted = 0
+    expansion = Expansion()
     for name, value in (inputs or {}).items():
         places = known.named(name)
         if places:
+            expansion.add(weight_of(value), len(places))
             found.append((-1, f"{INPUTS_FIELD}.{name}", value, places))
-        else:
+        elif len(problems) < MAX_HINTED:
             problems.append(_unknown_name(name, named_inputs or {}))
+        else:
+            num_unlisted += 1
     for target, value in overrides.items():
         rank, places = known.find(target)
         if places:
+            expansion.add(weight_of(value), len(places))
             found.append((rank, f"{FIELD}.{target}", value, places))
         else:
             unknown.append(target)
     problems += [known.unknown(target) for target in unknown[:MAX_HINTED]]
     if problems:
-        raise RequestRejected(problems, num_unlisted=len(unknown[MAX_HINTED:]))
+        raise RequestRejected(problems, num_unlisted=num_unlisted + len(unknown[MAX_HINTED:]))
+    return _with_values(prompt, found)
+
+
+def _with_values(prompt: JsonObject, found: Sequence[tuple[int, str, Any, tuple[Place, ...]]]) -> Overridden:
+    """Return a prompt with values, each with its rank, the field that has it, and its inputs."""
     fields: dict[Place, str] = {}
-    changed: dict[str, Any] = dict(prompt)
+    given: dict[str, dict[str, Any]] = {}  # by node
     for _, name, value, places in sorted(found, key=lambda entry: entry[0]):
         for place in places if value is not None else ():
-            node = changed[place.node_id]
-            changed[place.node_id] = {**node, "inputs": {**node["inputs"], place.input_name: value}}
+            given.setdefault(place.node_id, {})[place.input_name] = value
             fields[place] = name
+    changed: dict[str, Any] = dict(prompt)
+    for node_id, values in given.items():
+        node = changed[node_id]
+        changed[node_id] = {**node, "inputs": {**node["inputs"], **values}}
     return Overridden(changed, fields)
 
 
-def find_places(prompt: JsonObject, targets: Sequence[str], object_info: JsonObject, field: str) -> tuple[Place, ...]:
-    """Return the inputs of a prompt that targets name. Raises RequestRejected for `field` if one names none."""
-    known = _Inputs(prompt, object_info, {})
-    places: dict[Place, None] = {}
-    for target in targets:
-        found = known.find(target)[1]
-        if not found:
-            raise RequestRejected([replace(known.unknown(target), field=field)])
-        places |= dict.fromkeys(found)
-    return tuple(places)
+class PlaceFinder:
+    """Inputs of one prompt by the targets that name them."""
+
+    def __init__(self, prompt: JsonObject, object_info: JsonObject) -> None:
+        self._known = _Inputs(prompt, object_info, {})
+        self._expansion = Expansion()
+
+    def find(self, targets: Sequence[str], field: str) -> tuple[Place, ...]:
+        """Return the inputs that targets name. Raises RequestRejected for `field` if one names none."""
+        places: dict[Place, None] = {}
+        for target in targets:
+            found = self._known.find(target)[1]
+            if not found:
+                raise RequestRejected([replace(self._known.unknown(target), field=field)])
+            self._expansion.add_elements(len(found))
+            places |= dict.fromkeys(found)
+        return tuple(places)
 
 
 def _unknown_name(name: str, named_inputs: Mapping[str, object]) -> Problem:
-    shown, nearest = name[:MAX_TARGET_LENGTH], nearest_name(name, named_inputs, by_start=True)
+    known = list(islice(named_inputs, MAX_COMPARED))
+    shown, nearest = name[:MAX_TARGET_LENGTH], nearest_name(name, known, by_start=True)
     hint = f"; did you mean {nearest}?" if nearest else ""
     message = f"{shown}: the workflow has no input of this name{hint}"
-    return Problem(message, f"{INPUTS_FIELD}.{shown}", type="unknown_input", allowed=list(named_inputs)[:MAX_COMPARED])
+    return Problem(message, f"{INPUTS_FIELD}.{shown}", type="unknown_input", allowed=known)
 
 
 class _Inputs:
@@ -130,6 +153,8 @@ class _Inputs:
         self._nodes: dict[str, JsonObject] = {}
         self._ids: dict[str, dict[str, list[str]]] = {"id": {}, "title": {}, "class": {}}
         self._with_value: dict[str, list[Place]] = {}
+        self._nodes_taking: dict[tuple[str, str], dict[str, list[str]]] = {}
+        self._declared: dict[str, list[str]] = {}  # by class
         for node_id in prompt:
             node = object_at(prompt, node_id)
             if isinstance(node.get("inputs"), Mapping):
@@ -151,16 +176,39 @@ class _Inputs:
             return 0, self._every(target.removeprefix(EVERY))
         for rank, kind in ((3, "id"), (2, "title"), (1, "class")):
             for node_name, input_name in _splits(target):
-                found = (node_id for node_id in self._ids[kind].get(node_name, ()) if self._takes(node_id, input_name))
-                places = tuple(Place(node_id, input_name) for node_id in found)
+                if node_name not in self._ids[kind]:
+                    continue
+                places = tuple(Place(node_id, input_name) for node_id in self._taking(kind, node_name, input_name))
                 if places:
                     return rank, places
         return 0, ()
 
+    def _taking(self, kind: str, node_name: str, input_name: str) -> Sequence[str]:
+        """Return the ids of the nodes of a name that take an input.
+
+        The inputs of the nodes of one name are listed once, whatever the number of targets that begin with it.
+        """
+        taking = self._nodes_taking.get((kind, node_name))
+        if taking is None:
+            taking = self._nodes_taking[kind, node_name] = {}
+            for node_id in self._ids[kind][node_name]:
+                for name in self._inputs_of(node_id):
+                    taking.setdefault(name, []).append(node_id)
+        return taking.get(input_name, ())
+
+    def _inputs_of(self, node_id: str) -> Iterable[str]:
+        """Return the names of the inputs that a node has or that its class declares."""
+        node = self._nodes[node_id]
+        class_type = str(node.get("class_type"))
+        if class_type not in self._declared:
+            declared = object_at(self._object_info, class_type, "input")
+            self._declared[class_type] = [name for section in SECTIONS for name in object_at(declared, section)]
+        return dict.fromkeys((*object_at(node, "inputs"), *self._declared[class_type]))
+
     def unknown(self, target: str) -> Problem:
         """Return the problem of a target that names no input, with the names that it may have meant."""
         shown = target[:MAX_TARGET_LENGTH]
-        names = self._names_beside(shown) or list(islice(self._names(), MAX_COMPARED))
+        names = list(islice(self._names_beside(shown), MAX_COMPARED)) or list(islice(self._names(), MAX_COMPARED))
         nearest = nearest_names(shown, names, limit=MAX_NEAREST) or tuple(names[:MAX_NEAREST])
         message = f"{shown}: no such input in the workflow; expected the node's id, title or class, a dot and the input"
         return Problem(message, f"{FIELD}.{shown}", type="unknown_input", allowed=list(nearest))
@@ -172,13 +220,6 @@ class _Inputs:
     def _every(self, name: str) -> tuple[Place, ...]:
         return self.named(name) or tuple(self._with_value.get(name, ()))
 
-    def _takes(self, node_id: str, input_name: str) -> bool:
-        node = self._nodes[node_id]
-        declared = object_at(self._object_info, str(node.get("class_type")), "input")
-        return input_name in object_at(node, "inputs") or any(
-            input_name in object_at(declared, section) for section in SECTIONS
-        )
-
     def _names_of(self, node_id: str) -> dict[str, str]:
         """Return the names of a node by their kind."""
         node = self._nodes[node_id]
@@ -186,15 +227,12 @@ class _Inputs:
         named = {"id": node_id, "title": title, "class": node.get("class_type")}
         return {kind: name for kind, name in named.items() if isinstance(name, str) and name}
 
-    def _names_beside(self, target: str) -> list[str]:
-        """Return the inputs of the nodes that a target names; empty for one that names no node."""
-        return [
-            f"{node_name}.{name}"
-            for node_name, _ in _splits(target)
-            for ids in self._ids.values()
-            for node_id in ids.get(node_name, ())[:1]
-            for name in object_at(self._nodes[node_id], "inputs")
-        ]
+    def _names_beside(self, target: str) -> Iterator[str]:
+        """Yield the inputs of the nodes that a target names; none for one that names no node."""
+        for node_name, _ in _splits(target):
+            for ids in self._ids.values():
+                for node_id in ids.get(node_name, ())[:1]:
+                    yield from (f"{node_name}.{name}" for name in object_at(self._nodes[node_id], "inputs"))
 
     def _names(self) -> Iterator[str]:
         """Yield every name of an input that has a value."""

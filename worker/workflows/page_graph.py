@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from worker.json_values import JsonObject, object_at
@@ -17,6 +18,7 @@ NEVER: Final = 2  # muted
 BYPASS: Final = 4
 INPUT_NODE: Final = "-10"  # ids of a sub-graph's own inputs and outputs in its links
 OUTPUT_NODE: Final = "-20"
+QUARANTINE: Final = "proxyWidgetErrorQuarantine"  # values that the page kept when it read an older file
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Link:
     target_slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PageNode:
     """Node of a page. `values` is what the page saved of its widgets: a list by order or an object by name.
 
@@ -56,6 +58,21 @@ class PageNode:
     properties: JsonObject = field(default_factory=dict)
     value_names: tuple[str, ...] = ()
 
+    @cached_property
+    def widget_names(self) -> frozenset[str]:
+        """Names of the widgets that inputs of the node stand for."""
+        return frozenset(slot.widget for slot in self.inputs if slot.widget is not None)
+
+    @property
+    def proxy_widgets(self) -> Sequence[Any]:
+        """Widgets within a sub-graph that its host shows, as the page saved them."""
+        return _list(self.properties.get("proxyWidgets"))
+
+    @property
+    def kept_values(self) -> Sequence[Any]:
+        """Values of a sub-graph's use that the page kept when it moved the file to a newer form, as it saved them."""
+        return _list(self.properties.get(QUARANTINE))
+
     @property
     def search_name(self) -> str:
         """Name by which texts of other nodes refer to this one; empty without one."""
@@ -64,19 +81,64 @@ class PageNode:
     @property
     def first_value(self) -> object:
         """Value of the only widget of a node such as PrimitiveNode, GetNode or SetNode; None without one."""
-        values = list(self.values.values()) if isinstance(self.values, Mapping) else self.values
-        return values[0] if values else None
+        return next(iter(self.values.values() if isinstance(self.values, Mapping) else self.values), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PageGraph:
-    """Nodes and links of a page, or of a sub-graph, whose own slots are `inputs` and `outputs`."""
+    """Nodes and links of a page, or of a sub-graph, whose own slots are `inputs` and `outputs`.
+
+    Each index over them is made once: a look-up costs the same however large the graph is.
+    """
 
     id: str
     nodes: Mapping[str, PageNode]
     links: Mapping[int, Link]
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
+
+    @cached_property
+    def links_of_inputs(self) -> Mapping[int, tuple[Link, ...]]:
+        """Links from the graph's own inputs to nodes that it has, by the index of the input."""
+        found: dict[int, list[Link]] = {}
+        for link in self.links.values():
+            if link.origin_id == INPUT_NODE and link.target_id in self.nodes:
+                found.setdefault(link.origin_slot, []).append(link)
+        return {slot: tuple(links) for slot, links in found.items()}
+
+    @cached_property
+    def links_of_outputs(self) -> Mapping[int, Link]:
+        """Link that ends at each of the graph's own outputs, by the index of the output."""
+        return {link.target_slot: link for link in self.links.values() if link.target_id == OUTPUT_NODE}
+
+    @cached_property
+    def input_indices(self) -> Mapping[str, int]:
+        """Index of each of the graph's own inputs by its name, of several the first."""
+        return {slot.name: index for index, slot in reversed(list(enumerate(self.inputs)))}
+
+    @cached_property
+    def inputs_called(self) -> Mapping[str, tuple[int, ...]]:
+        """Indices of the graph's own inputs by their names and labels."""
+        found: dict[str, dict[int, None]] = {}
+        for index, slot in enumerate(self.inputs):
+            for name in (slot.name, slot.label):
+                if name is not None:
+                    found.setdefault(name, {})[index] = None
+        return {name: tuple(indices) for name, indices in found.items()}
+
+    @cached_property
+    def num_elements(self) -> int:
+        """Number of nodes, links, slots and values: what each use of a sub-graph costs."""
+        of_nodes = sum(
+            1
+            + len(node.inputs)
+            + len(node.outputs)
+            + len(node.values)
+            + len(node.proxy_widgets)
+            + len(node.kept_values)
+            for node in self.nodes.values()
+        )
+        return of_nodes + len(self.links) + len(self.inputs) + len(self.outputs)
 
 
 def is_page_format(document: JsonObject) -> bool:

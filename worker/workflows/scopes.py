@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from engine.graph.spec import NodeSpec
 from worker.errors import Problem, RequestRejected
 from worker.json_values import JsonObject
-from worker.workflows.group_nodes import graph_of_group, group_name
+from worker.workflows.declarations import Declarations
+from worker.workflows.expansion import Expansion
+from worker.workflows.group_nodes import GroupDefinition, graph_of_group, group_name
 from worker.workflows.page_graph import (
     BYPASS,
     NEVER,
@@ -24,9 +27,10 @@ from worker.workflows.page_graph import (
     read_graph,
 )
 from worker.workflows.subgraph_values import AmbiguousValues, HostValues, PromotedInputs, read_host_values
-from worker.workflows.widgets import ScriptedWidgets, read_class, read_values
+from worker.workflows.widgets import ScriptedWidgets, read_values
 
 MAX_DEPTH: Final = 50
+MAX_ID_LENGTH: Final = 2000  # of a node with the ids around it
 
 
 @dataclass
@@ -46,7 +50,18 @@ class Scope:
     mode: int = 0
 
     def id_of(self, node: PageNode) -> str:
-        return ":".join((*self.path, node.id))
+        return self.id_start + node.id
+
+    @cached_property
+    def id_start(self) -> str:
+        """Beginning of the ids of this scope's nodes."""
+        return "".join(f"{node_id}:" for node_id in self.path)
+
+    @cached_property
+    def host_slots(self) -> Mapping[str, int]:
+        """Index of each input of the host by its name, of several the first: the host may have another order."""
+        slots = () if self.host is None else self.host.inputs
+        return {slot.name: index for index, slot in reversed(list(enumerate(slots)))}
 
     def mode_of(self, node: PageNode) -> int:
         """Return the mode of a node, or that of the sub-graph around it if it does not run at all."""
@@ -68,18 +83,17 @@ class Scope:
 
 
 class Unfolding:
-    """The scopes of one file. `max_nodes` bounds their nodes together; 0: no limit."""
+    """The scopes of one file. `expansion` bounds their size together."""
 
-    def __init__(self, document: JsonObject, object_info: JsonObject, max_nodes: int = 0) -> None:
+    def __init__(self, document: JsonObject, object_info: JsonObject, expansion: Expansion | None = None) -> None:
         self._document = document
         self._definitions = definitions_in(document)
         self._groups = groups_in(document)
-        self._object_info = object_info
-        self._max_nodes = max_nodes
-        self._num_nodes = 0
+        self._declarations = Declarations(object_info)
+        self._expansion = expansion or Expansion()
         self._graphs: dict[str, PageGraph] = {}
+        self._read_groups: dict[str, GroupDefinition] = {}
         self._promoted: dict[str, PromotedInputs] = {}
-        self._specs: dict[str, NodeSpec | None] = {}
         self._node_values: dict[int, JsonObject] = {}
         self._problems: list[Problem] = []
 
@@ -93,10 +107,11 @@ class Unfolding:
 
     def _fill(self, scope: Scope, around: tuple[str, ...]) -> None:
         """Add the scopes of a scope's sub-graphs. `around` are the types of the nodes around it."""
-        self._num_nodes += len(scope.graph.nodes)
-        if self._max_nodes and self._num_nodes > self._max_nodes:
-            raise _too_many_nodes(self._num_nodes, self._max_nodes)
+        self._expansion.add_nodes(len(scope.graph.nodes))
+        self._expansion.add_elements(scope.graph.num_elements)
         for node in scope.graph.nodes.values():
+            if len(scope.id_start) + len(node.id) > MAX_ID_LENGTH:
+                raise _id_too_long(scope, node)
             inner = self._graph_of(node)
             if inner is None:
                 continue
@@ -115,7 +130,11 @@ class Unfolding:
         """Return the graph that a node stands for, and the node with the slots of that graph; None for any other."""
         name = group_name(node.type)
         if name in self._groups:
-            return graph_of_group(node, self._groups[name], lambda kind: read_class(kind, self._object_info))
+            if name not in self._read_groups:
+                self._read_groups[name] = GroupDefinition(self._groups[name])
+            group = self._read_groups[name]
+            self._expansion.add_elements(group.num_elements + len(node.values))
+            return graph_of_group(node, group, self._declarations.find)
         if node.type not in self._definitions:
             return None
         return self._graph_of_definition(node.type), node
@@ -162,14 +181,14 @@ class Unfolding:
             return scope.settings[node.id, name]
         key = id(node)
         if key not in self._node_values:
-            spec = self._spec_of(node.type)
+            spec = self._declarations.find(node.type)
             self._node_values[key] = {} if spec is None else _values_or_none(spec, node)
         return self._node_values[key].get(name)
 
     def _promoted_of(self, class_type: str, graph: PageGraph) -> PromotedInputs:
         """Return the inputs of a sub-graph that are widgets of its uses, read once for each definition."""
         if class_type not in self._promoted:
-            found = PromotedInputs(graph, self._spec_of, self._nested)
+            found = PromotedInputs(graph, self._declarations.find, self._nested)
             if class_type not in self._definitions:  # a group node's graph is that of one use
                 return found
             self._promoted[class_type] = found
@@ -180,11 +199,6 @@ class Unfolding:
             return None
         return self._promoted_of(class_type, self._graph_of_definition(class_type))
 
-    def _spec_of(self, class_type: str) -> NodeSpec | None:
-        if class_type not in self._specs:
-            self._specs[class_type] = read_class(class_type, self._object_info)
-        return self._specs[class_type]
-
 
 def _values_or_none(spec: NodeSpec, node: PageNode) -> JsonObject:
     """Return the values of a node's widgets; none where only a script reads them, which the conversion then refuses."""
@@ -194,9 +208,10 @@ def _values_or_none(spec: NodeSpec, node: PageNode) -> JsonObject:
         return {}
 
 
-def _too_many_nodes(found: int, allowed: int) -> RequestRejected:
-    message = f"has too many nodes with its sub-graphs unfolded; got {found}, expected at most {allowed}"
-    problem = Problem(message, field="input.workflow_json", type="max_nodes", allowed={"maximum": allowed})
+def _id_too_long(scope: Scope, node: PageNode) -> RequestRejected:
+    message = f"the id of a node with those of the sub-graphs around it is too long; expected at most {MAX_ID_LENGTH}"
+    shown = scope.id_of(node)[:100]
+    problem = Problem(message, "input.workflow_json", shown, None, "too_long", {"maximum": MAX_ID_LENGTH})
     return RequestRejected([problem])
 
 

@@ -25,7 +25,6 @@ from worker.workflows.page_graph import INPUT_NODE, PageGraph, PageNode
 from worker.workflows.widgets import CONTROLS, has_control
 
 OUTER: Final = "-1"  # in a list of promoted widgets: the widget of the sub-graph's own input
-QUARANTINE: Final = "proxyWidgetErrorQuarantine"  # values that the page kept when it read an older file
 MAX_LISTED: Final = 50  # names in a message
 MAX_NESTED: Final = 50  # sub-graphs that an input leads through
 
@@ -140,7 +139,7 @@ def _saved_values(host: PageNode, promoted: PromotedInputs) -> HostValues:
         return HostValues()
     if host.value_names:
         return _checked(host, HostValues(dict(_given(zip(host.value_names, host.values, strict=True)))), promoted)
-    entries = list(_entries(host.properties.get("proxyWidgets")))
+    entries = list(_entries(host.proxy_widgets))
     readings: list[HostValues] = []
     if any(node_id == OUTER for node_id, _ in entries):
         if len(values) <= len(entries):
@@ -244,16 +243,15 @@ def _given(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     return ((name, value) for name, value in pairs if value is not None)
 
 
-def _entries(value: object) -> Iterator[tuple[str, str]]:
-    for item in value if isinstance(value, list) else ():
+def _entries(items: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    for item in items:
         if isinstance(item, list) and len(item) >= 2:
             yield str(item[0]), str(item[1])
 
 
 def _kept_values(host: PageNode) -> Iterator[tuple[str, Any]]:
     """Yield the values of inputs that the page kept when it moved a file to a newer form; the page reads them first."""
-    kept = host.properties.get(QUARANTINE)
-    for item in reversed(kept) if isinstance(kept, list) else ():
+    for item in reversed(host.kept_values):
         entry = item.get("originalEntry") if isinstance(item, Mapping) else None
         if isinstance(entry, list) and len(entry) >= 2 and str(entry[0]) == OUTER and item.get("hostValue") is not None:
             yield str(entry[1]), item["hostValue"]

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.graph.spec import NodeSpec
 from worker.errors import Problem, RequestRejected
 from worker.json_values import JsonObject
+from worker.workflows.declarations import Declarations
+from worker.workflows.expansion import ELEMENT_BYTES, Expansion, Weight, weight_of
 from worker.workflows.front_end_nodes import SCRIPTED, VIRTUAL
 from worker.workflows.link_sources import Constant, LinkSources, Source
 from worker.workflows.page_graph import BYPASS, NEVER, PageNode
-from worker.workflows.page_texts import choose_alternatives, fill_name
+from worker.workflows.page_texts import MAX_NAME_LENGTH, TextRefused, choose_alternatives, fill_name
 from worker.workflows.scopes import Scope, Unfolding
-from worker.workflows.widgets import ScriptedWidgets, read_class, read_values
+from worker.workflows.widgets import ScriptedWidgets, read_values
 
 NAMED_FILE: Final = "filename_prefix"
 
@@ -31,18 +32,20 @@ def to_prompt(
     `choose(n)` returns a number below n, for prompts with alternatives. `max_nodes` bounds the nodes of the unfolded
     sub-graphs; 0: no limit. Raises RequestRejected with a problem for each node that cannot be converted.
     """
-    page = Unfolding(document, object_info, max_nodes).unfold()
-    return _Conversion(page, object_info, choose).run()
+    expansion = Expansion(max_nodes)
+    page = Unfolding(document, object_info, expansion).unfold()
+    return _Conversion(page, Declarations(object_info), choose, expansion, LinkSources(expansion)).run()
 
 
 @dataclass
 class _Conversion:
     page: Scope
-    object_info: JsonObject
+    declarations: Declarations
     choose: Callable[[int], int]
-    specs: dict[str, NodeSpec | None] = field(default_factory=dict)
-    sources: LinkSources = field(default_factory=LinkSources)
+    expansion: Expansion
+    sources: LinkSources
     problems: list[Problem] = field(default_factory=list)
+    weights: dict[int, Weight] = field(default_factory=dict)  # of the document's lists and objects, by identity
 
     def run(self) -> dict[str, Any]:
         prompt: dict[str, Any] = {}
@@ -52,18 +55,39 @@ class _Conversion:
             if not is_off and node.id not in scope.children and node.type not in VIRTUAL:
                 converted = self._node(scope, node)
                 if converted is not None:
-                    prompt[scope.id_of(node)], nodes[scope.id_of(node)] = converted, node
+                    node_id = scope.id_of(node)
+                    self._count(node_id, converted["inputs"])
+                    prompt[node_id], nodes[node_id] = converted, node
         if self.problems:
             raise RequestRejected(self.problems)
         for entry in prompt.values():
             inputs = entry["inputs"]
             entry["inputs"] = {name: _plain(value) for name, value in inputs.items() if _is_there(value, prompt)}
-        _fill_names(prompt, nodes)
+        self._fill_names(prompt, nodes)
+        if self.problems:
+            raise RequestRejected(self.problems)
         return prompt
+
+    def _count(self, node_id: str, inputs: Mapping[str, Any]) -> None:
+        """Count what a node adds to the prompt. Raises RequestRejected at a limit."""
+        self.expansion.add_elements(1 + len(inputs))
+        num_bytes = len(node_id)
+        for name, value in inputs.items():
+            num_bytes += len(name) + ELEMENT_BYTES
+            if isinstance(value, str):
+                num_bytes += len(value)
+            elif isinstance(value, Source):
+                num_bytes += len(value.node_id)
+            elif isinstance(value, list | dict):
+                weight = self.weights.get(id(value))
+                if weight is None:
+                    weight = self.weights[id(value)] = weight_of(value)
+                self.expansion.add(weight)
+        self.expansion.add_bytes(num_bytes)
 
     def _node(self, scope: Scope, node: PageNode) -> dict[str, Any] | None:
         """Return a node in API format, its links as Source; None for one without effect and for one with a problem."""
-        spec = self._spec_of(node.type)
+        spec = self.declarations.find(node.type)
         if node.type in SCRIPTED:
             self._refuse(scope, node, f"{node.type}: needs {SCRIPTED[node.type]}", "needs_script")
             return None
@@ -84,13 +108,35 @@ class _Conversion:
         for item in spec.inputs:
             text = inputs.get(item.name)
             if isinstance(text, str) and item.options.get("dynamicPrompts"):
-                inputs[item.name] = choose_alternatives(text, self.choose)
+                inputs[item.name] = self._chosen(scope, node, item.name, text)
         return {"class_type": node.type, "inputs": inputs, "_meta": {"title": node.title}}
 
-    def _spec_of(self, class_type: str) -> NodeSpec | None:
-        if class_type not in self.specs:
-            self.specs[class_type] = read_class(class_type, self.object_info)
-        return self.specs[class_type]
+    def _chosen(self, scope: Scope, node: PageNode, name: str, text: str) -> str:
+        """Return a prompt with one of each set of alternatives."""
+        self.expansion.add_new_bytes(len(text))
+        try:
+            return choose_alternatives(text, self.choose)
+        except TextRefused as refused:
+            self.problems.append(Problem(str(refused), name, scope.id_of(node), node.type, "too_many_alternatives"))
+            return ""
+
+    def _fill_names(self, prompt: dict[str, Any], nodes: Mapping[str, PageNode]) -> None:
+        """Fill the marks in the names of saved files with other nodes' values. `nodes` are the prompt's, by id."""
+        named = {node_id: entry["inputs"].get(NAMED_FILE) for node_id, entry in prompt.items()}
+        marked = {node_id: name for node_id, name in named.items() if isinstance(name, str) and "%" in name}
+        if not marked:
+            return
+        names = {nodes[node_id].title: entry["inputs"] for node_id, entry in reversed(prompt.items())}
+        names |= {nodes[node_id].search_name: entry["inputs"] for node_id, entry in reversed(prompt.items())}
+        for node_id, name in marked.items():
+            try:
+                prompt[node_id]["inputs"][NAMED_FILE] = fill_name(name, names)
+            except TextRefused as refused:
+                allowed = {"maximum_length": MAX_NAME_LENGTH}
+                kind = nodes[node_id].type
+                self.problems.append(
+                    Problem(str(refused), NAMED_FILE, node_id, kind, "invalid_filename_prefix", allowed)
+                )
 
     def _refuse(self, scope: Scope, node: PageNode, message: str, kind: str) -> None:
         allowed = "a prompt in API format, which the page exports" if kind == "needs_script" else None
@@ -113,15 +159,3 @@ def _plain(value: object) -> object:
     if isinstance(value, Source):
         return [value.node_id, value.slot]
     return {"__value__": value} if isinstance(value, list) else value
-
-
-def _fill_names(prompt: dict[str, Any], nodes: Mapping[str, PageNode]) -> None:
-    """Fill the marks in the names of saved files with other nodes' values. `nodes` are those of the prompt, by id."""
-    marked = [entry["inputs"] for entry in prompt.values() if "%" in str(entry["inputs"].get(NAMED_FILE))]
-    if not marked:
-        return
-    names = {nodes[node_id].title: entry["inputs"] for node_id, entry in reversed(prompt.items())}
-    names |= {nodes[node_id].search_name: entry["inputs"] for node_id, entry in reversed(prompt.items())}
-    for inputs in marked:
-        if isinstance(inputs[NAMED_FILE], str):
-            inputs[NAMED_FILE] = fill_name(inputs[NAMED_FILE], names)

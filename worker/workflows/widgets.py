@@ -8,6 +8,7 @@ button that uploads a file. An input that is linked keeps the place of its widge
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from engine.graph.object_info import read_input, read_spec
@@ -41,7 +42,7 @@ def is_widget(item: InputSpec, node: PageNode) -> bool:
         return True
     if item.options.get("socketless"):  # a widget of the page's own, such as the view of `ImageCompare`
         return True
-    return any(slot.widget == item.name for slot in node.inputs)
+    return item.name in node.widget_names
 
 
 def read_class(class_type: str, object_info: JsonObject) -> NodeSpec | None:
@@ -74,7 +75,7 @@ def _take_all(spec: NodeSpec, node: PageNode, taken: _Taken) -> dict[str, Any]:
                 _take(item, node, taken, found)
         if section == "required":
             taken.skip_upload(spec)
-    if any(isinstance(value, dict | list) and value for value in taken.rest) and not is_core(spec):
+    if any(isinstance(value, dict | list) and value for value in taken.rest()) and not is_core(spec):
         raise ScriptedWidgets
     return found
 
@@ -104,19 +105,23 @@ class _Taken:
         self._values = values
         self._next = 0
 
-    @property
-    def rest(self) -> Sequence[Any]:
-        return self._values[self._next :]
+    def rest(self) -> Iterator[Any]:
+        """Yield the values that were not taken."""
+        return islice(self._values, self._next, None)
 
     def take(self, item: InputSpec, name: str) -> Any:
         """Return the next value, or the default of an input that is newer than the file."""
-        rest = self.rest[:1]
+        found = self._ahead(1)
         self._next += 1
-        return default_of(item) if not rest or rest[0] is None else rest[0]
+        return default_of(item) if not found or found[0] is None else found[0]
+
+    def _ahead(self, num_values: int) -> Sequence[Any]:
+        """Return the next values, fewer at the end."""
+        return self._values[self._next : self._next + num_values]
 
     def skip_control(self, *, has_filter: bool) -> None:
         """Pass over the control of the value before, and over the text that filters a control of choices."""
-        rest = self.rest
+        rest = self._ahead(2)
         if rest and (rest[0] in CONTROLS if isinstance(rest[0], str) else isinstance(rest[0], bool)):
             self._next += 1
             if has_filter and len(rest) > 1 and rest[1] in (None, ""):
@@ -126,7 +131,8 @@ class _Taken:
         """Pass over the widgets for an upload, which stand after the required inputs."""
         asked = [key for item in spec.inputs for key in UPLOADS if item.section == "required" and item.options.get(key)]
         for _ in range(2 if "audio_upload" in asked else bool(asked)):
-            if self.rest and not isinstance(self.rest[0], bool | int | float) and self.rest[0] in UPLOAD_VALUES:
+            found = self._ahead(1)
+            if found and not isinstance(found[0], bool | int | float) and found[0] in UPLOAD_VALUES:
                 self._next += 1
 
 

@@ -9,7 +9,10 @@ import zlib
 
 import pytest
 
-from worker.workflows.media import NoWorkflow, find_encoded_workflow, find_workflow
+from worker.errors import RequestRejected
+from worker.guard.json_scan import FoundJson
+from worker.settings.listener import JsonLimits
+from worker.workflows.media import MAX_TEXT_BYTES, NoWorkflow, find_encoded_workflow, find_workflow
 
 PROMPT = {"1": {"class_type": "Save", "inputs": {"text": "a “cat”"}}}
 PAGE: dict[str, list[int]] = {"nodes": [], "links": []}
@@ -104,3 +107,56 @@ def test_a_file_that_is_cut_anywhere_gives_a_workflow_or_is_refused(name: str) -
             assert find_workflow(FILES[name][:end])
         except NoWorkflow as error:
             assert str(error)
+
+
+DEEP = ('{"prompt": ' + "[" * 200 + "]" * 200 + "}").encode()
+LIMITS = JsonLimits(max_elements=1000)
+
+
+def unpacks_to(text: bytes) -> bytes:
+    """A PNG with a compressed prompt."""
+    chunk = b"prompt\0\0" + zlib.compress(text)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", len(chunk), b"zTXt") + chunk + bytes(4)
+
+
+def packed(text: bytes) -> dict[str, bytes]:
+    """A file of each kind whose prompt is a text."""
+    named = {"prompt": text.decode()}
+    with_comment = struct.pack("<I", 0) + struct.pack("<II", 1, len(text) + 7) + b"prompt=" + text
+    tiff = b"II*\0prompt:" + text + b"\0"
+    keys = bytes(4) + struct.pack(">I", 1) + box(b"mdta", b"prompt")
+    listed = box(struct.pack(">I", 1), box(b"data", bytes(8) + text))
+    meta = box(b"meta", bytes(4) + box(b"keys", keys) + box(b"ilst", listed))
+    gltf = json.dumps({"asset": {"extras": named}}).encode()
+    return {
+        "json": text,
+        "png": unpacks_to(text),
+        "webp": b"RIFF\0\0\0\0WEBPEXIF" + struct.pack("<I", len(tiff)) + tiff,
+        "jpeg": b"\xff\xd8\xff\xe1" + struct.pack(">H", len(tiff) + 8) + b"Exif\0\0" + tiff + b"\xff\xda",
+        "flac": b"fLaC" + struct.pack(">I", (1 << 31) | (4 << 24) | len(with_comment)) + with_comment,
+        "mp4": box(b"ftyp", b"isom") + box(b"moov", box(b"udta", meta)),
+        "glb": b"glTF" + bytes(8) + struct.pack("<I", len(gltf)) + b"JSON" + gltf,
+    }
+
+
+@pytest.mark.parametrize("kind", packed(b"{}"))
+@pytest.mark.parametrize(("text", "problem"), [(DEEP, "json_too_deep"), (b"{%s}" % b'"a":1,' * 2000, "json_too_large")])
+def test_what_a_file_holds_has_the_limits_of_a_body(kind: str, text: bytes, problem: str) -> None:
+    with pytest.raises(RequestRejected) as refused:
+        find_workflow(packed(text)[kind], FoundJson(LIMITS).check)
+    (found,) = refused.value.problems
+    assert (found.field, found.type) == ("input.workflow_json", problem)
+
+
+def test_the_files_of_one_request_have_the_limits_of_one_body() -> None:
+    text = json.dumps({str(index): {} for index in range(200)}).encode()
+    found_json = FoundJson(LIMITS)
+    for _ in range(2):
+        assert find_workflow(unpacks_to(text), found_json.check)
+    with pytest.raises(RequestRejected):
+        find_workflow(unpacks_to(text), found_json.check)
+
+
+def test_a_text_that_unpacks_to_more_than_is_read_is_refused_by_its_size() -> None:
+    with pytest.raises(NoWorkflow, match="expected at most"):
+        find_workflow(unpacks_to(b'{"1":"' + b" " * (MAX_TEXT_BYTES + 10) + b'"}'))

@@ -1,0 +1,446 @@
+"""What a caller's document costs grows as its size does: eight times the document, about eight times the work.
+
+Processor seconds of this thread are compared, generously: work by the square of the size would be 64 times as much.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from engine.graph.explain import explain_prompt
+from engine.graph.object_info import rules_in
+from worker.engines.choices import with_hints
+from worker.engines.families import model_files_in
+from worker.engines.graph_check import find_problems
+from worker.engines.long_names import find_long_names
+from worker.engines.save_names import find_name_problems
+from worker.errors import RequestRejected, shortened
+from worker.guard.url_secrets import has_url_secrets, without_url_secrets
+from worker.inputs.references import find_references, replace_references
+from worker.jobs.cost import cost_of
+from worker.jobs.graph_size import find_size_problem
+from worker.jobs.model_needs import find_needs
+from worker.jobs.prompt_parts import split_prompt
+from worker.jobs.prompt_work import PromptWork
+from worker.jobs.random_values import resolve
+from worker.jobs.workflow_plan import find_missing_nodes
+from worker.models.manifest import built_in_manifest
+from worker.observe.prompt_texts import texts_of
+from worker.settings.jobs import PromptLimits
+from worker.workflows.app_mode import read_app_mode
+from worker.workflows.node_uses import model_hints, running_part, uses_in_prompt, uses_on_page
+from worker.workflows.overrides import override
+from worker.workflows.page_texts import choose_alternatives, without_comments
+from worker.workflows.to_prompt import to_prompt
+
+Json = dict[str, Any]
+
+TIMES = 8
+MOST_TIMES = 26.0
+PAUSE_SECONDS = 0.06  # of a collector or of another thread
+TEXT = ["STRING", {"multiline": True, "dynamicPrompts": True}]
+NUMBER = ["INT", {"default": 1}]
+OBJECT_INFO: Json = {
+    "Text": {"input": {"required": {"text": TEXT}}, "output": ["CONDITIONING"], "output_name": ["c"]},
+    "Seed": {"input": {"required": {"seed": NUMBER, "steps": NUMBER}}, "output": ["INT"], "output_name": ["i"]},
+    "Pass": {"input": {"required": {"image": ["IMAGE"]}}, "output": ["IMAGE"], "output_name": ["i"]},
+    "Make": {"input": {"required": {"width": NUMBER, "height": NUMBER}}, "output": ["IMAGE"], "output_name": ["i"]},
+    "Sample": {
+        "input": {"required": {"latent_image": ["LATENT"], "steps": NUMBER, "sigmas": ["SIGMAS"]}},
+        "output": ["LATENT"],
+        "output_name": ["l"],
+    },
+    "Save": {
+        "input": {"required": {"images": ["IMAGE"], "filename_prefix": ["STRING", {}]}},
+        "output": [],
+        "output_name": [],
+        "output_node": True,
+    },
+    "Load": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}, "output": ["IMAGE"]},
+    "Lora": {"input": {"required": {"lora_name": [["a.safetensors"], {}]}}, "output": ["MODEL"]},
+}
+
+
+def node(node_id: object, kind: str, values: Any = (), **more: Any) -> Json:
+    return {"id": node_id, "type": kind, "widgets_values": values, **more}
+
+
+def page(*nodes: Json, links: Any = (), **more: Any) -> Json:
+    return {"nodes": list(nodes), "links": list(links), **more}
+
+
+def slot(name: str, link: int | None = None, kind: str = "IMAGE", **more: Any) -> Json:
+    return {"name": name, "type": kind, "link": link, **more}
+
+
+def sub_graph(nodes: list[Json], links: list[Any], inputs: list[Json], outputs: list[Json] | None = None) -> Json:
+    definition = {"id": "sub", "nodes": nodes, "links": links, "inputs": inputs, "outputs": outputs or []}
+    return {"definitions": {"subgraphs": [definition]}}
+
+
+def with_text(text: str) -> Json:
+    return page(node(1, "Text", [text]))
+
+
+def with_wide_host(num: int) -> Json:
+    inputs = [slot(f"i{index}", widget={"name": "text"}) for index in range(num)]
+    links = [[index, -10, index, 9, 0, "*"] for index in range(num)]
+    host = node(1, "sub", ["v"] * (num + 1), inputs=inputs)
+    return page(host, **sub_graph([node(9, "Text", ["x"], inputs=[slot("text", 0)])], links, inputs))
+
+
+def with_wide_host_of_linked_nodes(num: int) -> Json:
+    inputs = [slot(f"i{index}", index) for index in range(num)]
+    inner = [node(index, "Pass", inputs=[slot("image", index)]) for index in range(num)]
+    links = [[index, -10, num - 1 - index, index, 0, "*"] for index in range(num)]
+    outer = [[index, 2, 0, 1, index, "*"] for index in range(num)]
+    definition = sub_graph(inner, links, [slot(f"i{index}") for index in range(num)])
+    return page(node(1, "sub", inputs=inputs), node(2, "Make", [1, 1]), links=outer, **definition)
+
+
+def with_inputs_of_one_name(num: int) -> Json:
+    inputs = [slot("same", widget={"name": "text"}) for _ in range(num)]
+    links = [[index, -10, 0, 99, 0, "*"] for index in range(num)]
+    return page(node(1, "sub", ["v"] * (num + 1), inputs=inputs), **sub_graph([], links, inputs))
+
+
+def group(num_nodes: int, num_links: int, kind: str = "Pass") -> Json:
+    inner = [
+        {"index": index, "type": kind, "inputs": [slot("image")], "outputs": [slot("image")]}
+        for index in range(num_nodes)
+    ]
+    links = [[index % num_nodes, 0, (index + 1) % num_nodes, 0, None, "IMAGE"] for index in range(num_links)]
+    return {"extra": {"groupNodes": {"g": {"nodes": inner, "links": links, "external": []}}}}
+
+
+def with_large_group(num: int) -> Json:
+    return page(node(1, "workflow>g", list(range(num))), **group(num, num))
+
+
+def with_group_of_reroutes(num: int) -> Json:
+    return page(node(1, "workflow>g"), **group(num, num, "Reroute"))
+
+
+def with_many_uses(num: int) -> Json:
+    return page(*(node(index, "workflow>g") for index in range(num)), **group(1, num))
+
+
+def with_reroutes(num: int) -> Json:
+    """Inputs of as many types as there are reroutes before them."""
+    chain = [node(index, "Reroute", inputs=[slot("", index)]) for index in range(num)]
+    links = [[index, index - 1 if index else "make", 0, index, 0, "*"] for index in range(num)]
+    ends = [node(f"e{index}", "Pass", inputs=[slot("image", num + index, f"T{index}")]) for index in range(num)]
+    links += [[num + index, num - 1, 0, f"e{index}", 0, "*"] for index in range(num)]
+    return page(node("make", "Make", [1, 1]), *chain, *ends, links=links)
+
+
+def with_bypassed(num: int) -> Json:
+    inputs = [slot(f"i{index}", index, f"T{index}") for index in range(num)]
+    links = [[index, "make", 0, "by", index, "*"] for index in range(num)]
+    ends = [node(f"e{index}", "Pass", inputs=[slot("image", num + index, f"T{num - index}")]) for index in range(num)]
+    links += [[num + index, "by", index, f"e{index}", 0, "*"] for index in range(num)]
+    outputs = [slot(f"o{index}", None, f"T{num - index}") for index in range(num)]
+    by = node("by", "Pass", mode=4, inputs=inputs, outputs=outputs)
+    return page(node("make", "Make", [1, 1]), by, *ends, links=links)
+
+
+def with_setters(num: int) -> Json:
+    value = ["name"]
+    getters = [node(index, "GetNode", [value], outputs=[slot("o")]) for index in range(num)]
+    setter = node("set", "SetNode", [value], inputs=[slot("i", num + 1)])
+    ends = [node(f"e{index}", "Pass", inputs=[slot("image", index, f"T{index}")]) for index in range(num)]
+    links = [[index, index, 0, f"e{index}", 0, "*"] for index in range(num)]
+    links.append([num + 1, "make", 0, "set", 0, "*"])
+    return page(node("make", "Make", [1, 1]), setter, *getters, *ends, links=links)
+
+
+def with_values(num: int) -> Json:
+    slots = [slot(f"w{index}", widget={"name": f"w{index}"}) for index in range(num)]
+    return page(node(1, "Seed", list(range(num)), inputs=slots))
+
+
+def with_names(num: int) -> Json:
+    return page(node(1, "Text", ["x" * num], title="T"), node(2, "Save", ["%T.text%" * (num // 8)], inputs=[]))
+
+
+def with_saves(num: int) -> Json:
+    saves = [node(f"s{index}", "Save", ["%T.text%"]) for index in range(num)]
+    return page(node(1, "Text", ["x" * num], title="T"), *saves)
+
+
+def with_chosen(num: int) -> Json:
+    chosen = [[1, f"i{index}"] for index in range(num)]
+    return {**with_wide_host(num), "extra": {"linearData": {"inputs": chosen, "outputs": [1] * num}}}
+
+
+def with_proxies(num: int) -> Json:
+    proxies = [["9", f"p{index}"] for index in range(num)]
+    host = node(1, "sub", ["v"] * num, properties={"proxyWidgets": proxies})
+    chosen = {"linearData": {"inputs": [[1, f"p{index}"] for index in range(num)]}}
+    return page(host, extra=chosen, **sub_graph([node(9, "Text", ["x"])], [], []))
+
+
+def with_chosen_of_one_name(num: int) -> Json:
+    chosen = {"linearData": {"inputs": [[index, "text"] for index in range(num)]}}
+    return page(*(node(index, "Text", ["x"]) for index in range(num)), extra=chosen)
+
+
+PAGES: dict[str, tuple[Callable[[int], Json], int]] = {
+    "a plain text": (lambda num: with_text("a" * num), 400_000),
+    "blocks of comments that do not end": (lambda num: with_text("/*a" * num), 60_000),
+    "comments": (lambda num: with_text("/*a*/b" * num), 20_000),
+    "slashes": (lambda num: with_text("/" * num), 100_000),
+    "alternatives": (lambda num: with_text("{a|b}" * num), 2_000),
+    "nested alternatives": (lambda num: with_text("{a" * num + "}" * num), 4_000),
+    "alternatives that do not end": (lambda num: with_text("{a|" * num), 4_000),
+    "a host with many inputs": (with_wide_host, 500),
+    "a host with many links": (with_wide_host_of_linked_nodes, 200),
+    "inputs of one name": (with_inputs_of_one_name, 500),
+    "a large group": (with_large_group, 200),
+    "a group of reroutes": (with_group_of_reroutes, 200),
+    "many uses of a group": (with_many_uses, 100),
+    "reroutes": (with_reroutes, 200),
+    "bypassed nodes": (with_bypassed, 200),
+    "getters": (with_setters, 300),
+    "values": (with_values, 2_000),
+    "marks in a name": (with_names, 20_000),
+    "many names": (with_saves, 300),
+    "an app mode of a host": (with_chosen, 300),
+    "an app mode of shown widgets": (with_proxies, 500),
+    "an app mode of many nodes": (with_chosen_of_one_name, 500),
+}
+
+
+def seconds_of(work: Callable[[], object], times: int) -> float:
+    """Processor seconds of this thread for some work, the least of a few; what is refused has been examined."""
+    measured = []
+    for _ in range(times):
+        gc.collect()
+        gc.disable()
+        try:
+            began = time.thread_time()
+            with contextlib.suppress(RequestRejected):
+                work()
+            measured.append(time.thread_time() - began)
+        finally:
+            gc.enable()
+    return min(measured)
+
+
+def grows_with(make: Callable[[int], Any], num: int, work: Callable[[Any], object]) -> bool:
+    small, large = make(num), make(TIMES * num)
+    allowed = MOST_TIMES * seconds_of(lambda: work(small), 2) + PAUSE_SECONDS
+    return seconds_of(lambda: work(large), 1) <= allowed or seconds_of(lambda: work(large), 2) <= allowed
+
+
+def work_on_page(document: Json) -> None:
+    for work in (
+        lambda: to_prompt(document, OBJECT_INFO, lambda count: count - 1),
+        lambda: read_app_mode(document, OBJECT_INFO),
+        lambda: uses_on_page(document, OBJECT_INFO),
+        lambda: find_size_problem(document, PromptLimits()),
+        lambda: model_hints(document),
+    ):
+        with contextlib.suppress(RequestRejected):
+            work()
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_reading_a_page_costs_what_its_size_does(kind: str) -> None:
+    make, num = PAGES[kind]
+    assert grows_with(make, num, work_on_page)
+
+
+def prompt_of(num: int, kind: str, **inputs: Any) -> Json:
+    return {str(index): {"class_type": kind, "inputs": dict(inputs)} for index in range(num)}
+
+
+def chain_of(num: int, kind: str, name: str, **inputs: Any) -> Json:
+    return {
+        str(index): {"class_type": kind, "inputs": {**inputs, name: [str(index + 1), 0]}} for index in range(num)
+    } | {"end": {"class_type": "Save", "inputs": {"images": ["0", 0], "filename_prefix": "x"}}}
+
+
+def wide(num: int) -> Json:
+    """One node that takes its input from many, and many that take theirs from one."""
+    many = {f"i{index}": [str(index), 0] for index in range(num)}
+    return prompt_of(num, "Pass", image=["all", 0]) | {"all": {"class_type": "Save", "inputs": many}}
+
+
+PROMPTS: dict[str, tuple[Callable[[int], Json], int]] = {
+    "nodes of an unknown class": (
+        lambda num: {str(i): {"class_type": f"No{i}", "inputs": {}} for i in range(num)},
+        500,
+    ),
+    "a chain": (lambda num: chain_of(num, "Pass", "image"), 300),
+    "a chain from its end": (lambda num: dict(reversed(chain_of(num, "Pass", "image").items())), 300),
+    "samplers": (lambda num: chain_of(num, "Sample", "latent_image", steps=3), 300),
+    "schedules": (lambda num: chain_of(num, "Sample", "sigmas", latent_image=["0", 0]), 300),
+    "numbers": (lambda num: chain_of(num, "Seed", "value"), 300),
+    "one node of many inputs": (wide, 300),
+    "inputs of one node": (
+        lambda num: {"1": {"class_type": "Text", "inputs": {f"x{i}": "v" for i in range(num)}}},
+        2000,
+    ),
+    "a large list": (lambda num: {"1": {"class_type": "Text", "inputs": {"text": [[1]] * num}}}, 5000),
+    "a long text": (lambda num: prompt_of(1, "Text", text="a.a " * num + "a://b@c?d"), 20_000),
+    "addresses": (lambda num: prompt_of(1, "Text", text="a://" * num), 20_000),
+    "users of addresses": (lambda num: prompt_of(1, "Text", text="a://b:c@d?e=f " * num), 5_000),
+    "many lines": (lambda num: prompt_of(1, "Text", text="abc\n" * num), 20_000),
+    "placeholders": (lambda num: prompt_of(1, "Text", text="__RANDOM_INT__" * num), 2_000),
+    "broken links": (lambda num: prompt_of(num, "Save", images=["gone", 0]), 300),
+    "models": (
+        lambda num: {str(i): {"class_type": "Lora", "inputs": {"lora_name": f"{i}.safetensors"}} for i in range(num)},
+        200,
+    ),
+    "files": (lambda num: prompt_of(num, "Load", image="https://host/picture.png"), 300),
+    "inline files": (lambda num: prompt_of(num, "Load", image="data:image/png;base64," + "A" * 200), 300),
+    "outputs": (lambda num: {"s": {"class_type": "Make", "inputs": {}}} | prompt_of(num, "Save", images=["s", 0]), 100),
+    "many titles": (
+        lambda num: {
+            str(i): {"class_type": "Text", "inputs": {"text": "x"}, "_meta": {"title": "T"}} for i in range(num)
+        },
+        500,
+    ),
+}
+
+
+def work_on_prompt(prompt: Json) -> None:
+    rules = rules_in(OBJECT_INFO)
+    problems = find_problems(prompt, OBJECT_INFO).listed
+    references = find_references(prompt, OBJECT_INFO)
+    work = PromptWork(prompt, OBJECT_INFO)
+    uses = uses_in_prompt(running_part(prompt, OBJECT_INFO))
+    for done in (
+        partial(explain_prompt, prompt, rules),
+        partial(with_hints, problems, OBJECT_INFO),
+        partial(find_long_names, prompt),
+        partial(find_name_problems, prompt, None),
+        partial(find_size_problem, prompt, PromptLimits()),
+        partial(replace_references, prompt, dict.fromkeys(references, "x")),
+        partial(model_files_in, prompt),
+        partial(cost_of, prompt),
+        lambda: list(work.samplings()),
+        lambda: list(work.video_lengths()),
+        partial(split_prompt, prompt, OBJECT_INFO, 4, may_round=True),
+        partial(resolve, prompt, lambda: 7),
+        partial(find_needs, uses, OBJECT_INFO, built_in_manifest()),
+        partial(find_missing_nodes, uses_in_prompt(prompt), OBJECT_INFO),
+        partial(shortened, prompt),
+        partial(has_url_secrets, prompt),
+        partial(without_url_secrets, prompt),
+        lambda: sum(1 for _ in texts_of(prompt)),
+    ):
+        done()
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_checking_a_prompt_costs_what_its_size_does(kind: str) -> None:
+    make, num = PROMPTS[kind]
+    assert grows_with(make, num, work_on_prompt)
+
+
+OVERRIDES: dict[str, tuple[Callable[[int], tuple[Json, Json]], int]] = {
+    "names that no node of a class has": (
+        lambda num: (prompt_of(num, "Text", text="x"), {f"Text.q{index}": 1 for index in range(num)}),
+        200,
+    ),
+    "inputs of one node": (
+        lambda num: (
+            {"1": {"class_type": "Text", "inputs": {f"x{index}": 0 for index in range(num)}}},
+            {f"1.x{index}": 1 for index in range(num)},
+        ),
+        300,
+    ),
+    "dots": (lambda num: (prompt_of(1, "Text", text="x"), {f"{index}{'.a' * 100}": 1 for index in range(num)}), 20),
+    "a value for many nodes": (lambda num: (prompt_of(num, "Text", text="x"), {"Text.text": [1] * num}), 200),
+    "many values for many nodes": (
+        lambda num: (
+            {str(index): {"class_type": "Text", "inputs": {f"x{i}": 0 for i in range(20)}} for index in range(num)},
+            {f"#x{index}": index for index in range(20)},
+        ),
+        50,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OVERRIDES)
+def test_overrides_cost_what_their_size_does(kind: str) -> None:
+    make, num = OVERRIDES[kind]
+    assert grows_with(make, num, lambda made: override(made[0], made[1], OBJECT_INFO))
+
+
+def test_named_inputs_that_are_unknown_are_compared_with_some_names_only() -> None:
+    def make(num: int) -> tuple[Json, Json]:
+        return {f"known{index}": () for index in range(num)}, {f"other{index}": 1 for index in range(num)}
+
+    assert grows_with(make, 1000, lambda made: override({}, {}, OBJECT_INFO, made[0], made[1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("{a|b}", "a", "b"),
+        ("x {a|{b|c} d} y", "x a y", "x c d y"),
+        ("\\{a\\|b\\}", "{a|b}", "{a|b}"),
+        ("{a|b", "a", "b"),
+        ("a|b}", "a|b}", "a|b}"),
+        ("{|}", "", ""),
+        ("{{{a}}}", "a", "a"),
+        ("", "", ""),
+    ],
+)
+def test_one_of_each_set_of_alternatives_is_kept(text: str, first: str, last: str) -> None:
+    assert choose_alternatives(text, lambda _count: 0) == first
+    assert choose_alternatives(text, lambda count: count - 1) == last
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("/* a */ b // c\nd", " b \nd"),
+        ("/*/ a", "/*/ a"),
+        ("a /* b", "a /* b"),
+        ("/* a // b */c", "c"),
+        ("// a /* b\nc */ d", ""),
+    ],
+)
+def test_comments_are_left_out(text: str, kept: str) -> None:
+    assert without_comments(text) == kept
+
+
+def test_a_shared_value_is_counted_for_every_input_that_it_fills() -> None:
+    prompt = prompt_of(3_000, "Text", text="x")
+    with pytest.raises(RequestRejected) as refused:
+        override(prompt, {"Text.text": [0] * 3_000}, OBJECT_INFO)
+    assert refused.value.problems[0].type == "max_elements"
+    with pytest.raises(RequestRejected) as refused:
+        override(prompt, {"Text.text": "a" * 100_000}, OBJECT_INFO)
+    assert refused.value.problems[0].type == "max_bytes"
+
+
+def test_a_text_in_a_sub_graph_is_counted_for_every_use() -> None:
+    inner = sub_graph([node(9, "Text", ["{a|b}" + "x" * 1_000_000])], [], [])
+    document = page(*(node(index, "sub") for index in range(200)), **inner)
+    with pytest.raises(RequestRejected) as refused:
+        to_prompt(document, OBJECT_INFO, lambda _count: 0)
+    assert refused.value.problems[0].type == "max_bytes"
+
+
+def test_ids_of_nested_sub_graphs_have_a_length() -> None:
+    with pytest.raises(RequestRejected) as refused:
+        to_prompt(page(node("x" * 5_000, "Text", ["a"])), OBJECT_INFO, lambda _count: 0)
+    assert refused.value.problems[0].type == "too_long"
+
+
+def test_a_name_that_values_make_too_long_is_refused_with_its_node() -> None:
+    with pytest.raises(RequestRejected) as refused:
+        to_prompt(with_names(100_000), OBJECT_INFO, lambda _count: 0)
+    (problem,) = refused.value.problems
+    assert (problem.node_id, problem.field, problem.type) == ("2", "filename_prefix", "invalid_filename_prefix")
