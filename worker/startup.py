@@ -32,12 +32,12 @@ from worker.engines.metrics import EngineMetrics
 from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, TryLater, WorkerError, error_codes
 from worker.external_io import ExternalIo
 from worker.guard.bodies import Bodies
-from worker.guard.rate_limits import RateLimits
+from worker.guard.rate_limits import RateLimits, key_name_of
 from worker.identity.browser_sessions import BrowserSessions
 from worker.identity.own_key import OwnKey
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.asset_store import AssetStore
-from worker.jobs.caller_quota import CallerQuota
+from worker.jobs.caller_quota import CallerQuota, StoredElsewhere
 from worker.jobs.event_notices import EventNotices
 from worker.jobs.expiry import Expiry
 from worker.jobs.job import Credentials, Job, JobState, JobTimes
@@ -192,6 +192,8 @@ class Front:
         for job in self.store.jobs.values():
             self._external_io.uploads.hold(job.prompt, job.id)  # they cannot be fetched again
         await self.services.caller_quota.load(self.store)
+        if self.services.caller_quota.counts_bytes:
+            await self._assets.load()
         await self.services.platform.start()
         self._outbox.start()
         self.services.pipeline.watch_deadlines()
@@ -403,7 +405,15 @@ class Front:
             self.store.jobs.values,
             lambda: queue_info.seconds_per_job,
             self._settings.retention.result_ttl_seconds,
+            StoredElsewhere(self._external_io.inputs.held_bytes, self._checkpoint_bytes, self._asset_bytes),
         )
+
+    def _checkpoint_bytes(self, job: Job) -> int:
+        return 0 if self._checkpoints is None else self._checkpoints.bytes_of(job)
+
+    def _asset_bytes(self, caller: str) -> int:
+        """Return the bytes of a caller's assets; callers without a key have one sum together."""
+        return self._assets.used_bytes(key_name_of(caller))
 
     def _build_readiness(self) -> Readiness:
         settings, services = self._settings, self.services

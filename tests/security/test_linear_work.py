@@ -5,6 +5,7 @@ Processor seconds of this thread are compared, generously: work by the square of
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable

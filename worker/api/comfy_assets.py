@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -18,9 +19,10 @@ from worker.api.comfy_form import BASE, error_of, read_output_id, shown_asset
 from worker.api.declared import FILE
 from worker.api.page_headers import file_headers
 from worker.api.replies.comfy import ComfyAsset, ComfyError
-from worker.api.results import check_caller, public_outputs, services_of
+from worker.api.results import caller_of_jobs, check_caller, public_outputs, services_of
 from worker.errors import AssetNotFound, Problem, RequestRejected, WorkerError
 from worker.identity.caller import Identity, Scope
+from worker.jobs.asset_store import CheckRoom
 from worker.jobs.job import Job
 from worker.jobs.ownership import find_job
 
@@ -58,6 +60,11 @@ def refused(error: WorkerError) -> Response:
     return JSONResponse(body, status_code=status, headers=headers)
 
 
+def room_of(request: Request, caller: Identity) -> CheckRoom:
+    """Return the check of whether a caller may store so many bytes more."""
+    return partial(services_of(request).caller_quota.check_asset, caller_of_jobs(request, caller))
+
+
 def base_of(request: Request) -> str:
     """Return the URL of the worker, as links have it."""
     return services_of(request).outputs.public_url or str(request.base_url).rstrip("/")
@@ -82,7 +89,8 @@ async def create_asset(request: Request) -> Response:
                 raise RequestRejected([Problem(message, "content_type")])
             name = str(form.get("file_path") or file.filename or "file")[:MAX_NAME_LENGTH]
             expected = str(form.get("expected_hash") or "")
-            asset, is_new = await services.assets.add(file.file, caller.key_name, kind, name, expected)
+            room = room_of(request, caller)
+            asset, is_new = await services.assets.add(file.file, caller.key_name, kind, name, expected, room)
         finally:
             for part in form.values():
                 if isinstance(part, UploadFile):
@@ -103,7 +111,8 @@ async def asset_from_hash(request: Request) -> Response:
         with services.bodies.memory.lease(sender_of(request)) as lease:
             body = await services.bodies.parse(await services.bodies.read(request, lease))
         name = str(body.get("file_path") or "")[:MAX_NAME_LENGTH]
-        asset = await services.assets.of_hash(str(body.get("hash") or ""), caller.key_name, name)
+        room = room_of(request, caller)
+        asset = await services.assets.of_hash(str(body.get("hash") or ""), caller.key_name, name, room)
     except WorkerError as error:
         return refused(error)
     shown = shown_asset(asset, base_of(request), time.time(), services.assets.ttl_seconds, created_new=False)

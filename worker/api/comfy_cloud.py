@@ -19,7 +19,7 @@ from starlette.datastructures import UploadFile
 
 from worker.api.asset_references import PREFIX as ASSET
 from worker.api.callers import sender_of
-from worker.api.comfy_assets import read_form
+from worker.api.comfy_assets import read_form, room_of
 from worker.api.comfy_cloud_form import (
     MAX_NAME_LENGTH,
     error_of,
@@ -178,13 +178,14 @@ async def upload_image(request: Request) -> Response:
                 raise RequestRejected([Problem("image: missing; expected a part with a file", "image", type="missing")])
             kind = file.content_type or "application/octet-stream"
             name = PurePosixPath((file.filename or "file").replace("\\", "/")).name[:MAX_NAME_LENGTH] or "file"
-            added, _ = await assets.add(file.file, caller.key_name, kind, "upload")
+            room = room_of(keyed, caller)
+            added, _ = await assets.add(file.file, caller.key_name, kind, "upload", check_room=room)
         finally:
             for part in form.values():
                 if isinstance(part, UploadFile):
                     await part.close()
         name = await _free_name(request, caller, name, added.hash, is_replaced=_is_true(form.get("overwrite")))
-        await assets.of_hash(added.hash, caller.key_name, UPLOADED + name)
+        await assets.of_hash(added.hash, caller.key_name, UPLOADED + name, room)
     except WorkerError as error:
         return _refused(error)
     return JSONResponse({"name": name, "subfolder": "", "type": "input"})

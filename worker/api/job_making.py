@@ -32,6 +32,7 @@ from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defa
 from worker.off_loop import needs_thread, off_loop
 from worker.outputs.options import OutputOptions
 from worker.services import Services
+from worker.workflows.expansion import weight_of
 from worker.workflows.overrides import Overridden
 from worker.workflows.page_graph import is_page_format
 from worker.workload import Workload
@@ -72,6 +73,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     now_ms = int(time.time() * 1000)
     turn_ms = _check_estimates(services, parsed, made.cost, now_ms)
     request = _job_request(services, parsed, webhook, name.counted_as, made, notes)
+    await _check_room(services, name, made.prompt, request.extra)
     queued_at_ms = min(parsed.queued_at_ms or now_ms, now_ms)
     if parsed.input.deadline is not None:
         deadline_ms = queued_at_ms + round(parsed.input.deadline * 1000)
@@ -89,6 +91,14 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         metadata=parsed.input.metadata,
         asked_id=name.asked_id if name.asked_id != name.job_id else "",
     )
+
+
+async def _check_room(services: Services, name: JobName, prompt: JsonObject, extra: JsonObject) -> None:
+    """Check that the caller may store the files and the record of a new job. Raises LimitReached."""
+    quota = services.caller_quota
+    if name.counted_as and quota.counts_bytes:
+        weight = await off_loop(needs_thread(prompt, extra), weight_of, [prompt, extra])
+        quota.check_job(name.counted_as, name.job_id, weight.num_bytes)
 
 
 async def _with_stored_workflow(services: Services, parsed: ParsedRequest) -> ParsedRequest:

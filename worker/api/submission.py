@@ -138,7 +138,8 @@ class _Submission:
 
         async def make() -> Job:
             self._has_made_job = True
-            services.caller_quota.reserve(counted_as, self.job_id)
+            num_bytes = await asyncio.to_thread(_bytes_of, parsed.files) if parsed.files else 0
+            services.caller_quota.reserve(counted_as, self.job_id, num_bytes)
             return await make_job(services, parsed, JobName(self.job_id, self._asked_id, owner, counted_as), digest)
 
         async def admit() -> Admitted:
@@ -185,6 +186,11 @@ async def _apart(
     if size_bytes < LARGE_BODY_BYTES:
         return function(*arguments, **named)
     return await asyncio.to_thread(function, *arguments, **named)
+
+
+def _bytes_of(files: Mapping[str, ReceivedFile]) -> int:
+    """Return the bytes of files that came with a request, equal ones counted once."""
+    return sum({file.digest: file.path.stat().st_size for file in files.values()}.values())
 
 
 async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, object]:

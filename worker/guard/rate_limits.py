@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from limits.strategies import SlidingWindowCounterRateLimiter
 
 EXEMPT: Final = ""
+KEY_PREFIX: Final = "key:"
 PROXIED: Final = "proxied"
 """The shared name of all callers without a key whose address a proxy hides; they have one limit together."""
 
@@ -37,8 +38,13 @@ def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
     if is_operator and not are_admins_limited:
         return EXEMPT
     if identity.key_name:
-        return f"key:{identity.key_name}"
+        return f"{KEY_PREFIX}{identity.key_name}"
     return f"address:{_network_of(identity.address)}" if identity.address else PROXIED
+
+
+def key_name_of(caller: str) -> str:
+    """Return the name of the key of a caller; empty for one without a key."""
+    return caller.removeprefix(KEY_PREFIX) if caller.startswith(KEY_PREFIX) else ""
 
 
 def _network_of(address: str) -> str:

@@ -49,6 +49,7 @@ class InputFolder:
         self.path = path
         self._lock = threading.Lock()
         self._needed_by: dict[str, set[str]] = {}  # file name -> job ids
+        self._held: dict[str, dict[str, int]] = {}  # job id -> bytes by file name
 
     def keep(self, partial: Path, name: str, *, is_only_copy: bool = False) -> Path:
         """Move a complete file to its name. Equal content is stored once.
@@ -72,15 +73,25 @@ class InputFolder:
         with self._lock:
             try:
                 os.utime(self.path / name)
+                size_bytes = (self.path / name).stat().st_size
             except FileNotFoundError:
                 return False
             self._needed_by.setdefault(name, set()).add(job_id)
+            self._held.setdefault(job_id, {})[name] = size_bytes
             return True
+
+    def held_bytes(self, job_ids: Iterable[str]) -> int:
+        """Return the bytes of the files that jobs need, one that several of them need counted once."""
+        with self._lock:
+            files: dict[str, int] = {}
+            for job_id in job_ids:
+                files |= self._held.get(job_id, {})
+        return sum(files.values())
 
     def release(self, job_id: str) -> None:
         """Release all files of a job that has ended."""
         with self._lock:
-            for name in [name for name, jobs in self._needed_by.items() if job_id in jobs]:
+            for name in self._held.pop(job_id, {}):
                 self._needed_by[name].discard(job_id)
                 if not self._needed_by[name]:
                     del self._needed_by[name]

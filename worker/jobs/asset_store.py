@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -26,6 +26,15 @@ from worker.jobs.store import JobStore
 HASH_PREFIX: Final = "blake3:"
 PIECE_BYTES: Final = 1024 * 1024
 PARTIAL_PREFIX: Final = ".partial-"
+RECORD_BYTES: Final = 1024
+"""What a further record of the same content counts as."""
+
+CheckRoom = Callable[[int], None]
+"""Check whether the caller may store so many bytes more. Raises LimitReached."""
+
+
+def accept(num_bytes: int) -> None:
+    """Accept any size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,17 @@ class AssetStore:
         self._min_free_bytes = min_free_bytes
         self._adding = asyncio.Lock()
         self.ttl_seconds = ttl_seconds
+        self._used: dict[str, dict[str, list[int]]] = {}  # by owner and hash: bytes, and number of records
+
+    async def load(self) -> None:
+        """Count the assets of earlier starts. Raises StateUnusable."""
+        for row in await self._store.read(sa.select(ASSETS.c.owner, ASSETS.c.hash, ASSETS.c.size_bytes)):
+            self._count(row.owner, row.hash, row.size_bytes)
+
+    def used_bytes(self, owner: str) -> int:
+        """Return the bytes of a caller's assets; what it has uploaded several times counts once."""
+        contents = self._used.get(owner, {}).values()
+        return sum(size_bytes + RECORD_BYTES * (num_records - 1) for size_bytes, num_records in contents)
 
     @property
     def folder(self) -> Path:
@@ -65,11 +85,17 @@ class AssetStore:
         return path
 
     async def add(
-        self, file: BinaryIO, owner: str, content_type: str, file_path: str, expected_hash: str = ""
+        self,
+        file: BinaryIO,
+        owner: str,
+        content_type: str,
+        file_path: str,
+        expected_hash: str = "",
+        check_room: CheckRoom = accept,
     ) -> tuple[Asset, bool]:
         """Store a file; return its record, and False if the caller has uploaded its content before.
 
-        Raises HashMismatch, DiskLow, StateUnusable.
+        Raises HashMismatch, DiskLow, StateUnusable, LimitReached.
         """
         content_type, file_path = storable(content_type), storable(file_path)
         partial, digest, size_bytes = await asyncio.to_thread(self._receive, file)
@@ -78,19 +104,26 @@ class AssetStore:
                 raise HashMismatch(f"expected_hash: got {expected_hash[:80]}, but the file has {HASH_PREFIX}{digest}")
             async with self._adding:
                 earlier = await self._of_hash(digest, owner)
+                if not earlier:
+                    check_room(size_bytes)
                 await asyncio.to_thread(os.replace, partial, self.folder / digest)
                 return await self._record(earlier, owner, digest, size_bytes, content_type, file_path), not earlier
         finally:
             await asyncio.to_thread(partial.unlink, missing_ok=True)
 
-    async def of_hash(self, raw_hash: str, owner: str, file_path: str = "") -> Asset:
-        """Return a record for content that the caller has uploaded before. Raises AssetNotFound, StateUnusable."""
+    async def of_hash(self, raw_hash: str, owner: str, file_path: str = "", check_room: CheckRoom = accept) -> Asset:
+        """Return a record for content that the caller has uploaded before.
+
+        Raises AssetNotFound, StateUnusable, LimitReached.
+        """
         async with self._adding:
             earlier = await self._of_hash(storable(raw_hash.removeprefix(HASH_PREFIX)), owner)
             if not earlier or not await asyncio.to_thread(self.path_of(earlier[0]).is_file):
                 raise AssetNotFound(f"asset {raw_hash[:80]}: no such content")
             first = earlier[0]
             name = storable(file_path) or first.file_path
+            if all(asset.file_path != name for asset in earlier):
+                check_room(RECORD_BYTES)
             return await self._record(earlier, owner, first.hash, first.size_bytes, first.content_type, name)
 
     async def get(self, asset_id: str, owner: str) -> Asset:
@@ -172,12 +205,27 @@ class AssetStore:
         made = Asset(str(uuid.uuid4()), owner, digest, size_bytes, content_type, file_path, now, now)
         row = {name: getattr(made, name) for name in Asset.__slots__}
         await self._store.write((sa.insert(ASSETS), row))
+        self._count(owner, digest, size_bytes)
         return made
+
+    def _count(self, owner: str, digest: str, size_bytes: int) -> None:
+        self._used.setdefault(owner, {}).setdefault(digest, [size_bytes, 0])[1] += 1
+
+    def _uncount(self, asset: Asset) -> None:
+        contents = self._used.get(asset.owner, {})
+        if asset.hash in contents:
+            contents[asset.hash][1] -= 1
+            if contents[asset.hash][1] <= 0:
+                del contents[asset.hash]
+        if not contents:
+            self._used.pop(asset.owner, None)
 
     async def _forget(self, assets: list[Asset]) -> None:
         async with self._adding:
             erase = sa.delete(ASSETS).where(ASSETS.c.id == sa.bindparam("gone_id"))
             await self._store.write(*((erase, {"gone_id": asset.id}) for asset in assets))
+            for asset in assets:
+                self._uncount(asset)
             for digest in {asset.hash for asset in assets}:
                 if not await self._store.read(sa.select(ASSETS.c.id).where(ASSETS.c.hash == digest).limit(1)):
                     await asyncio.to_thread((self.folder / digest).unlink, missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from worker.engines.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
@@ -162,6 +162,10 @@ class FetchedInputs:
     def release(self, job_id: str) -> None:
         """Release the inputs of a job that has ended."""
         self._folder.release(job_id)
+
+    def held_bytes(self, job_ids: Iterable[str]) -> int:
+        """Return the bytes of the inputs that jobs hold, those that were uploaded with them included."""
+        return self._folder.held_bytes(job_ids)
 
     async def forget_unused(self, before_seconds: float, max_bytes: int) -> None:
         """Evict files that no job needs: those unused since the given time, and the oldest above the size limit."""
