@@ -16,7 +16,10 @@ from tests.fakes import FakeEngine, Lie, draw, paint
 from tests.worker.running_front import RunningFront, running_front, until
 
 KIB, MIB = 1024, 1024 * 1024
-PICTURE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAf"
+    "FcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 def says(body: bytes, kind: str = "application/json", status: int = 200) -> Lie:
@@ -67,10 +70,8 @@ async def no_http(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-NAMED: dict[str, Any] = {
-    name: 5
-    for name in ("system", "devices", "queue_running", "queue_pending", "prompt_id", "name", "error", "node_errors", "data")
-}
+NAMES = ("system", "devices", "queue_running", "queue_pending", "prompt_id", "name", "error", "node_errors", "data")
+NAMED: dict[str, Any] = dict.fromkeys(NAMES, 5)
 GARBAGE: dict[str, Lie] = {
     "deep lists": says(b"[" * 200_000),
     "deep and closed": says(b'{"a":' * 900 + b"1" + b"}" * 900),

@@ -148,9 +148,7 @@ class EnginePool:
     async def is_up_within(self, client: EngineClient, seconds: float) -> bool:
         """Wait until an engine is up and answers. Returns False when it did not within the time."""
         limit = seconds if self.restarts_engines else 0.0
-        return await self._wait_for_one(
-            limit, lambda slot: slot.client is client and slot.is_up and not client.is_away
-        )
+        return await self._wait_for_one(limit, lambda slot: slot.client is client and slot.is_up and not client.is_away)
 
     async def any_known_within(self, seconds: float) -> EngineClient:
         """Return an engine whose nodes are known, at once: one that serves, or one of ours that is being restarted.

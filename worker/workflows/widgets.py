@@ -144,9 +144,9 @@ class _TakenByName(_Taken):
         self._by_name = dict(values)
         self.lacks_names = False
 
-    @property
-    def rest(self) -> Sequence[Any]:
-        return list(self._by_name.values())
+    def rest(self) -> Iterator[Any]:
+        """Yield the values that were not taken."""
+        return iter(self._by_name.values())
 
     def take(self, item: InputSpec, name: str) -> Any:
         self.lacks_names |= name not in self._by_name
