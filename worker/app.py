@@ -38,13 +38,14 @@ from worker.api import (
     worker_info,
 )
 from worker.api.access_log import AccessLog
+from worker.api.body_sizes import SmallBodies, checked_routes
 from worker.api.document_cache import DocumentCache
+from worker.api.packed_bodies import PackedBodies
 from worker.api.page_headers import PageHeaders
 from worker.api.request_metrics import RequestMetrics, expect_routes
 from worker.api.request_tracing import RequestTracing
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
-from worker.api.small_bodies import SmallBodies
 from worker.api.sync_waiters import SyncWaiters
 from worker.errors import MethodNotAllowed, RequestRejected, RouteNotFound, WorkerError
 from worker.jobs.envelope import refusal
@@ -91,7 +92,8 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.state.sync_waiters = SyncWaiters(services.pipeline, services.limits.sync_grace_seconds)
     app.state.openapi = DocumentCache()
     app.state.openapi_of_callers = DocumentCache()  # with the stored workflows
-    app.add_middleware(SmallBodies, limits=services.bodies.structure)
+    app.add_middleware(SmallBodies, limits=services.bodies.structure, routes=app.router.routes)
+    app.add_middleware(PackedBodies)
     app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
     if services.has_access_log:
         app.add_middleware(AccessLog)
@@ -103,6 +105,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
         expect_routes(services.http_metrics, part.router.routes)
     if services.platform.vast is not None:
         vast.attach_vast(app, services, services.platform.vast)
+    checked_routes(app.router.routes)
 
     @app.exception_handler(WorkerError)
     async def _known(_request: Request, error: WorkerError) -> Response:

@@ -18,6 +18,7 @@
         Forbidden                 a foreign page, or a link that is forged or expired
           ScopeMissing            an API key without the required scope
         RequestTooLarge           the body is over MAX_REQUEST_BYTES
+        EncodingUnsupported       the body has a Content-Encoding that is not read
         SessionGone               Vast's session id is unknown
       TryLater                    the request is fine; send it again after `retry_after_seconds`
         QueueFull, DiskLow, DatabaseUnreachable, MemoryLow, NotReady, Draining, WaitTooLong, TooManySessions,
@@ -245,6 +246,12 @@ class RequestTooLarge(CallerError):
     code = "request_too_large"
 
 
+class EncodingUnsupported(CallerError):
+    """Error for a Content-Encoding that is not read. `fields`: field, allowed."""
+
+    code = "encoding_unsupported"
+
+
 class SessionGone(CallerError):
     code = "session_gone"
 
@@ -429,6 +436,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     Unauthorized: 401,
     Forbidden: 403,
     RequestTooLarge: 413,
+    EncodingUnsupported: 415,
     SessionGone: 410,
     QueueFull: 503,
     DiskLow: 503,

@@ -8,6 +8,7 @@ import structlog
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.callers import sender_of
 from worker.api.declared import refusals
 from worker.api.direct_submission import submit_input
@@ -55,6 +56,7 @@ _BODY: Final[dict[str, Any]] = {
     responses=refusals(401, 403, 413, 422, 429, 500, 503),
     openapi_extra=_BODY,
 )
+@takes_jobs
 async def generate_batch(request: Request) -> Response:
     """Submit several jobs and reply at once with the state of each, in their order; a wrong one stops no other."""
     try:

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.body_sizes import takes_little
 from worker.api.declared import refusals
 from worker.api.replies.worker import Benchmark
 from worker.api.results import check_operator, refuse, services_of
@@ -27,6 +28,7 @@ async def benchmark(request: Request) -> dict[str, Any]:
     response_model=Benchmark,
     responses=refusals(401, 403, 503),
 )
+@takes_little
 async def run_benchmark(request: Request) -> Response:
     """Run the benchmark now and return its report; jobs wait meanwhile. For an operator."""
     services = services_of(request)

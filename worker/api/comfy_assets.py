@@ -14,6 +14,7 @@ from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Red
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.callers import sender_of
 from worker.api.comfy_form import BASE, error_of, read_output_id, shown_asset
 from worker.api.declared import FILE
@@ -74,6 +75,7 @@ def base_of(request: Request) -> str:
     "/assets", operation_id="comfy_create_asset", status_code=201, response_model=ComfyAsset, responses=REFUSALS,
     openapi_extra=_FORM,
 )  # fmt: skip
+@takes_jobs
 async def create_asset(request: Request) -> Response:
     """Store a file. One that the caller has uploaded before is found by its content."""
     try:
@@ -104,6 +106,7 @@ async def create_asset(request: Request) -> Response:
 @router.post(
     "/assets/from-hash", operation_id="comfy_asset_from_hash", response_model=ComfyAsset, responses=REFUSALS,
 )  # fmt: skip
+@takes_jobs
 async def asset_from_hash(request: Request) -> Response:
     """Return an asset for content that the caller has uploaded before; 404 for content that is not there."""
     try:

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from starlette.datastructures import UploadFile
 
 from worker.api.asset_references import PREFIX as ASSET
+from worker.api.body_sizes import takes_jobs, takes_little
 from worker.api.callers import sender_of
 from worker.api.comfy_assets import read_form, room_of
 from worker.api.comfy_cloud_form import (
@@ -71,6 +72,7 @@ def _keyed(request: Request) -> Request:
 
 
 @router.post("/prompt", operation_id="cloud_prompt", response_model=CloudPrompt, responses=REFUSALS)
+@takes_jobs
 async def post_prompt(request: Request) -> Response:
     """Submit a prompt. A client's own `prompt_id` makes a repetition attach to the same job."""
     try:
@@ -130,6 +132,7 @@ async def get_history(job_id: str, request: Request) -> Response:
 
 
 @router.post("/jobs/{job_id}/cancel", operation_id="cloud_cancel", response_model=CloudJob, responses=REFUSALS)
+@takes_little
 async def cancel_job(job_id: str, request: Request) -> Response:
     """Cancel a job, within one sampling step. One that has ended stays as it is."""
     try:
@@ -166,6 +169,7 @@ async def view(request: Request, filename: str = "", subfolder: str = "", type: 
 
 
 @router.post("/upload/image", operation_id="cloud_upload", response_model=CloudUpload, responses=REFUSALS)
+@takes_jobs
 async def upload_image(request: Request) -> Response:
     """Store a file for prompts of this caller, which name it by the name in the reply."""
     try:

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from worker import finite_json
+from worker.api.body_sizes import takes_jobs, takes_little
 from worker.api.callers import sender_of
 from worker.api.comfy_assets import REFUSALS, base_of, refused
 from worker.api.comfy_form import (
@@ -72,6 +73,7 @@ _BODY: Final[dict[str, Any]] = {
     "/jobs", operation_id="comfy_create_job", status_code=201, response_model=ComfyJob, responses=REFUSALS,
     openapi_extra=_BODY,
 )  # fmt: skip
+@takes_jobs
 async def create_job(request: Request) -> Response:
     """Submit a workflow. The same `Idempotency-Key` and body never run twice."""
     try:
@@ -135,6 +137,7 @@ async def job_events(job_id: str, request: Request) -> Response:
 
 
 @router.post("/jobs/{job_id}/cancel", operation_id="comfy_cancel_job", response_model=ComfyJob, responses=REFUSALS)
+@takes_little
 async def cancel_job(job_id: str, request: Request) -> Response:
     """Cancel a job, within one sampling step. One that has ended stays as it is."""
     try:

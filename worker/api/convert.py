@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.declared import refusals
 from worker.api.replies.workflows import Converted
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, body_schema, checked_workflow, reply_to
@@ -23,6 +24,7 @@ router = APIRouter(tags=["generate"])
     responses=refusals(401, 403, 413, 422, 429, 500, 502, 503),
     openapi_extra=body_schema("ConvertRequest"),
 )
+@takes_jobs
 async def convert(request: Request) -> Response:
     """Return a workflow in API format, converted by the engine's node declarations if the page saved it."""
     return await reply_to(request, _converted)

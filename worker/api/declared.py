@@ -18,6 +18,7 @@ REASONS: Final[Mapping[int, str]] = {
     404: "Unknown id",
     409: "The id belongs to a request with another body",
     413: "The body is too large",
+    415: "The body has a Content-Encoding that is not read",
     422: "The request is wrong: `error.problems` has every problem with its field or node",
     429: "A limit of the caller, or of the waiting time, is reached",
     499: "The job was cancelled",

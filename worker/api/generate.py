@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.replies.results import Result
 from worker.api.results import reply_with, services_of
@@ -31,6 +32,7 @@ _REPLAYED: dict[int | str, dict[str, Any]] = {200: {"model": Result, "descriptio
     responses=_REPLAYED | SUBMISSION | refusals(499, 504),
     openapi_extra=SUBMISSION_HEADERS,
 )
+@takes_jobs
 async def generate(request: Request) -> Response:
     """Submit a job and reply at once; poll `/result/{id}` for its state."""
     return await reply_at_once(request)
@@ -55,6 +57,7 @@ async def reply_at_once(request: Request, adapt: Callable[[JsonObject], JsonObje
     responses=SUBMISSION | refusals(499, 504),
     openapi_extra=SUBMISSION_HEADERS,
 )
+@takes_jobs
 async def generate_sync(request: Request) -> Response:
     """Submit a job and reply when it has ended. A disconnect starts a grace period, then the job is cancelled."""
     return await reply_at_end(request)
@@ -80,6 +83,7 @@ async def reply_at_end(request: Request, adapt: Callable[[JsonObject], JsonObjec
     responses=EVENT_STREAM | SUBMISSION,
     openapi_extra=SUBMISSION_HEADERS,
 )
+@takes_jobs
 async def generate_stream(request: Request) -> Response:
     """Submit a job and stream its changes as server-sent events, the result last."""
     return await reply_with_stream(request)

@@ -12,6 +12,7 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.interface_keys import check_visitor, key_page
 from worker.api.page_headers import CLOSED_POLICY
 from worker.api.results import refuse, services_of
@@ -50,6 +51,7 @@ async def without_slash() -> Response:
 
 
 @router.api_route(PREFIX + "/{path:path}", methods=METHODS)
+@takes_jobs
 async def pass_on(request: Request) -> Response:
     """Pass a request on to the engine. A browser without a key gets the page that asks for one."""
     interface = services_of(request).interface

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, Field, SecretStr
 
+from worker.api.body_sizes import takes_little
 from worker.api.declared import refusals
 from worker.api.own_pages import own_page
 from worker.api.results import check_operator, services_of
@@ -32,6 +33,7 @@ class InterfaceKey(BaseModel):
 
 
 @router.post("/comfy-key", operation_id="open_interface", status_code=204, responses=refusals(401, 403))
+@takes_little
 async def open_interface(given: InterfaceKey, request: Request) -> Response:
     """Check an operator's key, and set the cookie of a session with ComfyUI's web interface for 12 hours."""
     check_site(request)

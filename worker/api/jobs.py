@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
+from worker.api.body_sizes import takes_little
 from worker.api.declared import ENDINGS, FILE, refusals
 from worker.api.page_headers import file_headers
 from worker.api.replies.jobs import Cancellation, QueueInfoReply
@@ -45,6 +46,7 @@ async def result(job_id: str, request: Request) -> Response:
     response_model=Cancellation,
     responses=refusals(401, 403, 404, 429, 503),
 )
+@takes_little
 async def cancel(job_id: str, request: Request) -> JSONResponse:
     """Cancel a job within one sampling step, at any stage. Cancelling twice, or too late, is no error."""
     services = services_of(request)

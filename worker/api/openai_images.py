@@ -15,6 +15,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from modifiers.registry import ModifierRegistry
 from worker import finite_json
+from worker.api.body_sizes import takes_jobs
 from worker.api.callers import sender_of
 from worker.api.declared import LATER, REASONS, RETRY_AFTER
 from worker.api.direct_submission import submit_input
@@ -71,6 +72,7 @@ def _body(content_type: str, required: Sequence[str], **fields: Any) -> dict[str
     responses=_REFUSALS,
     openapi_extra=_body("application/json", ["prompt"]),
 )
+@takes_jobs
 async def generations(request: Request) -> Response:
     """Draw pictures from a text, one job each, and reply when all have ended."""
     try:
@@ -93,6 +95,7 @@ async def generations(request: Request) -> Response:
     responses=_REFUSALS,
     openapi_extra=_body("multipart/form-data", ["prompt", "image"], image=_FILE, mask=_FILE),
 )
+@takes_jobs
 async def edits(request: Request) -> Response:
     """Change a picture after a text: below the mask's transparent part, else the whole picture."""
     try:

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from benchmark.qualify.unit import UNIT_WORKLOAD
 from benchmark.qualify.workload import UNIT_FLOPS
+from worker.api.body_sizes import takes_jobs
 from worker.api.declared import refusals
 from worker.api.replies.plan import Plan
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, LARGE_BYTES, body_schema, checked_workflow, reply_to
@@ -46,6 +47,7 @@ router = APIRouter(tags=["generate"])
     responses=refusals(401, 403, 413, 422, 429, 500, 502, 503),
     openapi_extra=body_schema("PlanRequest"),
 )
+@takes_jobs
 async def plan(
     request: Request,
     card: Annotated[str, Query(max_length=60, description="A card, `RTX 4090` for instance; else the engine's.")] = "",

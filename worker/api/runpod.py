@@ -16,6 +16,7 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.declared import SUBMISSION, refusals
 from worker.api.internal_requests import acting_as
 from worker.api.replies.runpod import RunPodError, RunPodStatus
@@ -75,6 +76,7 @@ ENDED: Final[Mapping[JobState, str]] = {
     responses=_REFUSALS,
     openapi_extra=_BODY,
 )
+@takes_jobs
 async def run(request: Request) -> Response:
     """Submit a job and return its id at once; poll `/status/{id}` for its state."""
     services = services_of(request)
@@ -89,6 +91,7 @@ async def run(request: Request) -> Response:
     responses=_REFUSALS,
     openapi_extra=_BODY,
 )
+@takes_jobs
 async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
     """Submit a job and reply when it has ended, or after `wait` milliseconds with its current state."""
     services = services_of(request)

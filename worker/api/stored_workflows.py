@@ -11,6 +11,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.callers import sender_of
 from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.generate import reply_at_end, reply_at_once, reply_with_stream
@@ -66,6 +67,7 @@ _BODY: Final[dict[str, Any]] = {
     responses={201: {"model": StoredWorkflowEntry}, **refusals(401, 403, 413, 422, 429, 500, 502, 503)},
     openapi_extra=_BODY,
 )
+@takes_jobs
 async def put_workflow(name: str, request: Request) -> Response:
     """Store a workflow as the next version of a name; the newest version stays if it is the same."""
     services = services_of(request)
@@ -131,6 +133,7 @@ async def delete_workflow(name: str, request: Request) -> Response:
     responses={200: {"model": Result}, **SUBMISSION, **refusals(404, 499, 504)},
     openapi_extra=SUBMISSION_HEADERS,
 )
+@takes_jobs
 async def run_workflow(name: str, request: Request) -> Response:
     """Submit a job of a stored workflow and reply at once.
 
@@ -146,6 +149,7 @@ async def run_workflow(name: str, request: Request) -> Response:
     responses={**SUBMISSION, **refusals(404, 499, 504)},
     openapi_extra=SUBMISSION_HEADERS,
 )
+@takes_jobs
 async def run_workflow_sync(name: str, request: Request) -> Response:
     """Submit a job of a stored workflow and reply when it has ended."""
     return await reply_at_end(request, _naming(name))
@@ -158,6 +162,7 @@ async def run_workflow_sync(name: str, request: Request) -> Response:
     responses={**EVENT_STREAM, **SUBMISSION, **refusals(404)},
     openapi_extra=SUBMISSION_HEADERS,
 )
+@takes_jobs
 async def run_workflow_stream(name: str, request: Request) -> Response:
     """Submit a job of a stored workflow and stream its changes as server-sent events."""
     return await reply_with_stream(request, _naming(name))

@@ -17,9 +17,11 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+from worker.api.body_sizes import takes_jobs, takes_little
 from worker.api.busy import busy
 from worker.api.callers import sender_of
 from worker.api.internal_requests import acting_as
+from worker.api.packed_bodies import PackedBodies
 from worker.api.results import check_caller, refuse, services_of
 from worker.autoscaler.vast.autoscaler import Attachments, VastAutoscaler
 from worker.autoscaler.vast.envelope import EnvelopeRejected, caller_of
@@ -49,8 +51,7 @@ class _Answer(Exception):
 
 def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
     """Add the routes, and give the application to the autoscaler."""
-    app.include_router(router)
-    app.include_router(end_router)
+    app.router.routes.extend([*router.routes, *end_router.routes])
     config = services.platform.vast_config
     listener = PlainListener(
         session_end_app(services), config.host, config.worker_http_port, services.connections, busy
@@ -74,11 +75,13 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
 def session_end_app(services: Services) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.state.services = services
+    app.add_middleware(PackedBodies)
     app.include_router(end_router)
     return app
 
 
 @router.post("/session/create")
+@takes_jobs
 async def create(request: Request) -> Response:
     services, vast = services_of(request), _vast_of(request)
     caller = None
@@ -100,6 +103,7 @@ async def create(request: Request) -> Response:
 
 
 @router.post("/session/get")
+@takes_jobs
 async def get(request: Request) -> Response:
     try:
         session = _known(request, await _read_of_session(request))
@@ -119,6 +123,7 @@ async def get(request: Request) -> Response:
 
 
 @router.post("/session/health")
+@takes_jobs
 async def health(request: Request) -> Response:
     try:
         body = await _read_of_session(request)
@@ -131,6 +136,7 @@ async def health(request: Request) -> Response:
 
 
 @end_router.post("/session/end")
+@takes_jobs
 async def end(request: Request) -> Response:
     try:
         body = await _read_of_session(request)
@@ -144,6 +150,7 @@ async def end(request: Request) -> Response:
 
 
 @router.post("/pyworker/update")
+@takes_little
 async def update(request: Request) -> Response:
     """Write the marker file that makes the image's start script fetch new code."""
     config = services_of(request).platform.vast_config

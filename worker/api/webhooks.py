@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from worker.api.body_sizes import takes_little
 from worker.api.declared import refusals
 from worker.api.replies.webhooks import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
 from worker.api.results import check_operator, services_of
@@ -60,12 +61,14 @@ async def webhooks(
 
 
 @router.post("/webhooks/redeliver", operation_id="redeliver_dead_webhooks", response_model=Redelivered)
+@takes_little
 async def redeliver_dead(request: Request) -> dict[str, int]:
     """Schedule every dead webhook for delivery now, with its full number of tries."""
     return {"redelivered": await services_of(request).outbox.redeliver_dead()}
 
 
 @router.post("/webhooks/test", operation_id="test_webhook", response_model=ReceiverTested)
+@takes_little
 async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
     """Send a test notice once and return the outcome of its delivery."""
     services = services_of(request)
@@ -84,6 +87,7 @@ async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
     response_model=None,
     responses={**refusals(404, 409), 202: {"model": WebhookEntry}},
 )
+@takes_little
 async def redeliver(webhook_id: str, request: Request, asked: Redelivery | None = None) -> dict[str, Any]:
     """Schedule one webhook for delivery now, in any state, with its full number of tries."""
     asked = asked or Redelivery()

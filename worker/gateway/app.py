@@ -11,12 +11,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.access_log import AccessLog
+from worker.api.body_sizes import SmallBodies, checked_routes
 from worker.api.documentation import docs, part_of_docs
+from worker.api.packed_bodies import PackedBodies
 from worker.api.page_headers import PageHeaders
 from worker.api.request_metrics import RequestMetrics, expect_routes
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
-from worker.api.small_bodies import SmallBodies
 from worker.errors import RequestRejected, RouteNotFound, WorkerError
 from worker.gateway import probes, runpod
 from worker.gateway.counted import count_request
@@ -37,7 +38,9 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
 
     app = FastAPI(title="Darkroom gateway", version=version(), lifespan=enter, docs_url=None, redoc_url=None)
     app.state.services = services
-    app.add_middleware(SmallBodies, limits=services.bodies.structure)
+    routes = [*probes.router.routes, *router.routes, *runpod.router.routes]
+    app.add_middleware(SmallBodies, limits=services.bodies.structure, routes=routes)
+    app.add_middleware(PackedBodies)
     app.add_middleware(PageHeaders, hsts_seconds=hsts_seconds)
     if has_access_log:
         app.add_middleware(AccessLog)
@@ -45,9 +48,11 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
     app.include_router(probes.router)
     for counted in (router, runpod.router):
         app.include_router(counted, dependencies=[Depends(count_request)])
-    expect_routes(services.http_metrics, [*probes.router.routes, *router.routes, *runpod.router.routes])
+    expect_routes(services.http_metrics, routes)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/docs/{name}", part_of_docs, include_in_schema=False)
+
+    checked_routes(routes)
 
     @app.exception_handler(WorkerError)
     async def _known(request: Request, error: WorkerError) -> Response:

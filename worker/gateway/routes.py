@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from modifiers.registry import ModifierRegistry
 from worker import finite_json
+from worker.api.body_sizes import takes_jobs, takes_little
 from worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
 from worker.api.replies.jobs import Cancellation, Deletion, JobPage
@@ -79,6 +80,7 @@ def services_of(request: Request) -> GatewayServices:
     "/generate", operation_id="generate", status_code=202, response_model=Result,
     responses=SUBMISSION | refusals(499, 504), openapi_extra=SUBMISSION_HEADERS,
 )  # fmt: skip
+@takes_jobs
 async def generate(request: Request) -> Response:
     """Submit a job and reply at once; poll `/result/{id}` for its state."""
     job = await _submitted(request)
@@ -89,6 +91,7 @@ async def generate(request: Request) -> Response:
     "/generate/sync", operation_id="generate_sync", response_model=Result,
     responses=SUBMISSION | refusals(499, 504), openapi_extra=SUBMISSION_HEADERS,
 )  # fmt: skip
+@takes_jobs
 async def generate_sync(request: Request) -> Response:
     """Submit a job and reply when it has ended. It goes on when the client leaves."""
     job = await _submitted(request)
@@ -103,6 +106,7 @@ async def generate_sync(request: Request) -> Response:
     "/generate/stream", operation_id="generate_stream", response_class=StreamingResponse,
     responses=EVENT_STREAM | SUBMISSION, openapi_extra=SUBMISSION_HEADERS,
 )  # fmt: skip
+@takes_jobs
 async def generate_stream(request: Request) -> Response:
     """Submit a job and stream its progress as server-sent events, the result last."""
     return _stream(await _submitted(request), request)
@@ -147,6 +151,7 @@ async def result(job_id: str, request: Request) -> Response:
     "/cancel/{job_id}", operation_id="cancel", response_model=Cancellation,
     responses=refusals(401, 403, 404, 429, 503), tags=["jobs"],
 )  # fmt: skip
+@takes_little
 async def cancel(job_id: str, request: Request) -> Response:
     """Cancel a job at any stage. Cancelling twice, or too late, is no error."""
     gateway = services_of(request).gateway

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from worker.api.body_sizes import takes_jobs
 from worker.api.declared import SUBMISSION, refusals
 from worker.api.replies.runpod import RunPodError, RunPodStatus
 from worker.api.results import check_caller
@@ -31,6 +32,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("/run", operation_id="runpod_run", response_model=RunPodStatus, responses=_REFUSALS)
+@takes_jobs
 async def run(request: Request) -> Response:
     """Submit a job and return its id at once; poll `/status/{id}` for its state."""
     services = services_of(request)
@@ -39,6 +41,7 @@ async def run(request: Request) -> Response:
 
 
 @router.post("/runsync", operation_id="runpod_runsync", response_model=RunPodStatus, responses=_REFUSALS)
+@takes_jobs
 async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
     """Submit a job and reply when it has ended, or after `wait` milliseconds with its current state."""
     services = services_of(request)

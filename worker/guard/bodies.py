@@ -15,7 +15,7 @@ from typing import Final
 
 from fastapi import Request
 
-from worker.errors import MemoryLow, RequestTooLarge
+from worker.errors import MemoryLow, Problem, RequestRejected, RequestTooLarge
 from worker.guard.json_body import parse_json
 from worker.guard.json_scan import JsonScan
 from worker.settings.listener import BodyLimits, JsonLimits
@@ -24,6 +24,9 @@ LARGE_BODY_BYTES: Final = 256 * 1024
 UNKNOWN_ELEMENTS: Final = 50_000
 PIECE_BYTES: Final = 256 * 1024
 MAX_LENGTH_DIGITS: Final = 15
+JSON_STARTS: Final = frozenset(bytes([byte]) for byte in b'{["0123456789tfn \t\r\n' + b"\x00\xef\xfe\xff") | {b""}
+"""First bytes of JSON texts, in UTF-16 and UTF-32 and behind a byte order mark, too."""
+JPEG_START: Final = b"\xff\xd8\xff"
 UNKNOWN_SHARE: Final = 8
 """Share of the memory for bodies that unknown callers get: an eighth, so that they cannot block others."""
 
@@ -137,6 +140,8 @@ class Bodies:
                 sender.prove(body)
                 scan.set_limits(self.json_limits(sender))
             self.check_size(len(body), sender, max_bytes)
+            if len(body) == len(chunk):
+                _check_begins_as_json(body, request.headers.get("content-type", ""))
             await _scan_in_pieces(scan, chunk)
         return body
 
@@ -172,6 +177,18 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _check_begins_as_json(start: bytes | bytearray, content_type: str) -> None:
+    """Refuse an image or another file where JSON is expected, before it is counted. Raises RequestRejected."""
+    if bytes(start[:1]) in JSON_STARTS and not start.startswith(JPEG_START):
+        return
+    named = f"{content_type[:100]}, " if content_type and "json" not in content_type.lower() else ""
+    message = (
+        f"the body is no JSON; got {named}a body that begins with {bytes(start[:8])!r}, expected a JSON object; a file "
+        "goes into a part of multipart/form-data, or into the JSON as base64"
+    )
+    raise RequestRejected([Problem(message, field="body", type="no_json")])
 
 
 async def _scan_in_pieces(scan: JsonScan, chunk: bytes) -> None:
