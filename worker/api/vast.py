@@ -31,6 +31,7 @@ from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, Wor
 from worker.guard.bodies import Sender
 from worker.identity.caller import Identity
 from worker.json_values import JsonObject
+from worker.network_errors import cause_of
 from worker.services import Services
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -67,7 +68,7 @@ def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
                 reply = await client.post(route, json=dict(body))
             log.info("session close request sent", route=route[:200], status=reply.status_code)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            log.warning("session close request failed", route=route[:200], reason=type(error).__name__)
+            log.warning("session close request failed", route=route[:200], reason=cause_of(error))
 
     vast.attach(Attachments(post_to_self, listener))
 

@@ -18,6 +18,7 @@ from worker.doctor.check import Check, failed, good, skipped, warning
 from worker.errors import WorkerError
 from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard
+from worker.network_errors import cause_of
 from worker.s3.stores import S3Stores
 from worker.s3.targets import choose_target
 from worker.settings.outputs import S3Config, WebhookConfig
@@ -102,9 +103,9 @@ async def find_connection_problem(url: str) -> str | None:
     except TimeoutError:
         return f"no answer within {SECONDS:g} s"
     except ssl.SSLError as error:
-        return f"its certificate is refused: {error.reason}"
+        return f"its certificate is refused: {cause_of(error)}"
     except OSError as error:
-        return error.strerror or type(error).__name__
+        return cause_of(error)
     writer.close()
     return None
 

@@ -53,6 +53,7 @@ from worker.errors import (
     RequestRejected,
 )
 from worker.json_values import JsonObject
+from worker.network_errors import cause_of
 from worker.observe.tracing import trace_headers
 from worker.off_loop import needs_thread, off_loop
 
@@ -876,7 +877,7 @@ class EngineClient:
                         else:
                             self._on_binary(message)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
-                log.debug("engine socket lost", reason=type(error).__name__)
+                log.debug("engine socket lost", reason=cause_of(error))
             self._is_listening = False
             self._poll_all()
             num_losses += 1

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from worker.engines import answers
 from worker.engines.address import EngineAddress
 from worker.errors import EngineUnreachable
+from worker.network_errors import cause_of
 from worker.off_loop import off_loop
 
 CONNECT_SECONDS = 5.0
@@ -161,7 +162,7 @@ class EngineHttp:
         except (UnicodeError, ValueError, asyncio.LimitOverrunError):
             raise answers.invalid(_route(method, path), "no HTTP/1.1") from None
         except (OSError, EOFError, TimeoutError) as error:
-            raise EngineUnreachable(f"Cannot connect to the engine: {type(error).__name__}") from None
+            raise EngineUnreachable(f"Cannot connect to the engine: {cause_of(error)}") from None
         finally:
             if connection is not None:
                 connection.writer.close()

@@ -16,6 +16,7 @@ from worker.engines.address import EngineAddress
 from worker.engines.http import MAX_ANSWER_BYTES
 from worker.engines.pool import EnginePool
 from worker.errors import NotReady
+from worker.network_errors import cause_of
 
 CONNECT_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 15.0  # for an engine of ours that is being restarted
@@ -112,4 +113,4 @@ class EngineInterface:
 
 
 def _away(error: Exception) -> NotReady:
-    return NotReady(f"The engine does not answer: {type(error).__name__}", retry_after_seconds=2)
+    return NotReady(f"The engine does not answer: {cause_of(error)}", retry_after_seconds=2)

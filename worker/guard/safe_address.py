@@ -12,7 +12,7 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
 
@@ -176,6 +176,15 @@ def shown_url(url: str) -> str:
         return urlunsplit((parts.scheme, netloc, parts.path, "", ""))[:300]
     except ValueError:
         return "(not a URL)"
+
+
+def redirect_problem(status: int, url: str, location: str) -> str:
+    """Return the reason of a reply that redirects, with its target without secrets, where none is followed."""
+    try:
+        target = shown_url(urljoin(url, location)) if location else "no Location"
+    except ValueError:
+        target = "(not a URL)"
+    return f"status {status}, a redirect to {target}; redirects are not followed: give that address"
 
 
 def host_and_port(url: str) -> tuple[str, int]:

@@ -37,6 +37,7 @@ from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
 from worker.json_values import JsonObject
 from worker.media_process.processes import MediaProcesses
+from worker.network_errors import cause_of
 from worker.observe.io_metrics import IoMetrics
 from worker.s3.targets import S3Target
 from worker.settings.outputs import InputLimits
@@ -324,9 +325,9 @@ def _why(error: Exception) -> str:
             return "too many redirects"
         case httpx.UnsupportedProtocol():
             return "redirects to an address that is not http:// or https://"
-        case httpx.TimeoutException():
-            return "took too long"
+        case httpx.TimeoutException() | TimeoutError():
+            return f"took too long: {cause_of(error)}"
         case httpx.ConnectError():
-            return "cannot be reached"
+            return f"cannot be reached: {cause_of(error)}"
         case _:
-            return f"the download broke off ({type(error).__name__})"
+            return f"the download broke off: {cause_of(error)}"

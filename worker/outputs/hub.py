@@ -20,6 +20,7 @@ from urllib.parse import quote
 from pydantic import SecretStr
 
 from worker.errors import Problem
+from worker.network_errors import cause_of
 from worker.outputs.s3 import UploadFailed
 from worker.settings.environment import HubAccess
 
@@ -103,7 +104,7 @@ class HubUploader:
         except TimeoutError:
             reason = "the uploads of the job took longer than S3_UPLOAD_TIMEOUT"
         except OSError as error:
-            reason = type(error).__name__
+            reason = cause_of(error)
         if reason:
             message = f"the files were not uploaded to {target.repo_type} {target.repo}: {reason}"
             raise UploadFailed(message, reason=reason)

@@ -10,6 +10,8 @@ import json
 import sys
 from typing import Any
 
+from worker.network_errors import cause_of
+
 
 def main() -> None:
     """Read the order, commit, and write the outcome."""
@@ -41,7 +43,7 @@ def commit(order: dict[str, Any]) -> str:
     except FileNotFoundError:
         return "a file is gone"
     except Exception as error:  # noqa: BLE001 - the library's kinds of network failures differ by version
-        return type(error).__name__
+        return cause_of(error)
     return ""
 
 

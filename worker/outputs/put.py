@@ -17,11 +17,13 @@ import httpx
 
 from worker.errors import InputRejected
 from worker.guard.plain_responses import plain_client
-from worker.guard.safe_address import AddressGuard
+from worker.guard.safe_address import AddressGuard, redirect_problem
+from worker.network_errors import cause_of
 from worker.outputs.s3 import UploadFailed
 
 KEY: Final = "{key}"
 PIECE_BYTES: Final = 256 * 1024
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CONNECT_SECONDS: Final = 10.0
 
 
@@ -78,14 +80,17 @@ class PutUploader:
                 if response.is_success:
                     return target.link(key)
                 reason = f"status {response.status_code}"
+                if response.status_code in REDIRECTS:
+                    location = response.headers.get("location", "")
+                    reason = redirect_problem(response.status_code, target.address(key), location)
         except InputRejected as refused:  # by the address guard
             reason = refused.message
         except FileNotFoundError:
             reason = "the file is gone"
-        except (TimeoutError, httpx.TimeoutException):
-            reason = "the store takes too long"
+        except TimeoutError:
+            reason = "the uploads of the job took longer than S3_UPLOAD_TIMEOUT"
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            reason = type(error).__name__
+            reason = cause_of(error)
         raise UploadFailed(f"{path.name} was not uploaded by PUT: {reason}", reason=reason)
 
     async def close(self) -> None:

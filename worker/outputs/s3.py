@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from worker.errors import DeliveryFailed, InputRejected
+from worker.network_errors import cause_of
 from worker.s3.stores import S3Stores, StoreFailed
 from worker.s3.targets import S3Target
 
@@ -44,7 +45,7 @@ class S3Uploader:
         except TimeoutError:
             reason = "the uploads of the job took longer than S3_UPLOAD_TIMEOUT"
         except OSError as error:
-            reason = type(error).__name__
+            reason = cause_of(error)
         raise UploadFailed(f"{path.name} was not uploaded to bucket {target.bucket_name}: {reason}", reason=reason)
 
     async def find_problem(self, target: S3Target) -> str | None:

@@ -15,7 +15,7 @@ import hmac
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -24,12 +24,14 @@ from standardwebhooks.webhooks import Webhook
 
 from worker.backoff import Backoff, retry_after_seconds
 from worker.guard.plain_responses import plain_client
-from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port
+from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port, redirect_problem
+from worker.network_errors import cause_of
 from worker.observe.tracing import trace_headers
 
 LONGEST_WAIT_SECONDS = 4 * 3600.0
 BACKOFF = Backoff(first_seconds=1.0, longest_seconds=LONGEST_WAIT_SECONDS, factor=3.0, jitter=0.25)
 MAX_TRIES = 15  # with the waits above: about 23 hours
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 RETRY_AFTER_STATUSES = frozenset({429, 503})
 
 
@@ -141,15 +143,21 @@ class WebhookSender:
                 ) as response,
             ):
                 asked_seconds = retry_after_seconds(response.headers.get("retry-after"), self._now())
-                return outcome_of_status(response.status_code, num_tries, chance, asked_seconds)
+                outcome = outcome_of_status(response.status_code, num_tries, chance, asked_seconds)
+                if response.status_code in REDIRECTS:
+                    location = response.headers.get("location", "")
+                    outcome = replace(outcome, error=redirect_problem(response.status_code, row.url, location))
+                return outcome
         except AddressRefused:
             return DeliveryOutcome(False, None, "the address is not one that may be reached")
         except HostUnknown:
             error = "the host does not resolve"
-        except (TimeoutError, httpx.TimeoutException):
-            error = f"no answer within {row.timeout_seconds:g} s"
-        except httpx.HTTPError as broken:
-            error = type(broken).__name__
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as broken:  # OSError: TimeoutError, of the whole try
+            error = cause_of(broken)
+            if isinstance(broken, TimeoutError):
+                error = f"no answer within {row.timeout_seconds:g} s"
+            elif isinstance(broken, httpx.TimeoutException):
+                error = f"{error} ({row.timeout_seconds:g} s)"
         return DeliveryOutcome(False, next_wait_seconds(num_tries, chance), error)
 
     def _trusted_client(self) -> httpx.AsyncClient:

@@ -24,6 +24,7 @@ from worker.errors import (
 from worker.finite_json import FiniteJSONResponse
 from worker.jobs.envelope import refusal
 from worker.jobs.job import JobFailure
+from worker.network_errors import cause_of
 from worker.ray_serve.forwarding import ROUTES, ForwardedRequest, ReplyHead, forwarded
 from worker.ray_serve.options import RayOptions
 from worker.ray_serve.replica import WorkerGone
@@ -65,7 +66,7 @@ class Ingress:
                 reason = "no replica can be started" if isinstance(error, DeploymentUnavailableError) else "queue full"
                 raise QueueFull(f"Ray Serve: {reason}", retry_after_seconds=RETRY_SECONDS) from None
             except REPLICA_LOST as error:
-                log.warning("replica lost", request_id=sent.request_id, attempt=number, reason=type(error).__name__)
+                log.warning("replica lost", request_id=sent.request_id, attempt=number, reason=cause_of(error))
                 continue
             assert isinstance(head, ReplyHead)
             return StreamingResponse(_body(pieces), head.status, dict(head.headers))

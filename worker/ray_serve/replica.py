@@ -13,6 +13,7 @@ from typing import Final
 import httpx
 from ray import serve
 
+from worker.network_errors import cause_of
 from worker.ray_serve.forwarding import ForwardedRequest, ReplyHead, passed_on
 from worker.ray_serve.options import RayOptions
 from worker.ray_serve.tethered_worker import TetheredWorker
@@ -51,7 +52,7 @@ class Replica:
         try:
             reply = await self._http.send(sent, stream=True)
         except httpx.TransportError as error:
-            raise WorkerGone(type(error).__name__) from None
+            raise WorkerGone(cause_of(error)) from None
         try:
             yield ReplyHead(reply.status_code, passed_on(reply.headers))
             async for piece in reply.aiter_raw():
@@ -64,7 +65,7 @@ class Replica:
         try:
             reply = await self._http.get("/health", timeout=HEALTH_SECONDS)
         except httpx.TransportError as error:
-            raise WorkerGone(type(error).__name__) from None
+            raise WorkerGone(cause_of(error)) from None
         if reply.status_code != 200:
             raise WorkerGone(f"health is {reply.status_code}")
 

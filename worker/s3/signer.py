@@ -40,7 +40,7 @@ class S3Signer:
         except ClientError as error:  # of the service that gives out a role's credentials
             raise NotSignable(f"credentials refused: {error.response['Error'].get('Code')}") from None
         except (BotoCoreError, ValueError) as error:
-            raise NotSignable(type(error).__name__) from None
+            raise NotSignable(f"the store's settings cannot be used: {_problem_of(error)}") from None
 
 
 def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
@@ -77,8 +77,14 @@ def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
     except ClientError as error:
         raise NotSignable(f"credentials refused: {error.response['Error'].get('Code')}") from None
     except (BotoCoreError, ValueError) as error:
-        raise NotSignable(f"the endpoint or region is not valid ({type(error).__name__})") from None
+        raise NotSignable(f"the endpoint or region is not valid: {_problem_of(error)}") from None
     return S3Signer(client, target.bucket_name, is_refreshing=target.chain is not None)
+
+
+def _problem_of(error: Exception) -> str:
+    """Return what botocore found wrong; its words name buckets and regions, never keys."""
+    text = " ".join(str(error).split())
+    return text.removeprefix("Parameter validation failed: ")[:300] or "not valid"
 
 
 def _style_of(target: S3Target) -> AddressingStyle:

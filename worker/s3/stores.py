@@ -26,6 +26,7 @@ from worker.errors import WorkerError
 from worker.guard.plain_responses import EncodedResponse, ResponseTooLarge, check_is_plain, plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.json_values import JsonObject
+from worker.network_errors import cause_of
 from worker.s3.signer import SIGNED_SECONDS, NotSignable, S3Signer, make_signer
 from worker.s3.targets import S3Target
 
@@ -392,17 +393,12 @@ def _is_passing(error: BaseException) -> bool:
 
 def _reason(error: httpx.HTTPError) -> str:
     """Return a reason without the address, which httpx's own words may repeat."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return "the store's certificate is not valid"
-        cause = cause.__cause__ or cause.__context__
     match error:
         case EncodedResponse() | ResponseTooLarge():
             return f"the store's {error}"
         case httpx.TimeoutException():
-            return "the store takes too long"
+            return f"the store takes too long: {cause_of(error)}"
         case httpx.ConnectError():
-            return "the store cannot be reached"
+            return f"the store cannot be reached: {cause_of(error)}"
         case _:
-            return f"the connection to the store broke off ({type(error).__name__})"
+            return f"the connection to the store broke off: {cause_of(error)}"

@@ -35,6 +35,7 @@ from nats.js.errors import (
 from nats.js.errors import NotFoundError as NotThere
 from nats.js.kv import KeyValue
 
+from worker.network_errors import cause_of
 from worker.settings.broker import BrokerConfig
 from worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge
 from worker.sources.fleet_entries import marked_last
@@ -321,7 +322,7 @@ class NatsBroker:
         try:
             yield
         except (Error, OSError) as error:
-            raise BrokerUnreachable(f"{self.name}: {type(error).__name__}") from None
+            raise BrokerUnreachable(f"{self.name}: {cause_of(error)}") from None
 
 
 async def _bucket(stream: JetStreamContext, name: str, seconds: float) -> KeyValue:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from redis import asyncio as redis
 from redis.exceptions import RedisError, ResponseError
 
+from worker.network_errors import cause_of
 from worker.settings.broker import BrokerConfig
 from worker.sources import redis_scripts
 from worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery
@@ -303,7 +304,7 @@ class RedisBroker:
         try:
             yield
         except (RedisError, OSError) as error:
-            reason = str(error) if isinstance(error, ResponseError) else type(error).__name__
+            reason = str(error) if isinstance(error, ResponseError) else cause_of(error)
             raise BrokerUnreachable(f"{self.name}: {reason}") from None
 
 

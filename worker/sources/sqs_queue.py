@@ -24,6 +24,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
+from worker.network_errors import cause_of
 from worker.settings.broker import BrokerConfig
 from worker.sources.broker import BrokerUnreachable, Delivery
 from worker.sources.message_size import fitted_result
@@ -223,7 +224,7 @@ class SqsBroker:
                 raise _Gone from None
             raise BrokerUnreachable(f"{self.name}: {code}") from None
         except (BotoCoreError, OSError) as error:
-            raise BrokerUnreachable(f"{self.name}: {type(error).__name__}") from None
+            raise BrokerUnreachable(f"{self.name}: {cause_of(error)}") from None
 
 
 class _Gone(Exception):

@@ -189,7 +189,9 @@ async def test_a_look_at_the_store_shows_what_is_wrong_with_it(seaweed_url: str,
     assert (await look(target_at(seaweed_url)), await look(target_at(moto_url))) == (None, None)
     assert "SignatureDoesNotMatch" in str(await look(target_at(seaweed_url, secret="wrong")))
     assert "NoSuchBucket" in str(await look(target_at(moto_url, bucket="no-such-bucket-here")))
-    assert await look(target_at("http://127.0.0.1:9")) == "the store cannot be reached"
+    assert (await look(target_at("http://127.0.0.1:9")) or "").startswith(
+        "the store cannot be reached: the connection was refused"
+    )
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "not a url", "https://["])

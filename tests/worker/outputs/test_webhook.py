@@ -120,7 +120,7 @@ def test_the_plain_signature_is_of_the_raw_body() -> None:
 async def test_other_answers_are_tried_again(receiver: Any, status: int) -> None:
     receiver.status = status
     outcome = await sender().deliver(Row(receiver.url))
-    assert not outcome.is_delivered and outcome.error == f"status {status}"
+    assert not outcome.is_delivered and outcome.error.startswith(f"status {status}")
     assert outcome.retry_in_seconds is not None and 0.75 <= outcome.retry_in_seconds <= 1.25
     assert len(receiver.came) == 1
 
@@ -146,7 +146,7 @@ async def test_an_address_of_a_request_is_guarded_and_the_operators_is_not(recei
 
 async def test_a_receiver_that_is_down_is_tried_again() -> None:
     outcome = await sender().deliver(Row("http://127.0.0.1:9/hook"))
-    assert outcome.retry_in_seconds is not None and outcome.error == "ConnectError"
+    assert outcome.retry_in_seconds is not None and "connection was refused" in outcome.error
 
 
 async def test_a_url_that_is_none_is_given_up() -> None:

@@ -23,6 +23,7 @@ import httpx
 from worker.autoscaler.runpod.shapes import InputRefused, Translated, result_reply, translate
 from worker.guard.own_certificate import trusting_context
 from worker.identity.own_key import read_own_key
+from worker.network_errors import cause_of
 
 PROGRESS_SECONDS: Final = 1.0  # at least, between two updates of one job
 JOIN_SECONDS: Final = 5.0
@@ -58,7 +59,7 @@ class Handler:
         try:  # anew for each job: the front may load a new certificate while it runs
             verify = True if self.certificate is None else trusting_context(self.certificate)
         except OSError as error:
-            return {"error": f"The worker's certificate cannot be read ({type(error).__name__})"}
+            return {"error": f"The worker's certificate cannot be read ({cause_of(error)})"}
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         async with httpx.AsyncClient(
             base_url=self.front_url, timeout=timeout, trust_env=False, verify=verify, headers=headers
@@ -95,14 +96,14 @@ class Handler:
                         return 200, dict(event["result"])
                     progress.on_event(event)
         except (httpx.HTTPError, ValueError) as error:
-            raise FrontUnreachable(f"The worker ended during the job ({type(error).__name__})") from None
+            raise FrontUnreachable(f"The worker ended during the job: {cause_of(error)}") from None
         raise FrontUnreachable("The worker ended during the job")
 
     async def _cancel(self, http: httpx.AsyncClient, job_id: str) -> None:
         try:
             await http.post(f"/cancel/{job_id}", timeout=10)
         except httpx.HTTPError as error:
-            sys.stderr.write(f"the job could not be cancelled: {type(error).__name__}\n")
+            sys.stderr.write(f"the job could not be cancelled: {cause_of(error)}\n")
 
 
 class Progress:

@@ -12,6 +12,7 @@ import structlog
 
 from worker.autoscaler.vast.timing import VastTiming
 from worker.guard.plain_responses import plain_body
+from worker.network_errors import cause_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -64,7 +65,7 @@ class PublicKeySource:
         try:
             key = load_pem_public_key(_pem_in(await self._get(f"{address}/pubkey/")))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, UnsupportedAlgorithm) as error:
-            log.warning("public key fetch failed", address=address, reason=type(error).__name__)
+            log.warning("public key fetch failed", address=address, reason=_reason(error))
             return None
         return key if isinstance(key, RSAPublicKey) else None
 
@@ -73,6 +74,13 @@ class PublicKeySource:
         async with asyncio.timeout(seconds), self._http.stream("GET", url, timeout=seconds) as response:
             response.raise_for_status()
             return (await plain_body(response)).decode()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"status {error.response.status_code}"
+    is_network = isinstance(error, httpx.HTTPError | httpx.InvalidURL | TimeoutError)
+    return cause_of(error) if is_network else "the answer holds no public key"
 
 
 def _pem_in(text: str) -> bytes:

@@ -19,6 +19,7 @@ import structlog
 
 from worker.autoscaler.vast.ledger import Ledger
 from worker.autoscaler.vast.timing import VastTiming
+from worker.network_errors import cause_of
 from worker.settings.platforms import VastConfig
 
 VERSION: Final = "1.1.0"
@@ -160,7 +161,7 @@ class Reporter:
                 except httpx.HTTPStatusError as error:
                     reason = f"status {error.response.status_code}"
                 except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-                    reason = type(error).__name__
+                    reason = cause_of(error)
                 log.warning("report rejected", route=route, address=address, reason=reason, attempt=attempt + 1)
         return False
 

@@ -16,6 +16,7 @@ from worker.guard.plain_responses import EncodedResponse, plain_chunks
 from worker.models.download.credentials import Credentials
 from worker.models.download.remote import Passing, RemoteBody
 from worker.models.errors import DownloadBroke, ModelBroken, SourceFailed, SourceMissing, SourceRefused
+from worker.network_errors import cause_of
 
 MAX_REDIRECTS = 6
 PASSING_STATUSES = frozenset({408, 423, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524})
@@ -165,8 +166,8 @@ def _failure(error: httpx.HTTPError, shown: str, *, has_answered: bool) -> Excep
         case httpx.UnsupportedProtocol():
             return DownloadBroke(f"{shown}: redirects to an address that is not http:// or https://")
         case httpx.ConnectTimeout() | httpx.ConnectError():
-            return Passing("it cannot be reached", has_answered=has_answered)
+            return Passing(f"it cannot be reached: {cause_of(error)}", has_answered=has_answered)
         case httpx.TimeoutException():
             return Passing("no byte came for too long", has_answered=has_answered)
         case _:
-            return Passing(f"the connection broke off ({type(error).__name__})", has_answered=has_answered)
+            return Passing(f"the connection broke off: {cause_of(error)}", has_answered=has_answered)

@@ -10,6 +10,7 @@ from pathlib import Path
 from worker.errors import WorkerError
 from worker.models.download.remote import Passing, RemoteBody
 from worker.models.errors import DownloadBroke, ModelBroken, SourceMissing, SourceRefused
+from worker.network_errors import cause_of
 from worker.s3.stores import RETRIED_STATUSES, S3Stores, StoreFailed
 from worker.s3.targets import S3Target
 
@@ -102,4 +103,4 @@ async def _chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
             yield chunk
     except httpx.HTTPError as error:
-        raise Passing(f"the connection broke off ({type(error).__name__})") from None
+        raise Passing(f"the connection broke off: {cause_of(error)}") from None
