@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from modifiers.modifier import Choices, Name, no_boolean
 from modifiers.text_to_image import Prompt, TextToImageFields
@@ -23,6 +23,12 @@ class Lora(BaseModel):
     strength_clip: Annotated[
         Strength | None, Field(description="How strongly it changes the text encoder; left out: as the model.")
     ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Return the fields without those that are null, which count as left out."""
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
 
 
 def _as_list(value: Any) -> Any:

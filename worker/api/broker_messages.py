@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from worker.api.job_making import JobName, make_job
+from worker.api.request_forms import open_request
 from worker.api.request_warnings import find_form_warnings
 from worker.api.results import outputs_of
 from worker.api.schemas import ParsedRequest, parse_generate
@@ -59,6 +60,7 @@ async def message_result(services: Services, job: Job) -> dict[str, object]:
 
 
 def _parse(body: dict[str, object], delivery: Delivery, found_json: FoundJson) -> ParsedRequest:
+    body = open_request(body, found_json)
     given = parse_generate(body, found_json)
     raw = body["input"]
     return ParsedRequest(

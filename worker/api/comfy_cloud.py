@@ -43,11 +43,13 @@ from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS
 from worker.errors import AssetNotFound, EngineUnreachable, JobNotFound, Problem, RequestRejected, WorkerError
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.json_body import nested_too_deeply
+from worker.guard.json_scan import FoundJson
 from worker.identity.caller import Identity, Scope
 from worker.jobs.job import Job
 from worker.jobs.job_labels import find_labelled
 from worker.jobs.ownership import find_job
 from worker.json_values import JsonObject
+from worker.off_loop import off_loop
 
 router = APIRouter(prefix="/api", tags=["Comfy Cloud API"])
 
@@ -79,8 +81,9 @@ async def post_prompt(request: Request) -> Response:
         keyed = _keyed(request)
         caller, services = check_caller(keyed), services_of(keyed)
         with services.bodies.memory.lease(sender_of(keyed)) as lease:
-            body = await services.bodies.parse(await services.bodies.read(request, lease))
-        given = read_prompt(body)
+            content = await services.bodies.read(request, lease)
+            body = await services.bodies.parse(content)
+        given = await off_loop(True, read_prompt, body, FoundJson(services.bodies.structure))
         given["workflow_json"] = await _with_uploads(request, caller, given["workflow_json"])
         asked_id = body.get("prompt_id")
         admitted = await submit_input(keyed, caller, given, asked_id if isinstance(asked_id, str) else "")

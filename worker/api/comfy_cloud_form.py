@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from worker.api.request_forms import read_workflow
 from worker.errors import Problem, RequestRejected, TryLater, WorkerError, http_status
+from worker.guard.json_scan import FoundJson
 from worker.jobs.job import Job, JobState
 from worker.json_values import JsonObject, object_at
 
@@ -87,12 +89,13 @@ def read_place(subfolder: str) -> tuple[str, int] | None:
     return (job_id, int(index)) if mark and job_id and index.isdecimal() and len(index) < 6 else None
 
 
-def read_prompt(body: JsonObject) -> dict[str, dict[str, object]]:
-    """Return the `input` object for a body of `POST /prompt`. Raises RequestRejected."""
-    prompt, page = body.get("prompt"), object_at(body, "extra_data", "extra_pnginfo")
-    if not isinstance(prompt, dict) or not prompt:
-        raise RequestRejected([Problem("prompt: expected an object of nodes", "prompt", type="no_prompt")])
-    return {"workflow_json": prompt, **({"extra_data": {"extra_pnginfo": dict(page)}} if page else {})}
+def read_prompt(body: JsonObject, found_json: FoundJson) -> dict[str, dict[str, object]]:
+    """Return the `input` object for a body of `POST /prompt`, in other tools' forms, too. Raises RequestRejected."""
+    extra = object_at(body, "extra_data", "extra_pnginfo")
+    prompt, page = read_workflow(body["prompt"] if body.get("prompt") is not None else body, "prompt", found_json)
+    if not extra and page:
+        extra = {"workflow": page}
+    return {"workflow_json": dict(prompt), **({"extra_data": {"extra_pnginfo": dict(extra)}} if extra else {})}
 
 
 def file_names(prompt: JsonObject) -> set[str]:

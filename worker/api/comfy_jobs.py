@@ -31,16 +31,19 @@ from worker.api.comfy_labels import MAX_LABELS, read_filter, read_labels
 from worker.api.declared import EVENT_STREAM
 from worker.api.direct_submission import submit_input
 from worker.api.replies.comfy import ComfyJob, ComfyJobs, ComfyWorkflow
+from worker.api.request_forms import read_workflow
 from worker.api.results import check_caller, public_outputs, services_of
 from worker.engines.preview_frames import PreviewFrame
 from worker.errors import JobNotFound, Problem, RequestRejected, ScopeMissing, WorkerError
 from worker.finite_json import FiniteJSONResponse
 from worker.guard.json_body import nested_too_deeply
+from worker.guard.json_scan import FoundJson
 from worker.identity.caller import Identity, Scope
 from worker.jobs.database import JOBS, is_row_of
 from worker.jobs.job import Job, JobState
 from worker.jobs.job_labels import find_labelled, labels_of
 from worker.jobs.ownership import find_job
+from worker.off_loop import off_loop
 
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
 
@@ -79,8 +82,10 @@ async def create_job(request: Request) -> Response:
     try:
         caller, services = check_caller(request), services_of(request)
         with services.bodies.memory.lease(sender_of(request)) as lease:
-            body = await services.bodies.parse(await services.bodies.read(request, lease))
-        given, unhashed = _input_of(body), {"previews": _wants_previews(body)}
+            content = await services.bodies.read(request, lease)
+            body = await services.bodies.parse(content)
+        given = await off_loop(True, _input_of, body, FoundJson(services.bodies.structure))
+        unhashed = {"previews": _wants_previews(body)}
         key = request.headers.get("idempotency-key", "")
         admitted = await submit_input(request, caller, given, key, unhashed=unhashed)
         return FiniteJSONResponse(await _shown(admitted.job, request), status_code=201)
@@ -168,11 +173,10 @@ async def job_workflow(job_id: str, request: Request) -> Response:
     return FiniteJSONResponse({"workflow": prompt, "format": "api"})
 
 
-def _input_of(body: dict[str, object]) -> dict[str, Any]:
-    """Return the `input` object for a body. Raises RequestRejected."""
-    workflow, extra = body.get("workflow"), body.get("extra_data")
-    if not isinstance(workflow, dict) or not workflow:
-        raise RequestRejected([Problem("workflow: expected an object of nodes", "workflow", type="missing")])
+def _input_of(body: dict[str, object], found_json: FoundJson) -> dict[str, Any]:
+    """Return the `input` object for a body, in other tools' forms, too. Raises RequestRejected."""
+    extra = body.get("extra_data")
+    workflow, _ = read_workflow(body["workflow"] if body.get("workflow") is not None else body, "workflow", found_json)
     labels = read_labels(body.get("metadata"))
     page = extra.get("extra_pnginfo") if isinstance(extra, dict) else None
     return {

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request
 
 from worker.api.job_making import JobName, make_job
+from worker.api.request_forms import open_request
 from worker.api.request_tracing import traceparent_of
 from worker.api.results import caller_of_jobs, services_of
 from worker.api.schemas import ParsedRequest, parse_generate
@@ -89,10 +90,11 @@ class _Direct:
 
 
 def _parse(request: Request, given: dict[str, Any], found_json: FoundJson) -> ParsedRequest:
-    parsed = parse_generate({"input": given}, found_json)
+    body = open_request({"input": given}, found_json)
+    parsed = parse_generate(body, found_json)
     return ParsedRequest(
         input=parsed,
-        raw=given,
+        raw=body["input"],
         is_vast=False,
         wants_base64=parsed.return_outputs_as_base64,
         wants_engine_response=False,

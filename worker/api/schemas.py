@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from names.tuning import QualityName
+from worker.api.request_model import RequestModel
 from worker.errors import Problem, RequestRejected
 from worker.guard.json_scan import FoundJson
 from worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
 from worker.inputs.uploads import ReceivedFile
 from worker.jobs.job import WebhookEvent
-from worker.json_values import JsonObject, object_at
+from worker.json_values import JsonObject
 from worker.object_keys import find_template_problem
 from worker.outputs.hub import RepoType
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
@@ -48,6 +49,13 @@ def find_header_problem(headers: dict[str, str], own: frozenset[str]) -> str | N
     return None
 
 
+def _without_nulls(headers: Any) -> Any:
+    """Return headers without those that are null, anything else as it is."""
+    if not isinstance(headers, Mapping):
+        return headers
+    return {name: text for name, text in headers.items() if text is not None}
+
+
 def check_template(value: str) -> str:
     """Return a template of keys. Raises ValueError for one that makes none."""
     problem = find_template_problem(value) if value else None
@@ -56,7 +64,7 @@ def check_template(value: str) -> str:
     return value
 
 
-class S3Input(BaseModel):
+class S3Input(RequestModel):
     """Destination of this request's outputs. Empty fields come from the environment."""
 
     model_config = ConfigDict(extra="ignore")
@@ -79,7 +87,7 @@ class S3Input(BaseModel):
         return check_template(value)
 
 
-class HubInput(BaseModel):
+class HubInput(RequestModel):
     """Repository of the Hugging Face hub for this request's outputs, committed together when the job has ended."""
 
     model_config = ConfigDict(extra="ignore")
@@ -110,7 +118,7 @@ class HubInput(BaseModel):
         return check_template(value)
 
 
-class PutInput(BaseModel):
+class PutInput(RequestModel):
     """Destination of this request's outputs by plain HTTP PUT; `{key}` in an address stands for each output's key."""
 
     model_config = ConfigDict(extra="ignore")
@@ -142,6 +150,11 @@ class PutInput(BaseModel):
             raise ValueError(f"expected an address that begins with http:// or https://; got {value[:40]!r}")
         return value
 
+    @field_validator("headers", mode="before")
+    @classmethod
+    def _headers_alone(cls, value: Any) -> Any:
+        return _without_nulls(value)
+
     @field_validator("headers")
     @classmethod
     def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
@@ -151,7 +164,7 @@ class PutInput(BaseModel):
         return value
 
 
-class ExtraData(BaseModel):
+class ExtraData(RequestModel):
     """Extra data that ComfyUI's clients send with a prompt; a picture with full metadata carries its `workflow`."""
 
     model_config = ConfigDict(extra="ignore")
@@ -159,7 +172,7 @@ class ExtraData(BaseModel):
     extra_pnginfo: dict[str, Any] = Field(default_factory=dict)
 
 
-class OutputInput(BaseModel):
+class OutputInput(RequestModel):
     """Delivery format of this request's pictures. Fields that are left out keep the node's format."""
 
     model_config = ConfigDict(extra="forbid")
@@ -181,7 +194,7 @@ class OutputInput(BaseModel):
         return self
 
 
-class WebhookInput(BaseModel):
+class WebhookInput(RequestModel):
     model_config = ConfigDict(extra="ignore")
 
     url: str = ""
@@ -191,7 +204,7 @@ class WebhookInput(BaseModel):
     events: list[WebhookEvent] = Field(default_factory=list)
 
 
-class GenerateInput(BaseModel):
+class GenerateInput(RequestModel):
     """Input of a generate request, with exactly one of `workflow_json`, `workflow` and `modifier`."""
 
     model_config = ConfigDict(extra="allow")
@@ -258,9 +271,24 @@ class GenerateInput(BaseModel):
         allow_inf_nan=False,
         description="The most that the time at the worker may cost, by its WORKER_PRICE_PER_HOUR; refused above.",
     )
-    priority: Annotated[
-        int, Field(strict=True, ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")
-    ] = 0
+    priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")] = 0
+
+    @field_validator("webhook", mode="before")
+    @classmethod
+    def _as_an_address(cls, value: Any) -> Any:
+        return {"url": value} if isinstance(value, str) else value
+
+    @field_validator("overrides", "inputs")
+    @classmethod
+    def _values_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return {name: item for name, item in value.items() if item is not None}
+
+    @field_validator("download_headers", mode="before")
+    @classmethod
+    def _headers_of_servers(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {prefix: _without_nulls(headers) for prefix, headers in value.items()}
 
     @field_validator("download_headers")
     @classmethod
@@ -295,7 +323,7 @@ class GenerateInput(BaseModel):
         return self
 
 
-class GenerateRequest(BaseModel):
+class GenerateRequest(RequestModel):
     input: GenerateInput
 
 
@@ -315,11 +343,6 @@ class ParsedRequest:
     receipt: str = ""  # of a broker's delivery
     queued_at_ms: int = 0  # at a broker; 0: it comes now
     stored: StoredWorkflow | None = None  # that `workflow` names
-
-
-def has_workflow_file(payload: JsonObject) -> bool:
-    """Return True for a request whose workflow is a file: to unpack it may take long, however small it is."""
-    return isinstance(object_at(payload, "input").get("workflow_json"), str)
 
 
 def parse_generate(payload: JsonObject, found_json: FoundJson | None = None) -> GenerateInput:

@@ -202,7 +202,7 @@ async def _workflow_of(
     """Return the workflow of a body, its named inputs found. Raises RequestRejected."""
     prompt = await as_prompt(document, object_info, services.prompt_rules)
     settings = body if FIELD in body else {}
-    description, given = settings.get("description", ""), settings.get("inputs")
+    description, given = settings.get("description") or "", settings.get("inputs")
     problems = []
     if not any(isinstance(node, Mapping) and isinstance(node.get("class_type"), str) for node in prompt.values()):
         message = f"no node has a class_type; expected {FIELD}, in API format or as the page saves it"
@@ -232,7 +232,7 @@ def _named_inputs(given: JsonObject, prompt: JsonObject, object_info: JsonObject
         targets = [into] if isinstance(into, str) else into
         if not isinstance(targets, list) or not targets or not all(isinstance(target, str) for target in targets):
             raise RequestRejected([Problem("expected a target such as 6.text, or a list of them", field)])
-        about = item.get("description", "") if isinstance(item, Mapping) else ""
+        about = item.get("description") or "" if isinstance(item, Mapping) else ""
         found[name] = NamedInput(finder.find(targets, field), str(about)[:MAX_DESCRIPTION_LENGTH])
     return found
 

@@ -19,10 +19,11 @@ from structlog.contextvars import bind_contextvars
 from worker.api.callers import sender_of
 from worker.api.job_making import JobName, build_prompt, make_job
 from worker.api.multipart import Received, is_multipart, read_multipart
+from worker.api.request_forms import is_plain, open_request
 from worker.api.request_tracing import traceparent_of
 from worker.api.request_warnings import RequestWarning, find_form_warnings, id_warning
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
-from worker.api.schemas import ParsedRequest, has_workflow_file, is_true, parse_generate
+from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.autoscaler.autoscaler import Caller
 from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
 from worker.errors import RequestIdTaken, RequestRejected, SubmissionFailed, WorkerError
@@ -105,7 +106,7 @@ class _Submission:
             counted_as = caller_of_jobs(request, identity)
             envelope = self._open_envelope(body) if self.is_vast else None
             payload = self._adapt(envelope.payload if envelope else body)
-            is_large = size_bytes >= LARGE_BODY_BYTES or has_workflow_file(payload)
+            is_large = size_bytes >= LARGE_BODY_BYTES or not is_plain(payload)
             parsed = await off_loop(is_large, _parse, payload, request, self.is_vast, self._received.files)
             self._parsed = parsed
             await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
@@ -251,7 +252,9 @@ def _whole(body: dict[str, object]) -> dict[str, object]:
 def _parse(
     payload: Mapping[str, Any], request: Request, is_vast: bool, files: Mapping[str, ReceivedFile]
 ) -> ParsedRequest:
-    parsed = parse_generate(payload, FoundJson(services_of(request).bodies.structure))
+    found_json = FoundJson(services_of(request).bodies.structure)
+    payload = open_request(payload, found_json)
+    parsed = parse_generate(payload, found_json)
     sent_along = {"multipart/form-data": {part: file.digest for part, file in files.items()}} if files else {}
     header = request.headers.get
     return ParsedRequest(

@@ -9,11 +9,12 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from worker.api.body_sizes import takes_little
 from worker.api.declared import refusals
 from worker.api.replies.webhooks import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
+from worker.api.request_model import RequestModel
 from worker.api.results import check_operator, services_of
 from worker.guard.safe_address import shown_url
 from worker.jobs.webhook_rows import WebhookRow, WebhookState
@@ -29,7 +30,7 @@ def _caller_may(request: Request) -> None:
 router = APIRouter(tags=["webhooks"], dependencies=[Depends(_caller_may)], responses=refusals(401, 403, 422))
 
 
-class Redelivery(BaseModel):
+class Redelivery(RequestModel):
     """Replacements for what was erased with a delivery: the secret (empty: no signature), the URL with its query."""
 
     model_config = ConfigDict(extra="forbid")
@@ -38,7 +39,7 @@ class Redelivery(BaseModel):
     url: str = ""
 
 
-class ReceiverTest(BaseModel):
+class ReceiverTest(RequestModel):
     """Receiver to test; without `url` the worker's own. Another is signed with `secret`, never the worker's own."""
 
     model_config = ConfigDict(extra="forbid")

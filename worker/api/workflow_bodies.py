@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from worker.api.callers import sender_of
+from worker.api.request_forms import read_workflow
 from worker.api.results import check_caller, refuse, services_of
-from worker.errors import Problem, RequestRejected, WorkerError
+from worker.errors import WorkerError
 from worker.guard.json_body import nested_too_deeply
 from worker.guard.json_scan import FoundJson
 from worker.json_values import JsonObject, object_at
 from worker.off_loop import needs_thread, off_loop
 from worker.services import Services
 from worker.settings.listener import JsonLimits
-from worker.workflows.media import NoWorkflow, find_encoded_workflow
+from worker.workflows.forms import is_workflow
 
 FIELD: Final = "workflow_json"
 LARGE_BYTES: Final = 256 * 1024  # parsing more than this would hold up the event loop
@@ -56,25 +57,16 @@ async def checked_workflow(services: Services, body: JsonObject, size_bytes: int
 
 
 async def workflow_of(services: Services, body: JsonObject) -> JsonObject:
-    """Return the workflow of a body, one in a file unpacked in a thread. Raises RequestRejected."""
-    return await off_loop(needs_thread(body) or _has_file(body), workflow_in, body, services.bodies.structure)
-
-
-def _has_file(body: JsonObject) -> bool:
-    """Return True for a body whose workflow is a file: what is in that shows only when it is unpacked."""
-    return isinstance(object_at(body, "input").get(FIELD, body.get(FIELD)), str)
+    """Return the workflow of a body, one in a text or a file unpacked in a thread. Raises RequestRejected."""
+    is_plain = is_workflow(body) or is_workflow(body.get(FIELD))
+    return await off_loop(not is_plain or needs_thread(body), workflow_in, body, services.bodies.structure)
 
 
 def workflow_in(body: JsonObject, limits: JsonLimits) -> JsonObject:
-    """Return the workflow of a body: its field, that of its `input`, or the body itself. Raises RequestRejected."""
-    given = body.get("input") if isinstance(body.get("input"), Mapping) else body
-    workflow = given.get(FIELD, body) if isinstance(given, Mapping) else body
-    if isinstance(workflow, str):
-        try:
-            workflow = find_encoded_workflow(workflow, FoundJson(limits).check)
-        except NoWorkflow as error:
-            raise RequestRejected([Problem(str(error), FIELD, type="no_workflow")]) from None
-    if not isinstance(workflow, Mapping) or not workflow:
-        message = "is no workflow; expected an object, or a file with one in base64"
-        raise RequestRejected([Problem(message, FIELD, type="no_workflow")])
-    return workflow
+    """Return the workflow of a body: the body itself, or in a field that tools use for it. Raises RequestRejected.
+
+    `limits` hold for JSON within texts and files, too.
+    """
+    given = object_at(body, "input") or body
+    value = given[FIELD] if FIELD in given and not is_workflow(given) else body
+    return read_workflow(value, FIELD, FoundJson(limits))[0]

@@ -19,6 +19,7 @@ from worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HE
 from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
 from worker.api.replies.jobs import Cancellation, Deletion, JobPage
 from worker.api.replies.results import Result
+from worker.api.request_forms import open_request
 from worker.api.request_warnings import find_form_warnings, id_warning
 from worker.api.results import check_caller, not_found
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
@@ -273,7 +274,9 @@ def _without_envelope(body: JsonObject, request: Request) -> JsonObject:
 
 
 def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:
-    given = parse_generate(body, FoundJson(services_of(request).bodies.structure))
+    found_json = FoundJson(services_of(request).bodies.structure)
+    body = open_request(body, found_json)
+    given = parse_generate(body, found_json)
     raw = body["input"]
     named = given.request_id
     warnings = [*find_form_warnings(body), *(id_warning(named, clean_id(named), "input.request_id") if named else [])]

@@ -161,10 +161,10 @@ class Bodies:
     async def parse(self, content: bytes | bytearray) -> dict[str, object]:
         """Return the JSON object of a body whose structure has been checked. Raises RequestRejected."""
         if len(content) < LARGE_BODY_BYTES:
-            return parse_json(content)
+            return parse_json(content, self.structure)
         async with self._parsing:
             with collector_paused():
-                return await asyncio.to_thread(parse_json, content)
+                return await asyncio.to_thread(parse_json, content, self.structure)
 
 
 @contextlib.contextmanager
@@ -184,9 +184,10 @@ def _check_begins_as_json(start: bytes | bytearray, content_type: str) -> None:
     if bytes(start[:1]) in JSON_STARTS and not start.startswith(JPEG_START):
         return
     named = f"{content_type[:100]}, " if content_type and "json" not in content_type.lower() else ""
+    looks = "a web page" if start[:1] == b"<" else f"a body that begins with {bytes(start[:8])!r}"
     message = (
-        f"the body is no JSON; got {named}a body that begins with {bytes(start[:8])!r}, expected a JSON object; a file "
-        "goes into a part of multipart/form-data, or into the JSON as base64"
+        f"the body is no JSON; got {named}{looks}, expected a JSON object; a file goes into a part of "
+        "multipart/form-data, or into the JSON as base64"
     )
     raise RequestRejected([Problem(message, field="body", type="no_json")])
 

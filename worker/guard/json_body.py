@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Final
 
 from worker import long_json
 from worker.errors import Problem, RequestRejected
+from worker.guard.json_scan import check_json
+from worker.settings.listener import JsonLimits
+
+DEFAULT_LIMITS: Final = JsonLimits()
 
 
-def parse_json(body: bytes | bytearray) -> dict[str, object]:
-    """Return the JSON object of a body. Raises RequestRejected."""
+def parse_json(body: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) -> dict[str, object]:
+    """Return the JSON object of a body. Raises RequestRejected.
+
+    A text that is the JSON of an object, as clients make that encode twice, is that object; it is held to `limits`.
+    """
     try:
-        value = long_json.loads(body, parse_constant=_no_number, parse_float=_finite)
+        value = _loads(body)
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = parse_text(value, limits)
     except NumberRefused as error:
         raise RequestRejected([Problem(str(error), field="body", type="not_a_number")]) from None
     except (ValueError, RecursionError):
         raise RequestRejected([Problem("invalid JSON", field="body")]) from None
     if not isinstance(value, dict):
-        raise RequestRejected([Problem("the body must be a JSON object", field="body")])
+        got = "a list" if isinstance(value, list) else "a text" if isinstance(value, str) else str(value).lower()[:20]
+        raise RequestRejected([Problem(f"the body must be a JSON object; got {got}", field="body")])
+    return value
+
+
+def parse_text(text: str, limits: JsonLimits) -> object:
+    """Return the value of a JSON text that is within a body. Raises ValueError, RecursionError, RequestRejected."""
+    encoded = text.encode()
+    check_json(encoded, limits)
+    return _loads(encoded)
+
+
+def _loads(body: bytes | bytearray) -> object:
+    value: object = long_json.loads(body, parse_constant=_no_number, parse_float=_finite)
     return value
 
 

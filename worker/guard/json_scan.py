@@ -118,6 +118,11 @@ class FoundJson:
         self._limits = limits
         self._num_elements = 0
 
+    @property
+    def limits(self) -> JsonLimits:
+        """Limits of one text."""
+        return self._limits
+
     def check(self, text: bytes) -> None:
         """Count the structure of a text before it is parsed. Raises RequestRejected at a limit."""
         left = max(0, self._limits.max_elements - self._num_elements)

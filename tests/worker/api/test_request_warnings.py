@@ -68,7 +68,7 @@ async def test_a_request_id_that_is_replaced_is_said_to_be(front: RunningFront) 
 
 
 async def test_a_body_without_input_is_told_what_it_looks_like(front: RunningFront) -> None:
-    refused = (await front.http.post("/generate", json={"modifier": "Text2Image"})).json()
+    refused = (await front.http.post("/generate", json={"modifications": {}})).json()
     (problem,) = refused["error"]["problems"]
     assert problem["field"] == "input" and '{"input": {' in problem["message"]
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from worker.guard.json_body import DEFAULT_LIMITS, parse_text
 from worker.json_values import JsonObject
+from worker.workflows.forms import EXPECTED, HOLDERS, describe, describe_known, find_workflow
 from worker.workflows.page_graph import is_page_format
 
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
@@ -69,25 +71,40 @@ def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
             raise InputRefused("Invalid JSON format in input") from None
     if not isinstance(job_input, Mapping):
         raise InputRefused("Please provide input")
+    job_input = {name: value for name, value in job_input.items() if value is not None}
     if "workflow" not in job_input and ("workflow_json" in job_input or "modifier" in job_input):
         own = {"return_outputs_as_base64": wants_base64, **job_input, "request_id": job_id}
         return Translated({"input": own}, is_comfyui_shape=False)
-    workflow = job_input.get("workflow")
-    if not isinstance(workflow, Mapping):
-        raise InputRefused("Missing 'workflow' parameter")
-    rest = {name: value for name, value in job_input.items() if name not in OURS_ALONE}
+    pictures = read_pictures(job_input.get("images"))
+    workflow = _workflow_of(job_input)
+    rest = {name: value for name, value in job_input.items() if name not in OURS_ALONE and name not in HOLDERS}
     has_store = any(rest.get(name) for name in ("s3", "put", "hf"))
     body = {
         "return_outputs_as_base64": wants_base64 and not has_store,
         **rest,
         "request_id": job_id,
-        "workflow_json": substitute_pictures(workflow, read_pictures(job_input.get("images"))),
+        "workflow_json": substitute_pictures(workflow, pictures),
     }
     return Translated({"input": body}, is_comfyui_shape=True)
 
 
+def _workflow_of(job_input: JsonObject) -> JsonObject:
+    """Return the workflow of an input, in other tools' forms, too. Raises InputRefused."""
+    is_missing = job_input.get("workflow") is None
+    found = find_workflow(job_input if is_missing else job_input["workflow"], _read_text)
+    if found is not None:
+        return found[0]
+    known = describe_known(job_input) if is_missing else describe(job_input["workflow"])
+    details = [f"workflow: is no workflow; got {known}, expected {EXPECTED}"] if known else []
+    raise InputRefused("Missing 'workflow' parameter", details)
+
+
+def _read_text(text: str) -> object:
+    return parse_text(text, DEFAULT_LIMITS)
+
+
 def read_pictures(images: Any) -> dict[str, str]:
-    """Return data URIs by the pictures' names. Raises InputRefused."""
+    """Return data URIs, or addresses, by the pictures' names. Raises InputRefused."""
     if images is None:
         return {}
     is_list = isinstance(images, list) and all(
@@ -98,6 +115,9 @@ def read_pictures(images: Any) -> dict[str, str]:
         raise InputRefused("'images' must be a list of objects with 'name' and 'image' keys")
     uris, wrong = {}, []
     for image in images:
+        if image["image"].lower().startswith(("http://", "https://")):  # fetched like any input
+            uris[image["name"]] = image["image"]
+            continue
         content = image["image"].partition(",")[2] if "," in image["image"] else image["image"]
         try:
             _check_base64("".join(content.split()))

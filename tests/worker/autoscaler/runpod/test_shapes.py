@@ -60,7 +60,7 @@ def test_our_own_form_is_passed_on() -> None:
 def test_what_makes_no_job_is_refused_in_the_known_words(given: Any, message: str) -> None:
     with pytest.raises(InputRefused) as caught:
         translate(given, "job-1", wants_base64=True)
-    assert caught.value.as_reply() == {"error": message}
+    assert caught.value.as_reply()["error"] == message
 
 
 def test_every_picture_that_is_no_base64_is_named() -> None:
