@@ -88,7 +88,7 @@ WORKER_RULES = (
     Rule("worker.settings", (*WORKER_BASE, "names")),
     Rule("worker.guard", WORKER_BASE),
     Rule("worker.observe", (*WORKER_BASE, *SHARED)),
-    Rule("worker.files", WORKER_BASE),
+    Rule("worker.files", (*WORKER_BASE, "names")),
     Rule("worker.media_process", (*WORKER_BASE, "machine")),
     Rule("worker.media_child", (*WORKER_FILES, "worker.outputs")),
     Rule("worker.s3", WORKER_EDGE),
@@ -206,7 +206,7 @@ RULES = (
     Rule("engine.formats", ("engine.errors", "engine.cancel", "engine.memory.device", "names"), TORCH),
     Rule("engine.formats.arriving_file", ("engine.errors", "engine.cancel", "names"), NOTHING),
     Rule("engine.adapters", ("engine.errors", "engine.memory.device", WARNING), TORCH),
-    Rule("engine.images", (), TORCH),
+    Rule("engine.images", (WARNING, "names"), TORCH),
     Rule("engine.media", (), TORCH | {"av"}),  # only inside its functions
     Rule(
         "engine.store.extra_model_paths",

@@ -6,20 +6,40 @@ is transparent, and a 64 x 64 blank where it has no transparency.
 
 from __future__ import annotations
 
+import io
 import itertools
+import logging
+import re
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
+from engine.images.lenient_pillow import lenient_pillow
 from engine.images.pixels import from_pillow
+from engine.log_context import report_warning
+from names.image_kinds import HEAD_BYTES, describe_unread
 
 BLANK_MASK_PX = 64
 MAX_FRAMES = 10_000
 BYTES_PER_PIXEL = 40  # at the most while a picture is read: as floats, twice while frames are stacked, and as it was
+CUT_TYPES = (OSError, ValueError, SyntaxError, EOFError, IndexError)
+"""Types that Pillow's decoders raise for files that are cut short or damaged."""
+TEXT_WORDS = "text chunk", "MAX_TEXT_CHUNK"
+JPEG_END = b"\xff\xd9"
+JPEG_FILLERS = b"\xaa" * 512, b"\xe7\x18" * 256, b"\x00" * 512
+JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xda-\xfe]")
+START_OF_SCAN = b"\xff\xda"
 EXPECTED = "a whole picture file that Pillow reads (PNG, JPEG, WebP, GIF, BMP, TIFF, ...)"
+
+
+Read = TypeVar("Read")
+
+log = logging.getLogger("engine.images")
 
 
 class PictureTooLarge(ValueError):
@@ -30,9 +50,13 @@ def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor,
     """Read every frame of a file, turned upright by its EXIF orientation, and its transparency.
 
     Frames of another size than the first are left out; a multi-picture JPEG (MPO) gives its first picture alone.
-    Raises OSError or ValueError when the file is no picture or is cut short, PictureTooLarge before anything is
-    decoded.
+    Of a file that is cut short or damaged Pillow decodes what is there, and a warning is reported. Raises OSError or
+    ValueError when the file is no picture, PictureTooLarge before anything is decoded.
     """
+    return _leniently(path, lambda: _read_image(path, max_pixels))
+
+
+def _read_image(path: Path, max_pixels: int) -> tuple[torch.Tensor, torch.Tensor]:
     images, masks = [], []
     _check_pixels(path, max_pixels)
     with Image.open(path) as file:
@@ -49,37 +73,126 @@ def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor,
 def read_first_frame(path: Path, max_pixels: int = sys.maxsize) -> Image.Image:
     """Read the first frame of a file as it is stored, 16-bit greys as 8 bits.
 
-    Raises OSError or ValueError when the file is no picture or is cut short, PictureTooLarge before it is decoded.
+    A damaged file is read as by `read_image`. Raises OSError or ValueError when the file is no picture, PictureTooLarge
+    before it is decoded.
     """
-    _check_pixels(path, max_pixels)
-    with Image.open(path) as file:
-        return _as_8_bits(file).copy()
+
+    def read() -> Image.Image:
+        _check_pixels(path, max_pixels)
+        with Image.open(path) as file:
+            return _as_8_bits(file).copy()
+
+    return _leniently(path, read)
 
 
 def read_channel(path: Path, channel: str, max_pixels: int = sys.maxsize) -> torch.Tensor:
     """Read one of `red`, `green`, `blue`, `alpha` as a mask [1, H, W]; alpha inverted, so that transparent is 1.
 
-    Raises OSError or ValueError when the file is no picture or is cut short, PictureTooLarge before it is decoded.
+    A damaged file is read as by `read_image`. Raises OSError or ValueError when the file is no picture, PictureTooLarge
+    before it is decoded.
     """
-    _check_pixels(path, max_pixels)
-    with Image.open(path) as file:
-        picture = _as_8_bits(ImageOps.exif_transpose(file)).convert("RGBA")
+
+    def read() -> Image.Image:
+        _check_pixels(path, max_pixels)
+        with Image.open(path) as file:
+            return _as_8_bits(ImageOps.exif_transpose(file)).convert("RGBA")
+
+    picture = _leniently(path, read)
     values = from_pillow(picture.getchannel(channel[0].upper()))
     return (1.0 - values if channel == "alpha" else values).unsqueeze(0)
 
 
 def find_damage(path: Path, max_pixels: int = sys.maxsize) -> str | None:
-    """Return the reason that a file is no readable picture, or None. Decodes the first frame, smaller if cheaper."""
-    try:
+    """Return the reason that a file is no readable picture, or None. Decodes the first frame, smaller if cheaper.
+
+    A file that is cut short or damaged is readable if Pillow decodes what is there.
+    """
+
+    def open_small() -> None:
         _check_pixels(path, max_pixels)
         with Image.open(path) as file:
             file.draft(None, (max(1, file.width // 8), max(1, file.height // 8)))
             file.load()
+
+    try:
+        try:
+            open_small()
+        except PictureTooLarge:
+            raise
+        except CUT_TYPES as error:
+            with lenient_pillow():
+                _again(open_small, error)
     except UnidentifiedImageError:
-        return "not a picture in a known format"
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        return _described(path) or "not a picture in a known format"
+    except (*CUT_TYPES, Image.DecompressionBombError) as error:
         return str(error) or type(error).__name__
     return None
+
+
+def _described(path: Path) -> str | None:
+    """Return the name of a file that is none of the formats that are read, and what to do."""
+    with path.open("rb") as file:
+        found = describe_unread(file.read(HEAD_BYTES))
+    if found is None:
+        return None
+    name, advice = found
+    return f"{name}; {advice}" if advice else name
+
+
+def _leniently(path: Path, read: Callable[[], Read]) -> Read:
+    """Return what `read` returns of a file, at the second try of what Pillow decodes of a damaged one.
+
+    A warning is reported where pixels are missing: not for texts that are too long, nor for the end of a JPEG alone.
+    """
+    try:
+        return read()
+    except PictureTooLarge:
+        raise
+    except CUT_TYPES as error:
+        with lenient_pillow():
+            found = _again(read, error)
+            is_cut = not _lacks_no_pixels(path, error)
+        if is_cut:
+            problem = str(error)[:200] or type(error).__name__
+            message = f"{path.name}: the image file is cut short or damaged ({problem}); drawn is what is there of it"
+            report_warning(log, "image_cut", message)
+        return found
+
+
+def _again(read: Callable[[], Read], first: Exception) -> Read:
+    """Return what `read` returns. Raises the first error where this try fails, too; PictureTooLarge."""
+    try:
+        return read()
+    except PictureTooLarge:
+        raise
+    except CUT_TYPES:
+        raise first from None
+
+
+def _lacks_no_pixels(path: Path, error: Exception) -> bool:
+    """Return True if what is damaged of a file lies beside its pixels. Call it while Pillow is lenient.
+
+    Pillow ends a JPEG without its end marker by one. If pixels were missing, other bytes before that would change them.
+    """
+    if any(words in str(error) for words in TEXT_WORDS):
+        return True
+    content = path.read_bytes()
+    if not content.startswith(b"\xff\xd8"):
+        return False
+    content = content.rstrip(b"\xff")
+    last = deque(JPEG_MARKER.finditer(content), maxlen=1)
+    if not last or last[0][0] != START_OF_SCAN:
+        return False
+    ended = _pixels_of(content + JPEG_END)
+    return ended is not None and all(ended == _pixels_of(content + filler + JPEG_END) for filler in JPEG_FILLERS)
+
+
+def _pixels_of(content: bytes) -> bytes | None:
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            return picture.tobytes()
+    except CUT_TYPES:
+        return None
 
 
 def _check_pixels(path: Path, max_pixels: int) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from names.image_kinds import HEAD_BYTES, describe_unread, is_avif, unread_kind_of
 from worker.files.latent_header import BadLatent, check_latent_header
+from worker.files.lenient_pillow import lenient_pillow
 from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 
-HEAD_BYTES = 64
+if TYPE_CHECKING:
+    from PIL import Image
+
 MAX_SIDE_PX = 16_384
 MAX_DECODED_PX = 4096 * 4096  # the front decodes at most 48 MiB for a check
 Media = Literal["image", "latent", "file"]
@@ -27,7 +31,8 @@ class FileKind:
 
     @property
     def is_image(self) -> bool:
-        return self.media_type.startswith("image/")
+        """True for an image in a format that is drawn."""
+        return self.extension in _PILLOW_FORMATS
 
 
 PNG = FileKind("png", "image/png")
@@ -67,8 +72,6 @@ _STARTS: tuple[tuple[bytes, FileKind], ...] = (
 )
 MATROSKA_DOC_TYPE = b"\x42\x82\x88matroska"  # EBML's element DocType, of 8 bytes
 _BRANDS = {
-    b"avif": AVIF,
-    b"avis": AVIF,
     b"qt  ": FileKind("mov", "video/quicktime"),
     b"M4A ": FileKind("m4a", "audio/mp4"),
 }
@@ -81,6 +84,13 @@ _PILLOW_FORMATS = {
     "bmp": ["BMP"],
     "avif": ["AVIF"],
 }
+_UNREAD: Final = {
+    "heic": FileKind("heic", "image/heic"),
+    "heif": FileKind("heif", "image/heif"),
+    "cr3": FileKind("cr3", "image/x-canon-cr3"),
+}
+"""Kinds of files that begin as a video does and are none."""
+
 _RIFF = {b"WEBP": WEBP, b"WAVE": WAV, b"AVI ": AVI}
 
 
@@ -95,8 +105,11 @@ def kind_of(head: bytes) -> FileKind | None:
             return MATROSKA if kind is WEBM and MATROSKA_DOC_TYPE in head else kind
     if head.startswith(b"RIFF"):
         return _RIFF.get(head[8:12])
+    if is_avif(head):
+        return AVIF
     if head[4:8] == b"ftyp":
-        return _BRANDS.get(head[8:12], MP4)
+        unread = unread_kind_of(head)
+        return _UNREAD.get(unread, MP4) if unread is not None else _BRANDS.get(head[8:12], MP4)
     # safetensors: the length of its JSON header in eight bytes, then the JSON
     if len(head) > 9 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < 100_000_000:
         return LATENT
@@ -106,6 +119,10 @@ def kind_of(head: bytes) -> FileKind | None:
 def check_kind(head: bytes, media: Media) -> FileKind:
     """Return the kind of a file for an input that takes `media`. Raises BrokenFile."""
     kind = kind_of(head)
+    unread = describe_unread(head) if media == "image" else None
+    if unread is not None:
+        name, advice = unread
+        raise BrokenFile(f"is {name}, not {_WANTED[media]}" + (f"; {advice}" if advice else ""))
     if kind is None:
         looks = "text" if head[:1] in (b"<", b"{") or head.isascii() else "an unknown format"
         raise BrokenFile(f"is {looks}, not {_WANTED[media]}" if head else "is empty")
@@ -115,9 +132,9 @@ def check_kind(head: bytes, media: Media) -> FileKind:
 
 
 _WANTED: dict[Media, str] = {
-    "image": "a picture (PNG, JPEG, WebP, GIF, TIFF, BMP or AVIF)",
+    "image": "an image (PNG, JPEG, WebP, GIF, TIFF, BMP or AVIF)",
     "latent": "a latent (safetensors)",
-    "file": "a picture, a sound or a video",
+    "file": "an image, a sound or a video",
 }
 
 
@@ -136,30 +153,63 @@ def check_file(path: Path, media: Media, max_pixels: int = MAX_INPUT_PIXELS) -> 
 
 
 def check_picture(path: Path, kind: FileKind, max_pixels: int = MAX_INPUT_PIXELS) -> None:
-    """Check that a picture is complete, without holding it at full size where the format allows.
+    """Check that a picture can be drawn, without holding it at full size where the format allows.
 
-    Limits are checked before anything is decoded. Raises BrokenFile.
+    Limits are checked before anything is decoded. A file that is cut short or damaged passes if Pillow draws what is
+    there, as ComfyUI does; the engine reports it when it reads the file. Raises BrokenFile.
     """
-    from PIL import Image, UnidentifiedImageError  # imported lazily: a front without pictures does not need it
+    from PIL import Image  # imported lazily: a front without pictures does not need it
 
     try:
         check_structure(path, kind.extension, max_pixels)
-        with Image.open(path, formats=_PILLOW_FORMATS[kind.extension]) as picture:
-            if max(picture.size) > MAX_SIDE_PX:
-                raise BrokenFile(f"is {picture.width}x{picture.height} px; a side may have {MAX_SIDE_PX}")
-            check_opened(picture, max_pixels)
-            if kind is PNG or picture.width * picture.height > MAX_DECODED_PX:
-                picture.verify()  # for PNG the checksum of every chunk, without decoding
-            else:
-                picture.draft("RGB", (picture.width // 8, picture.height // 8))
-                picture.load()
+        try:
+            _open(path, kind, max_pixels, is_whole=True)
+        except OutOfBounds:
+            raise
+        except _damage_types() as error:
+            try:
+                with lenient_pillow():
+                    _open(path, kind, max_pixels, is_whole=False)
+            except OutOfBounds:
+                raise
+            except _damage_types():
+                raise BrokenFile(f"does not open as an image: {_damage(error)}") from None
     except OutOfBounds as error:
         raise BrokenFile(str(error)) from None
     except Image.DecompressionBombError:
         raise BrokenFile("has too many pixels") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, IndexError, MemoryError) as error:
-        # The types that Pillow's decoders raise for files that are cut off or damaged.
-        raise BrokenFile(f"does not open as a picture ({type(error).__name__})") from None
+
+
+def _open(path: Path, kind: FileKind, max_pixels: int, *, is_whole: bool) -> None:
+    """Open a picture, and decode it or read its checksums. Raises BrokenFile, OutOfBounds, and what Pillow raises."""
+    from PIL import Image
+
+    with Image.open(path, formats=_PILLOW_FORMATS[kind.extension]) as picture:
+        if max(picture.size) > MAX_SIDE_PX:
+            raise BrokenFile(f"is {picture.width}x{picture.height} px; a side may have {MAX_SIDE_PX}")
+        check_opened(picture, max_pixels)
+        is_large = picture.width * picture.height > MAX_DECODED_PX
+        if is_whole and (kind is PNG or is_large):
+            picture.verify()  # for PNG the checksum of every chunk, without decoding
+        elif not is_large:
+            _decode_small(picture)
+
+
+def _decode_small(picture: Image.Image) -> None:
+    picture.draft("RGB", (picture.width // 8, picture.height // 8))
+    picture.load()
+
+
+def _damage_types() -> tuple[type[Exception], ...]:
+    """Return the types that Pillow's decoders raise for files that are cut off or damaged."""
+    return (OSError, SyntaxError, ValueError, EOFError, IndexError, MemoryError)
+
+
+def _damage(error: Exception) -> str:
+    """Return what Pillow found, without the path that its message for an unknown format repeats."""
+    from PIL import UnidentifiedImageError
+
+    return "damaged, or another format" if isinstance(error, UnidentifiedImageError) else str(error)[:200] or "damaged"
 
 
 def check_latent(path: Path) -> None:

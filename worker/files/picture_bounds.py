@@ -28,6 +28,8 @@ MAX_GIF_BLOCKS = 2_000_000  # of up to 255 bytes
 MAX_TAG_NUMBERS = 1 << 20  # each becomes an object
 MAX_EXIF_BYTES = 16 << 20
 MAX_PROFILE_CHUNKS = 1
+MAX_PACKED_TEXTS = 64  # each may take Pillow a MiB to unpack, which it then leaves out
+MAX_PNG_CHUNKS = 200_000
 
 _SOS = b"\xff\xda"
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
@@ -181,9 +183,15 @@ def _num_scans(data: mmap.mmap) -> int:
 
 def _check_png(file: BinaryIO) -> None:
     file.seek(8)
-    num_profiles = 0
-    while (head := _read(file, ">L4s")) and head[1] not in (b"IDAT", b"IEND"):
+    num_profiles = num_texts = num_chunks = 0
+    while (head := _read(file, ">L4s")) and head[1] != b"IEND":
+        num_chunks += 1
         num_profiles += head[1] == b"iCCP"
+        num_texts += head[1] in (b"zTXt", b"iTXt")
         if num_profiles > MAX_PROFILE_CHUNKS:
             raise OutOfBounds("has several colour profiles; expected at most one")
+        if num_texts > MAX_PACKED_TEXTS:
+            raise OutOfBounds(f"has {num_texts} compressed texts or more; expected at most {MAX_PACKED_TEXTS}")
+        if num_chunks > MAX_PNG_CHUNKS:
+            raise OutOfBounds(f"has more than {MAX_PNG_CHUNKS} chunks; expected at most {MAX_PNG_CHUNKS}")
         file.seek(head[0] + 4, 1)

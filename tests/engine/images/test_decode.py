@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
+from PIL.PngImagePlugin import PngInfo
 
-from engine.images.decode import PictureTooLarge, find_damage, read_channel, read_image
+from engine.images.decode import PictureTooLarge, find_damage, read_channel, read_first_frame, read_image
+from engine.log_context import NodeWarning, logged_as
 
 
 def saved(path: Path, picture: Image.Image, **options: Any) -> Path:
@@ -66,14 +69,75 @@ def test_one_channel_is_read_as_a_mask(tmp_path: Path, channel: str, expected: f
     torch.testing.assert_close(read_channel(path, channel), torch.full((1, 4, 8), expected))
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "gif", "bmp"])
-def test_whole_pictures_have_no_damage_and_cut_ones_do(tmp_path: Path, ending: str) -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
-    path = saved(tmp_path / f"a.{ending}", Image.fromarray(noise))
+def warnings_of(read: Callable[[], object]) -> list[str]:
+    told: list[NodeWarning] = []
+    with logged_as("prompt", "1", "LoadImage", told):
+        read()
+    return [warning.type for warning in told]
+
+
+def noise() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp"])
+def test_what_is_there_of_a_cut_image_is_read_with_a_warning(tmp_path: Path, ending: str) -> None:
+    path = saved(tmp_path / f"a.{ending}", noise())
     assert find_damage(path) is None
+    assert warnings_of(lambda: read_image(path)) == []
     cut = tmp_path / f"cut.{ending}"
     cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert find_damage(cut) is None
+    for read in (read_image, read_first_frame, lambda file: read_channel(file, "red")):
+        assert warnings_of(lambda read=read: read(cut)) == ["image_cut"]
+    assert read_image(cut)[0].shape == read_image(path)[0].shape
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is False
+
+
+@pytest.mark.parametrize("ending", ["webp", "avif"])
+def test_a_cut_image_of_which_nothing_can_be_decoded_has_damage(tmp_path: Path, ending: str) -> None:
+    path = saved(tmp_path / f"a.{ending}", noise())
+    cut = tmp_path / f"cut.{ending}"
+    cut.write_bytes(path.read_bytes()[: path.stat().st_size // 8])
     assert find_damage(cut)
+    with pytest.raises((OSError, ValueError)):
+        read_image(cut)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize(("num_bytes", "is_cut"), [(1, False), (2, False), (40, True), (500, True), (705, True)])
+def test_a_jpeg_without_its_end_alone_is_whole(tmp_path: Path, progressive: bool, num_bytes: int, is_cut: bool) -> None:
+    path = saved(tmp_path / "a.jpg", noise(), progressive=progressive)
+    short = tmp_path / "short.jpg"
+    short.write_bytes(path.read_bytes()[:-num_bytes])
+    assert warnings_of(lambda: read_image(short)) == (["image_cut"] if is_cut else [])
+    if not is_cut:
+        assert torch.equal(read_image(short)[0], read_image(path)[0])
+
+
+@pytest.mark.parametrize("kind", ["zTXt", "iTXt"])
+def test_a_text_of_any_length_is_left_out_without_a_warning(tmp_path: Path, kind: str) -> None:
+    texts = PngInfo()
+    (texts.add_text if kind == "zTXt" else texts.add_itxt)("workflow", "a" * 3_000_000, zip=True)  # type: ignore[operator]
+    path = saved(tmp_path / "a.png", noise(), pnginfo=texts)
+    assert find_damage(path) is None
+    assert warnings_of(lambda: read_image(path)) == []
+
+
+def test_a_wrong_checksum_is_drawn(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.png", noise())
+    content = bytearray(path.read_bytes())
+    content[content.index(b"IDAT") + 300] ^= 1
+    path.write_bytes(content)
+    assert find_damage(path) is None
+    assert warnings_of(lambda: read_image(path)) == ["image_cut"]
+
+
+def test_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.heic"
+    path.write_bytes(b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic" + bytes(100))
+    damage = find_damage(path)
+    assert damage is not None and damage.startswith("HEIC, the format of iPhone photos; convert it")
 
 
 def test_what_is_no_picture_is_said(tmp_path: Path) -> None:

@@ -95,20 +95,29 @@ def progressive(num_scans: int) -> bytes:
     ("make", "said"),
     [
         (lambda: png_with(PROFILE, PROFILE), "several colour profiles"),
-        (lambda: png_with(chunk(b"zTXt", b"a\0\0" + zlib.compress(b"\0" * 50_000_000))), "does not open as a picture"),
-        (lambda: png_with(*[chunk(b"iTXt", b"a\0\1\0\0\0" + zlib.compress(b"\0" * 10**6))] * 80), "does not open"),
+        (
+            lambda: png_with(*[chunk(b"iTXt", b"a\0\1\0\0\0" + zlib.compress(b"\0" * 10**6))] * 80),
+            "65 compressed texts",
+        ),
         (lambda: tiff_with_numbers(2_000_000), "2000000 numbers in its tag 258"),
         (lambda: progressive(300), "more than 200 scans"),
         (lambda: png_with(chunk(b"eXIf", b"\0" * (17 << 20))), "bytes of Exif"),
     ],
-    ids=["profiles", "packed text", "packed texts", "tags", "scans", "exif"],
+    ids=["profiles", "packed texts", "tags", "scans", "exif"],
 )
 def test_what_costs_much_beside_the_pixels_is_refused(make: Callable[[], bytes], said: str, tmp_path: Path) -> None:
     with pytest.raises(BrokenFile, match=said):
         check_file(put(tmp_path, make()), "image")
 
 
-@pytest.mark.parametrize("content", [png_with(PROFILE), progressive(5)], ids=["profile", "scans"])
+PACKED_TEXT = chunk(b"zTXt", b"a\0\0" + zlib.compress(b"\0" * 50_000_000))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [png_with(PROFILE), progressive(5), png_with(PACKED_TEXT)],
+    ids=["profile", "scans", "a text that is left out"],
+)
 def test_ordinary_ones_of_these_pass(content: bytes, tmp_path: Path) -> None:
     check_file(put(tmp_path, content), "image")
 

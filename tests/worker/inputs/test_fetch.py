@@ -172,7 +172,7 @@ async def test_a_server_that_dawdles_is_left(site: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<html>not found</html>", picture()[:200], picture("JPEG")[:300], b"\x89PNG\r\n\x1a\n" + b"x" * 50, b"RIFF"],
+    [b"", b"<html>not found</html>", picture()[:30], picture("JPEG")[:150], b"\x89PNG\r\n\x1a\n" + b"x" * 50, b"RIFF"],
 )
 async def test_what_does_not_open_as_a_picture_is_refused(site: Any, tmp_path: Path, body: bytes) -> None:
     site.pages["/x"] = (200, {}, body)
