@@ -64,7 +64,7 @@ NODES_OF_FAMILIES = tuple(f"engine.families.{folder}.nodes" for folder in FAMILY
 WORKER_LEAVES = (
     "worker.backoff", "worker.child_environment", "worker.dedicated_thread", "worker.finite_json", "worker.json_values",
     "worker.lean_imports", "worker.long_json", "worker.network_errors", "worker.object_keys", "worker.priority",
-    "worker.version", "worker.workload",
+    "worker.store_names", "worker.version", "worker.workload",
 )  # fmt: skip
 WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", "worker.off_loop", *WORKER_LEAVES)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")

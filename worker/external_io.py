@@ -31,6 +31,7 @@ from worker.s3.stores import S3Stores
 from worker.s3.targets import choose_target, find_missing_bucket, find_missing_key, find_write_problem
 from worker.settings.environment import hub_access
 from worker.settings.settings import Settings
+from worker.store_names import find_endpoint_doubt, find_endpoint_problem
 
 INPUT_CHECK_SECONDS = 60.0
 
@@ -111,6 +112,11 @@ class ExternalIo:
                 raise RequestRejected([Problem(message, field="input.s3.access_key_id", type="missing")])
         if problem := find_missing_key(asked, self._s3_config) or find_write_problem(asked, self._s3_config):
             raise RequestRejected([problem])
+        own = url or self._s3_config.endpoint_url, str(asked.get("bucket_name") or self._s3_config.bucket_name)
+        if message := find_endpoint_problem(*own):
+            raise RequestRejected([Problem(message, field="input.s3.endpoint_url", type="bucket_in_address")])
+        if doubt := find_endpoint_doubt(*own):
+            return Problem(doubt, field="input.s3.endpoint_url", type="bucket_in_address")
         return find_missing_bucket(asked, self._s3_config)
 
     def _check_form(self, url: str, field: str) -> None:

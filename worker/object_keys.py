@@ -17,6 +17,8 @@ def find_template_problem(template: str) -> str | None:
     unknown = [name for name in _PLACE.findall(template) if name not in PLACES]
     if unknown:
         return f"{{{unknown[0]}}} is not one of {', '.join('{' + name + '}' for name in PLACES)}"
+    if template != template.strip() or not template.isprintable():
+        return "white space at an end, or a character that cannot be printed"
     if "{filename}" not in template and "{index}" not in template:
         return "a key needs {filename} or {index}"
     return None

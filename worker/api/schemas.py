@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -24,6 +25,15 @@ from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageForm
 from worker.outputs.put import KEY
 from worker.priority import MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.outputs import MAX_PRESIGN_SECONDS
+from worker.store_names import (
+    REPO_NAME,
+    find_bucket_problem,
+    find_endpoint_problem,
+    find_put_problem,
+    find_region_problem,
+    find_revision_problem,
+    find_secret_problem,
+)
 from worker.workflows.media import NoWorkflow, accept, find_encoded_workflow
 from worker.workflows.stored import StoredWorkflow
 
@@ -34,7 +44,6 @@ MAX_FIELD_LENGTH = 200
 MAX_METADATA_BYTES = 8192
 MAX_EXPIRES_SECONDS = 30 * 86400.0
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-REPO_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,95}")
 OWN_HEADERS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 OWN_DOWNLOAD_HEADERS = OWN_HEADERS | {"accept-encoding", "range", "if-none-match", "if-modified-since"}
 
@@ -54,6 +63,14 @@ def _without_nulls(headers: Any) -> Any:
     if not isinstance(headers, Mapping):
         return headers
     return {name: text for name, text in headers.items() if text is not None}
+
+
+def checked(value: str, find_problem: Callable[[str], str | None]) -> str:
+    """Return a text of a request, empty or as `find_problem` wants it. Raises ValueError."""
+    problem = find_problem(value) if value else None
+    if problem:
+        raise ValueError(problem)
+    return value
 
 
 def check_template(value: str) -> str:
@@ -80,6 +97,26 @@ class S3Input(RequestModel):
     addressing_style: Literal["auto", "path", "virtual"] | None = None
     key_template: str = ""
     presign_seconds: int | None = Field(default=None, gt=0, le=MAX_PRESIGN_SECONDS)
+
+    @field_validator("access_key_id", "secret_access_key", "session_token")
+    @classmethod
+    def _are_keys(cls, value: str) -> str:
+        return checked(value, find_secret_problem)
+
+    @field_validator("bucket_name")
+    @classmethod
+    def _is_a_bucket(cls, value: str) -> str:
+        return checked(value, find_bucket_problem)
+
+    @field_validator("region")
+    @classmethod
+    def _is_a_region(cls, value: str) -> str:
+        return checked(value, find_region_problem)
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _is_an_endpoint(cls, value: str) -> str:
+        return checked(value, find_endpoint_problem)
 
     @field_validator("key_template")
     @classmethod
@@ -108,9 +145,12 @@ class HubInput(RequestModel):
     @field_validator("token")
     @classmethod
     def _is_a_token(cls, value: str) -> str:
-        if not value.isascii() or not value.isprintable():
-            raise ValueError("expected a token of the hub")
-        return value
+        return checked(value, find_secret_problem)
+
+    @field_validator("revision")
+    @classmethod
+    def _is_a_branch(cls, value: str) -> str:
+        return checked(value, find_revision_problem)
 
     @field_validator("key_template")
     @classmethod
@@ -141,6 +181,11 @@ class PutInput(RequestModel):
         if value and KEY not in value:
             raise ValueError(f"expected an address with {KEY} where the key of each output goes")
         return value
+
+    @field_validator("url")
+    @classmethod
+    def _takes_files(cls, value: str) -> str:
+        return checked(value, lambda url: find_put_problem(url, datetime.now(UTC)))
 
     @field_validator("public_url")
     @classmethod

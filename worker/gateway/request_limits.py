@@ -8,6 +8,7 @@ from worker.api.schemas import GenerateInput
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.safe_address import AddressGuard
 from worker.outputs.put import KEY
+from worker.store_names import find_endpoint_problem
 
 
 class RequestLimits:
@@ -33,6 +34,9 @@ class RequestLimits:
             message = f"timeout: too long; got {given.timeout:g} s, expected at most {allowed:g} (JOB_TIMEOUT)"
             yield Problem(message, field="input.timeout", type="too_long", allowed={"maximum": allowed})
         endpoint = "" if given.s3 is None else given.s3.endpoint_url or ""
+        bucket = "" if given.s3 is None else given.s3.bucket_name
+        if message := find_endpoint_problem(endpoint, bucket):
+            yield Problem(message, field="input.s3.endpoint_url", type="bucket_in_address")
         addresses = {
             "input.webhook.url": "" if given.webhook is None else given.webhook.url,
             "input.put.url": "" if given.put is None else given.put.url.replace(KEY, "key"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -18,6 +19,13 @@ from worker.settings.section import (
     Section,
     env,
 )
+from worker.store_names import (
+    REPO_NAME,
+    find_bucket_problem,
+    find_endpoint_problem,
+    find_region_problem,
+    find_secret_problem,
+)
 
 MAX_PRESIGN_SECONDS = 604_800  # a week: the longest validity of a signature of version 4
 
@@ -29,6 +37,40 @@ def _check_template(value: str) -> str:
     if problem:
         raise ValueError(problem)
     return value
+
+
+def _check_secret(value: SecretStr) -> SecretStr:
+    _check(value.get_secret_value(), find_secret_problem)
+    return value
+
+
+def _check_bucket(value: str) -> str:
+    return _check(value, find_bucket_problem)
+
+
+def _check_bucket_or_all(value: str) -> str:
+    return value if value == "*" else _check_bucket(value)
+
+
+def _check_region(value: str) -> str:
+    return _check(value, find_region_problem)
+
+
+def _check_repo(value: str) -> str:
+    if not REPO_NAME.fullmatch(value):
+        raise ValueError(f"expected owner/name of a repository; got {value[:100]!r}")
+    return value
+
+
+def _check(value: str, find_problem: Callable[[str], str | None]) -> str:
+    """Return a value, empty or as `find_problem` wants it. Raises ValueError."""
+    problem = find_problem(value) if value else None
+    if problem:
+        raise ValueError(problem)
+    return value
+
+
+Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
 
 
 def _folder_prefix(prefix: str) -> str:
@@ -81,14 +123,14 @@ class S3Config(Section):
     ends with a slash); `*` in either means all.
     """
 
-    access_key_id: Annotated[SecretStr, env("S3_ACCESS_KEY_ID")] = SecretStr("")
+    access_key_id: Annotated[Secret, env("S3_ACCESS_KEY_ID")] = SecretStr("")
     """Access key. Uploads happen when bucket, key and secret are known, or the bucket and another source of
     credentials (`S3_CREDENTIALS`)."""
 
-    secret_access_key: Annotated[SecretStr, env("S3_SECRET_ACCESS_KEY")] = SecretStr("")
+    secret_access_key: Annotated[Secret, env("S3_SECRET_ACCESS_KEY")] = SecretStr("")
     """Its secret."""
 
-    session_token: Annotated[SecretStr, env("S3_SESSION_TOKEN")] = SecretStr("")
+    session_token: Annotated[Secret, env("S3_SESSION_TOKEN")] = SecretStr("")
     """Session token that belongs to temporary keys."""
 
     credentials: Annotated[Literal["keys", "chain"], LOWER, env("S3_CREDENTIALS")] = "keys"
@@ -104,13 +146,13 @@ class S3Config(Section):
     role_external_id: Annotated[str, env("S3_ROLE_EXTERNAL_ID")] = ""
     """External id that the role asks for."""
 
-    bucket_name: Annotated[str, env("S3_BUCKET_NAME")] = ""
+    bucket_name: Annotated[str, AfterValidator(_check_bucket), env("S3_BUCKET_NAME")] = ""
     """Bucket that outputs are uploaded to."""
 
     endpoint_url: Annotated[Address, env("S3_ENDPOINT_URL")] = ""
     """Address of the store. Empty: AWS."""
 
-    region: Annotated[str, env("S3_REGION")] = ""
+    region: Annotated[str, AfterValidator(_check_region), env("S3_REGION")] = ""
     """Region of the bucket."""
 
     connect_timeout_seconds: Annotated[PositiveSeconds, env("S3_CONNECT_TIMEOUT")] = 60.0
@@ -131,7 +173,9 @@ class S3Config(Section):
     addressing_style: Annotated[Literal["auto", "path", "virtual"], LOWER, env("S3_ADDRESSING_STYLE")] = "auto"
     """`path`, `virtual` (the bucket in the host name), or `auto`: as boto3 decides."""
 
-    allowed_buckets: Annotated[CommaList[str], env("S3_ALLOWED_BUCKETS")] = ()
+    allowed_buckets: Annotated[
+        CommaList[Annotated[str, AfterValidator(_check_bucket_or_all)]], env("S3_ALLOWED_BUCKETS")
+    ] = ()
     """Comma list of buckets, besides `S3_BUCKET_NAME`, that a request may name with the worker's own credentials; `*`:
     all."""
 
@@ -152,6 +196,13 @@ class S3Config(Section):
         has_keys = bool(self.access_key_id.get_secret_value() or self.secret_access_key.get_secret_value())
         if has_keys and self.uses_chain and not self.role_arn:
             raise ValueError("S3_CREDENTIALS=chain and S3_PROFILE exclude S3_ACCESS_KEY_ID and S3_SECRET_ACCESS_KEY")
+        return self
+
+    @model_validator(mode="after")
+    def _has_an_endpoint(self) -> S3Config:
+        problem = find_endpoint_problem(self.endpoint_url, self.bucket_name)
+        if problem:
+            raise ValueError(f"S3_ENDPOINT_URL: {problem}")
         return self
 
     @property
@@ -200,7 +251,7 @@ class OutputConfig(Section):
     include_engine_response: Annotated[bool, env("INCLUDE_COMFYUI_RESPONSE")] = False
     """Put the engine's history entry into results (also by the header `X-Include-ComfyUI-Response`)."""
 
-    hub_repos: Annotated[CommaList[str], env("HF_OUTPUT_REPOS")] = ()
+    hub_repos: Annotated[CommaList[Annotated[str, AfterValidator(_check_repo)]], env("HF_OUTPUT_REPOS")] = ()
     """Comma list of `owner/name`: repositories of the Hugging Face hub that requests may write to with `HF_TOKEN`."""
 
     metadata: Annotated[Metadata, LOWER, env("METADATA")] = "none"

@@ -248,9 +248,8 @@ def test_numbers_are_taken_as_texts_in_every_field(field: str) -> None:
 
 
 def test_the_same_request_with_nulls_is_a_repetition() -> None:
-    assert open_request({"input": {**INPUT, "priority": None}}, FoundJson(LIMITS)) == open_request(
-        {"input": INPUT}, FoundJson(LIMITS)
-    )
+    opened = open_request({"input": {**INPUT, "priority": None}}, FoundJson(LIMITS))
+    assert opened == open_request({"input": INPUT}, FoundJson(LIMITS))
 
 
 def test_a_webhook_may_be_its_address() -> None:
