@@ -22,28 +22,28 @@ from engine.custom_nodes.compat.missing_symbol import missing_symbol, not_suppor
 from engine.custom_nodes.compat.replaceable_names import is_replaceable, replace
 
 NAMES = "engine.custom_nodes.compat.names"
+# Names that nobody else has: ComfyUI's come before all others on the import path.
 ROOTS = (
     "comfy",
     "comfy_api",
+    "comfy_api_nodes",
+    "comfy_config",
     "comfy_execution",
     "comfy_extras",
     "comfyui_version",
+    "cuda_malloc",
     "execution",
     "folder_paths",
+    "hook_breaker_ac10a0",
     "latent_preview",
     "node_helpers",
     "nodes",
     "protocol",
     "server",
 )
-# What ComfyUI's modules have imported themselves, and packs take from them.
-LIBRARIES = {
-    name: name
-    for name in (
-        "collections", "copy", "functools", "inspect", "io", "itertools", "json", "logging", "math", "numpy", "os",
-        "random", "re", "sys", "threading", "time", "torch", "traceback", "uuid",
-    )
-} | {"np": "numpy"}  # fmt: skip
+# Names that packs have for modules of their own too: what else is importable by them comes first.
+COMMON_ROOTS = frozenset({"api_server", "app", "main", "middleware", "utils"})
+BARE_PACKAGE = "comfy"  # whose folder is on ComfyUI's import path, so that its modules are importable without it
 
 
 class CompatModule(ModuleType):
@@ -51,6 +51,8 @@ class CompatModule(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         foreign = vars(self)["foreign_name"]
+        if name == "__all__" and HOST.is_set:
+            return self._offered()
         if name.startswith("__") or not HOST.is_set:
             raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
         host = HOST.get()
@@ -60,14 +62,24 @@ class CompatModule(ModuleType):
         found = node_classes.by_python_name(host.built_in, host.known, foreign, name)
         if found is not None:
             return found
-        if name in LIBRARIES and name in host.known.modules.get(foreign, ()):
-            return importlib.import_module(LIBRARIES[name])
+        imported = _imported(host.known.imports.get(foreign, {}).get(name, ""))
+        if imported is not None:
+            vars(self)[name] = imported
+            return imported
         if name in host.known.modules.get(foreign, ()):
             host.ask(full)
             placeholder = missing_symbol(full)
             vars(self)[name] = placeholder
             return placeholder
         raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
+
+    def _offered(self) -> list[str]:
+        """Return the names that `from module import *` gives: those that are there, and no placeholders."""
+        host, foreign = HOST.get(), vars(self)["foreign_name"]
+        own = [name for name in vars(self) if not name.startswith("_") and name != "foreign_name"]
+        nodes = [item.class_name for key, item in host.known.nodes.items() if key in host.built_in]
+        of_module = {item.class_name for item in host.known.nodes.values() if item.module == foreign}
+        return [*own, *(name for name in nodes if name in of_module and name not in own)]
 
     def __setattr__(self, name: str, value: object) -> None:
         """Replace a function for the engine too, or raise where the engine would not use the replacement."""
@@ -121,14 +133,60 @@ class CompatFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in ROOTS:
+        root = fullname.partition(".")[0]
+        if root not in ROOTS and not isinstance(sys.modules.get(root), CompatModule):
             return None
-        real_name = _real_name(fullname)
         known = HOST.get().known.modules
+        if root not in HOST.get().known.roots:  # below a module of `comfy` that was imported without it
+            return _bare_spec(fullname)
+        real_name = _real_name(fullname)
         if real_name is None and fullname not in known:
             return None
         is_package = real_name is None or any(name.startswith(f"{fullname}.") for name in known)
         return ModuleSpec(fullname, CompatLoader(real_name), is_package=is_package)
+
+
+class CommonNamesFinder(MetaPathFinder):
+    """Finder of names that others have as well. It stands last: what a pack itself brings comes first."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in COMMON_ROOTS:
+            return ModuleSpec(fullname, CompatLoader(_real_name(fullname)), is_package=True)
+        return _bare_spec(fullname) if fullname in HOST.get().known.bare else None
+
+
+class BareLoader(Loader):
+    """Loader of a module of `comfy` under its name without it: the same module."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(f"{BARE_PACKAGE}.{spec.name}")
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own
+
+
+def _bare_spec(fullname: str) -> ModuleSpec | None:
+    known = HOST.get().known.modules
+    full = f"{BARE_PACKAGE}.{fullname}"
+    if full not in known and _real_name(full) is None:
+        return None
+    return ModuleSpec(fullname, BareLoader(), is_package=any(name.startswith(f"{full}.") for name in known))
+
+
+def _imported(source: str) -> object:
+    """Return what a module of ComfyUI's has imported (`module` or `module:name`); None where it cannot be."""
+    module, _, name = source.partition(":")
+    if not module:
+        return None
+    try:
+        found = importlib.import_module(module)
+        return getattr(found, name) if name else found
+    except (ImportError, AttributeError):
+        return None
 
 
 def _real_name(fullname: str) -> str | None:
@@ -149,14 +207,17 @@ def install(pack_folders: Sequence[Path]) -> None:
     """Register the finder. `custom_nodes` becomes importable too, since packs import each other below it."""
     if not any(isinstance(finder, CompatFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, CompatFinder())
+        sys.meta_path.append(CommonNamesFinder())
     packs = sys.modules.setdefault("custom_nodes", ModuleType("custom_nodes"))
     packs.__path__ = [str(folder) for folder in pack_folders]
 
 
 def uninstall() -> None:
     """Remove the finder and the modules that were imported through it, with what packs changed in them."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, CompatFinder)]
-    for name in [name for name in sys.modules if name.partition(".")[0] in (*ROOTS, "custom_nodes")]:
-        del sys.modules[name]
-    for name in [name for name in sys.modules if name == NAMES or name.startswith(f"{NAMES}.")]:
-        del sys.modules[name]
+    ours = (CompatFinder, CommonNamesFinder)
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ours)]
+    for name, module in [*sys.modules.items()]:
+        root = name.partition(".")[0]
+        is_served = root in (*ROOTS, "custom_nodes") or isinstance(module, CompatModule)
+        if is_served or name == NAMES or name.startswith(f"{NAMES}."):
+            sys.modules.pop(name, None)

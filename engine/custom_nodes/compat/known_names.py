@@ -23,8 +23,23 @@ class NodeMethod:
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
+    """The names of each module, the nodes by class name, and where a module has its imported names from.
+
+    `imports` gives `module`, or `module:name`, by the name that a module of ComfyUI's has for it.
+    """
+
     modules: Mapping[str, frozenset[str]]
     nodes: Mapping[str, NodeMethod]
+    imports: Mapping[str, Mapping[str, str]]
+
+    @property
+    def bare(self) -> frozenset[str]:
+        """Modules of `comfy` that ComfyUI makes importable without it, as its folder is on the import path."""
+        return frozenset(name.split(".")[1] for name in self.modules if name.startswith("comfy."))
+
+    @property
+    def roots(self) -> frozenset[str]:
+        return frozenset(name.partition(".")[0] for name in self.modules)
 
     def has(self, module: str, name: str) -> bool:
         return name in self.modules.get(module, ()) or f"{module}.{name}" in self.modules
@@ -32,7 +47,9 @@ class KnownNames:
 
 def read_known_names() -> KnownNames:
     data = json.loads(Path(__file__).with_name("known_names.json").read_text("utf-8"))
+    pairs = {module: [name.partition("=") for name in names.split()] for module, names in data["modules"].items()}
     return KnownNames(
-        {name: frozenset(names.split()) for name, names in data["modules"].items()},
+        {module: frozenset(name for name, _, _ in found) for module, found in pairs.items()},
         {class_type: NodeMethod(*entry) for class_type, entry in data["nodes"].items()},
+        {module: {name: source for name, _, source in found if source} for module, found in pairs.items()},
     )
