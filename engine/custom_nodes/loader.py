@@ -28,6 +28,7 @@ from typing import Literal
 from engine.custom_nodes.compat import finder
 from engine.custom_nodes.compat.host import HOST, Host, PackEngine, PackServer
 from engine.custom_nodes.compat.known_names import read_known_names
+from engine.custom_nodes.compat.missing_symbol import MissingSymbol
 from engine.custom_nodes.layer import add_layer, remove_layer
 from engine.custom_nodes.pack_memory import PackMemory, fingerprint
 from engine.custom_nodes.packs import Pack, find_packs
@@ -47,7 +48,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PackReport:
-    """Outcome of loading one pack. `missing` are the names of ComfyUI that it used and this engine lacks."""
+    """Outcome of loading one pack. `missing` are the names of ComfyUI that it used and this engine lacks.
+
+    `failed_nodes` says by name of those of its nodes that cannot be offered why.
+    """
 
     name: str
     path: Path
@@ -58,6 +62,7 @@ class PackReport:
     missing: Sequence[str] = ()
     web_directory: Path | None = None
     trace: str = ""
+    failed_nodes: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> ValueDict:
         return {
@@ -67,17 +72,22 @@ class PackReport:
             "nodes": list(self.nodes),
             "error": self.error,
             "missing": list(self.missing),
+            "failed_nodes": dict(self.failed_nodes),
             "web_directory": self.web_directory is not None,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Registrations of a pack: its classes by node name, their display names, and its folder of web files."""
+    """Registrations of a pack: its classes by node name, their display names, and its folder of web files.
+
+    `failed_nodes` are those that do not declare themselves, with the reason.
+    """
 
     classes: Mapping[str, type]
     display_names: Mapping[str, str] = field(default_factory=dict)
     web_directory: Path | None = None
+    failed_nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 class PackError(Exception):
@@ -119,12 +129,19 @@ def _from_extension(pack: Pack, entrypoint: Callable[[], object], web_directory:
 
     classes: dict[str, type] = {}
     names: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for kind in wait_for(nodes()):
-        schema = kind.GET_SCHEMA()
+        try:
+            schema = kind.GET_SCHEMA()
+        except Exception as error:  # noqa: BLE001 - the declaration of a pack's node
+            failed[getattr(kind, "__name__", str(kind))] = f"{type(error).__name__}: {error}"
+            continue
         classes[schema.node_id] = kind
         if schema.display_name is not None:
             names[schema.node_id] = schema.display_name
-    return Contents(classes, names, web_directory)
+    if failed and not classes:
+        raise PackError("; ".join(f"{name}: {why}" for name, why in failed.items()))
+    return Contents(classes, names, web_directory, failed)
 
 
 def _execute(module_name: str, path: Path, *, is_package: bool = False) -> ModuleType:
@@ -149,6 +166,8 @@ def add_nodes(engine: PackEngine, pack: Pack, contents: Contents) -> list[str]:
     """
     added = []
     for class_type, kind in contents.classes.items():
+        if unusable_class(kind) is not None:
+            continue
         known = engine.catalogue.get(class_type)
         if isinstance(known, FunctionNode) and known.python_module != OWN_MODULE:
             continue
@@ -157,6 +176,13 @@ def add_nodes(engine: PackEngine, pack: Pack, contents: Contents) -> list[str]:
         engine.catalogue.add(ClassNode(class_type, kind, display_name=display_name, python_module=module))
         added.append(class_type)
     return added
+
+
+def unusable_class(kind: object) -> str | None:
+    """Return why a pack's class is no node: it is a placeholder of a missing name, or none at all; None for others."""
+    if isinstance(kind, MissingSymbol):
+        return f"it is made with {kind.symbol_name}, which this engine does not support"
+    return None if isinstance(kind, type) else f"it is a {type(kind).__name__}, no class"
 
 
 def load_custom_nodes(engine: PackEngine, server: PackServer | None = None) -> list[PackReport]:
@@ -257,7 +283,11 @@ class CustomNodes:
     def _take(self, pack: Pack) -> PackReport:
         contents = import_pack(pack)
         added = add_nodes(self._engine, pack, contents)
-        return PackReport(pack.name, pack.path, "loaded", nodes=added, web_directory=contents.web_directory)
+        unusable = {name: why for name, kind in contents.classes.items() if (why := unusable_class(kind)) is not None}
+        failed = {**contents.failed_nodes, **unusable}
+        return PackReport(
+            pack.name, pack.path, "loaded", nodes=added, web_directory=contents.web_directory, failed_nodes=failed
+        )
 
     def _guarded(self, pack: Pack, work: Callable[[], PackReport]) -> PackReport:
         began_seconds = time.monotonic()
@@ -286,5 +316,7 @@ def log_reports(reports: Sequence[PackReport]) -> None:
             log.info("custom nodes %s: %d nodes in %.2f s", report.name, len(report.nodes), report.seconds)
         else:
             log.error("custom nodes %s: %s: %s\n%s", report.name, report.status, report.error, report.trace)
+        for name, why in report.failed_nodes.items():
+            log.warning("custom nodes %s: %s is left out: %s", report.name, name, why)
         if report.missing:
             log.warning("custom nodes %s asked for what is not supported: %s", report.name, ", ".join(report.missing))

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -189,6 +190,7 @@ def _imported(source: str) -> object:
         return None
 
 
+@cache
 def _real_name(fullname: str) -> str | None:
     """Return the name of this engine's module for an import name, or None."""
     path = Path(__file__).with_name("names").joinpath(*fullname.split("."))

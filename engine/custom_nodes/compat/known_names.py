@@ -31,6 +31,7 @@ class KnownNames:
     modules: Mapping[str, frozenset[str]]
     nodes: Mapping[str, NodeMethod]
     imports: Mapping[str, Mapping[str, str]]
+    class_types: Mapping[tuple[str, str], Sequence[str]]  # nodes by their class's module and name
 
     @property
     def bare(self) -> frozenset[str]:
@@ -47,9 +48,13 @@ class KnownNames:
 
 def read_known_names() -> KnownNames:
     data = json.loads(Path(__file__).with_name("known_names.json").read_text("utf-8"))
+    class_types: dict[tuple[str, str], list[str]] = {}
+    for class_type, (module, class_name, *_) in data["nodes"].items():
+        class_types.setdefault((module, class_name), []).append(class_type)
     pairs = {module: [name.partition("=") for name in names.split()] for module, names in data["modules"].items()}
     return KnownNames(
         {module: frozenset(name for name, _, _ in found) for module, found in pairs.items()},
         {class_type: NodeMethod(*entry) for class_type, entry in data["nodes"].items()},
         {module: {name: source for name, _, source in found if source} for module, found in pairs.items()},
+        class_types,
     )

@@ -38,7 +38,16 @@ class MissingSymbol(type):
 
     symbol_name: str
 
-    def __call__(cls, *args: object, **kwargs: object) -> NoReturn:
+    def __call__(cls, *args: object, **kwargs: object) -> type:
+        """Raise `NotSupported`; while a pack is imported, return a placeholder for what the call would give.
+
+        What a module makes of a missing name when it is imported (a device, a decorated class) concerns the nodes
+        that use it, not the whole pack.
+        """
+        host = HOST.get()
+        if host.importing:
+            host.ask(cls.symbol_name)
+            return missing_symbol(f"{cls.symbol_name}()")
         raise not_supported(cls.symbol_name)
 
     def __getattr__(cls, name: str) -> type:

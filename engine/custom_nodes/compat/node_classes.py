@@ -78,9 +78,9 @@ def class_of(node: NodeClass, method: NodeMethod | None) -> type:
 
 def by_python_name(catalogue: Mapping[str, NodeClass], known: KnownNames, module: str, name: str) -> type | None:
     """Return the class of the built-in node that ComfyUI has under that name in that module, or None."""
-    for class_type, method in known.nodes.items():
-        if method.class_name == name and method.module == module and class_type in catalogue:
-            return class_of(catalogue[class_type], method)
+    for class_type in known.class_types.get((module, name), ()):
+        if class_type in catalogue:
+            return class_of(catalogue[class_type], known.nodes[class_type])
     return None
 
 

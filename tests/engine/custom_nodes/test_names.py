@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.custom_nodes.compat.host import HOST
 from engine.events import NodeProgress, RunFailed
 from tests.engine.checkpoints.test_load_clip_vision import random_weights
 from tests.engine.custom_nodes.loading import loaded, write_pack
@@ -217,3 +219,103 @@ def test_pictures_are_encoded_through_comfyuis_names(tmp_path: Path) -> None:
     write_pack(tmp_path, "sees.py", pack_with(imports, body))
     with loaded(tmp_path) as made:
         assert made.shown("Tried", value=0) == "[True]"
+
+
+def test_every_module_and_name_of_comfyui_is_importable(tmp_path: Path) -> None:
+    """What is not there is a placeholder: it fails when it is used."""
+    write_pack(tmp_path, "any.py", "NODE_CLASS_MAPPINGS = {}")
+    with loaded(tmp_path):
+        known = HOST.get().known
+        missing = []
+        for module, names in known.modules.items():
+            served = importlib.import_module(module)
+            of_libraries = {
+                name for name, source in known.imports[module].items() if not source.startswith(tuple(known.roots))
+            }
+            missing += [f"{module}.{name}" for name in names - of_libraries if not hasattr(served, name)]
+        assert not missing
+        assert len(known.modules) > 700 and {"app", "utils", "api_server", "main", "cuda_malloc"} <= known.roots
+        assert importlib.import_module("comfy.samplers").torch is torch
+        assert importlib.import_module("comfy.sd").comfy is importlib.import_module("comfy")
+
+
+def test_modules_of_comfy_are_importable_without_it(tmp_path: Path) -> None:
+    body = "return (str(get_torch_device()) + ' ' + str(model_management.__name__ == comfy_mm.__name__),)"
+    imports = (
+        "import model_management\nfrom model_management import get_torch_device\nimport sd1_clip, samplers, ldm.util\n"
+        "import comfy.model_management as comfy_mm\nfrom ldm.modules.attention import optimized_attention\n"
+        "from utils.extra_config import load_extra_path_config\nimport app.user_manager"
+    )
+    write_pack(tmp_path, "bare.py", pack_with(imports, body))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "cpu True"
+    assert not {"model_management", "samplers", "ldm", "utils", "app"} & sys.modules.keys()
+
+
+def test_a_pack_s_own_module_of_a_common_name_comes_first(tmp_path: Path) -> None:
+    imports = "import sys, os\nsys.path.insert(0, os.path.dirname(__file__))\nimport utils"
+    write_pack(tmp_path, "own", pack_with(imports, "return (utils.WHOSE,)"), utils="WHOSE = 'mine'")
+    try:
+        with loaded(tmp_path) as made:
+            assert made.shown("Tried", value=0) == "mine"
+    finally:
+        sys.path.remove(str(tmp_path / "custom_nodes" / "own"))
+        sys.modules.pop("utils", None)
+
+
+def test_what_one_node_cannot_have_disables_that_node_alone(tmp_path: Path) -> None:
+    imports = (
+        "import comfy.ldm.flux.model as flux\nDEVICE = flux.Flux()\n"
+        "@flux.EmbedND\nclass Decorated:\n    pass\nclass Good2:\n    pass"
+    )
+    source = pack_with(imports, "return (value,)")
+    write_pack(tmp_path, "some.py", source + "\n    NODE_CLASS_MAPPINGS |= {'Decorated': Decorated, 'Nothing': None}\n")
+    uses = pack_with("import comfy.ldm.flux.model as flux\nMODEL = flux.Flux()", "return (MODEL.anything(),)", "Uses")
+    write_pack(tmp_path, "uses.py", uses)
+    with loaded(tmp_path) as made:
+        report = made.reports["some"]
+        assert report.status == "loaded" and report.nodes == ["Tried"]
+        assert set(report.failed_nodes) == {"Decorated", "Nothing"}
+        assert "comfy.ldm.flux.layers.EmbedND()" in report.failed_nodes["Decorated"]
+        assert made.shown("Tried", value=3) == "3"
+        prompt = {
+            "1": {"class_type": "Uses", "inputs": {"value": 1}},
+            "2": {"class_type": "Show", "inputs": {"value": ["1", 0]}},
+        }
+        assert made.run(prompt).status == "error"
+        (failed,) = [event for event in made.events if isinstance(event, RunFailed)]
+        assert "uses uses comfy.ldm.flux.model.Flux().anything, which this engine does not support" in (
+            failed.exception_message
+        )
+
+
+def test_a_declaration_that_fails_leaves_out_its_node(tmp_path: Path) -> None:
+    source = """
+        from comfy_api.latest import ComfyExtension, io
+
+        class Good(io.ComfyNode):
+            @classmethod
+            def define_schema(cls):
+                return io.Schema(node_id="Good", inputs=[], outputs=[io.Int.Output()])
+
+            @classmethod
+            def execute(cls):
+                return io.NodeOutput(4)
+
+        class Bad(io.ComfyNode):
+            @classmethod
+            def define_schema(cls):
+                return io.Schema(node_id="Bad", inputs=[io.NoSuchType.Input("a")], outputs=[])
+
+        class Both(ComfyExtension):
+            async def get_node_list(self):
+                return [Bad, Good]
+
+        async def comfy_entrypoint():
+            return Both()
+    """
+    write_pack(tmp_path, "both.py", source)
+    with loaded(tmp_path) as made:
+        assert made.reports["both"].nodes == ["Good"]
+        assert "NoSuchType" in made.reports["both"].failed_nodes["Bad"]
+        assert made.shown("Good") == "4"
