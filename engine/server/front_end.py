@@ -1,7 +1,8 @@
 """ComfyUI's own web interface (`--front-end`): its static files, its workflow templates, and the routes it needs.
 
 The files are those of the packages `comfyui-frontend-package` and `comfyui-workflow-templates` (the extra
-`front-end`), or of a folder (`--front-end-root`). Nothing of them is imported.
+`front-end`), or of a folder (`--front-end-root`). Nothing of them is imported. The templates are in several packages:
+the workflows in `comfyui-workflow-templates-json`, their pictures in others, which need not be there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from engine.server import log_tail, pack_extras, user_files
 from engine.server.log_tail import LOG_TAIL, LogTail
 from engine.server.services import SERVICES
 
-PACKAGE, TEMPLATES_PACKAGE = "comfyui_frontend_package", "comfyui_workflow_templates"
+PACKAGE, TEMPLATES_PREFIX = "comfyui_frontend_package", "comfyui_workflow_templates"
 INDEX = "index.html"
 OWN_STYLE = "user.css"
 ICON, ICON_PATH = "favicon.ico", "assets/favicon.ico"
@@ -39,14 +41,16 @@ def find_front_end(root: Path | None) -> Path:
     return folder
 
 
-def find_templates() -> Path | None:
-    """Return the folder with the official workflow templates; None where the package is not installed."""
-    return _folder_of(TEMPLATES_PACKAGE, "templates")
+def find_templates() -> tuple[Path, ...]:
+    """Return the folders with the official workflow templates and their pictures; none without the packages."""
+    names = {(item.name or "").lower().replace("-", "_") for item in distributions()}
+    found = (_folder_of(name, "templates") for name in sorted(names) if name.startswith(TEMPLATES_PREFIX))
+    return tuple(folder for folder in found if folder is not None)
 
 
 def add_front_end(app: web.Application, folder: Path) -> None:
-    """Add the state that the routes need: the folder, and the tail of the log while the server is up."""
-    app[FOLDER] = folder
+    """Add the state that the routes need: the folders, and the tail of the log while the server is up."""
+    app[FOLDER], app[TEMPLATES] = folder, find_templates()
     app[user_files.SETTINGS_LOCK] = asyncio.Lock()
 
     async def keep_log(app: web.Application) -> AsyncIterator[None]:
@@ -66,10 +70,10 @@ async def get_index(request: web.Request) -> web.StreamResponse:
 
 async def get_template(request: web.Request) -> web.StreamResponse:
     """Send a file of the official templates: the index, a workflow, a picture."""
-    folder = await asyncio.to_thread(find_templates)
-    if folder is None:
-        raise web.HTTPNotFound(text="")
-    return await _file_in(folder, request.match_info["file"])
+    for folder in request.app[TEMPLATES]:
+        with contextlib.suppress(web.HTTPNotFound):
+            return await _file_in(folder, request.match_info["file"])
+    raise web.HTTPNotFound(text="")
 
 
 async def find_static(request: web.Request) -> web.StreamResponse | None:
@@ -110,6 +114,7 @@ def _folder_of(package: str, name: str) -> Path | None:
 
 
 FOLDER = web.AppKey("front_end", Path)
+TEMPLATES = web.AppKey("templates", tuple[Path, ...])
 
 ROUTES = (
     web.get("/", get_index),

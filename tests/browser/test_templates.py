@@ -112,7 +112,7 @@ def furnish(base: Path, small_checkpoint: Path) -> None:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, small_checkpoint: Path) -> Iterator[RunningEngine]:
     pytest.importorskip("comfyui_frontend_package", reason="the extra front-end is not installed")
-    pytest.importorskip("comfyui_workflow_templates", reason="the extra front-end is not installed")
+    pytest.importorskip("comfyui_workflow_templates_json", reason="the extra front-end is not installed")
     base = tmp_path_factory.mktemp("templates")
     furnish(base, small_checkpoint)
     with running_engine(base, "--front-end") as running:
