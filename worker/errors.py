@@ -132,19 +132,21 @@ class RequestRejected(CallerError):
     """Error for an invalid body, modifier or workflow.
 
     Holds the first `MAX_PROBLEMS` problems, at least one; `num_unlisted` is the number of the others. `fields`:
-    problems, and unlisted_problems where there are some.
+    problems, and unlisted_problems where there are some. `message` is a summary of all problems, by default the first.
     """
 
     code = "request_rejected"
 
     def __init__(self, problems: Sequence[Problem], message: str | None = None, num_unlisted: int = 0) -> None:
         self.problems = tuple(problems[:MAX_PROBLEMS])
+        self.summary = message
         self.num_unlisted = num_unlisted + max(0, len(problems) - MAX_PROBLEMS)
         num_more = len(self.problems) + self.num_unlisted - 1
         more = f" (and {num_more} more)" if num_more > 0 else ""
         super().__init__(
             message or (f"{self.problems[0].sentence}{more}" if self.problems else "The request is not valid"),
             problems=_shown(self.problems),
+            **({"summary": message} if message else {}),
             **({"unlisted_problems": self.num_unlisted} if self.num_unlisted else {}),
         )
 

@@ -35,14 +35,23 @@ ALONE = {
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """Yield a plan as lines of text."""
     for node in plan["missing_nodes"]:
-        pack = node["pack"]
+        pack, comfyui = node["pack"], node.get("comfyui")
         where = f"in {pack['name']} {pack['url']}".rstrip() if pack else "in no pack that is known here"
+        if comfyui:
+            yield f"missing node   {comfyui['message']}"
+            continue
         yield f"missing node   {node['class_type']} ({where})"
     for model in plan["models"]:
         kind = model.get("kind") or "/".join(model["kinds"]) or "?"
         size = f"{model['size_bytes'] / 1e9:.2f} GB" if model.get("size_bytes") else "unknown size"
         source = f"{size} from {model['sources'][0]}" if model["sources"] else "no source is known"
         yield f"missing model  {kind}/{model['name']} ({source}{'; a job fetches it' if model['is_fetched'] else ''})"
+    if plan.get("summary"):
+        yield f"               {plan['summary']}"
+    for item in plan.get("inputs", ()):
+        yield f"to send        {item['class_type']}.{item['field']} (node {item['node_id']}): {item['name']}"
+    if plan.get("inputs"):
+        yield "               as a URL, base64 or a part of a form, or with CLASS.INPUT=@FILE of `darkroom generate`"
     for name in ("problems", "limits"):
         for problem in plan[name]:
             place = " ".join(str(problem[key]) for key in ("node_id", "field") if problem.get(key))

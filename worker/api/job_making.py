@@ -272,8 +272,12 @@ async def _prompt_checked_by(
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         page = page_of(_extra_data(parsed.input))
         models = await services.models.pending_names(prompt, object_info, page)
-        if not is_graph_left:
-            await engine.check(planned.prompt, (*planned.pending_files, *models))
+        try:
+            if not is_graph_left:
+                await engine.check(planned.prompt, (*planned.pending_files, *models))
+        except RequestRejected as rejected:
+            known = await engine.known_object_info()
+            raise await services.models.explained(rejected, planned.prompt, known, page) from None
         cost = await cost_of(services, prompt, engine)
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
@@ -390,7 +394,7 @@ def _with_request_fields(
         if is_known and (modification := services.modifiers.get(modifier).field_at(*place)) is not None:
             field = f"input.modifications.{modification}"
         named.append(problem if field is None else replace(problem, field=field))
-    return RequestRejected(named, num_unlisted=rejected.num_unlisted)
+    return RequestRejected(named, rejected.summary, rejected.num_unlisted)
 
 
 def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:

@@ -11,8 +11,6 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from benchmark.qualify.unit import UNIT_WORKLOAD
-from benchmark.qualify.workload import UNIT_FLOPS
 from worker.api.body_sizes import takes_jobs
 from worker.api.declared import refusals
 from worker.api.replies.plan import Plan
@@ -21,9 +19,10 @@ from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, Problem, RequestRejected
 from worker.jobs.cards import CARDS, GIB, card_bytes, card_named, seconds_on
-from worker.jobs.cost import SamplerWork, work_of
+from worker.jobs.cost import SamplerWork, operations_cost, work_of
 from worker.jobs.memory_request import ROUTE, memory_request
 from worker.jobs.missing_families import families_of_missing
+from worker.jobs.missing_words import MissingInput, missing_inputs, models_summary
 from worker.jobs.model_needs import ModelNeeds
 from worker.jobs.page_workflow import as_prompt
 from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
@@ -35,7 +34,6 @@ from worker.workflows.page_graph import is_page_format
 
 MEMORY_SECONDS: Final = 30.0
 MAX_USES_ON_LOOP: Final = 100
-UNIT_TFLOP: Final = UNIT_FLOPS / 1e12
 
 router = APIRouter(tags=["generate"])
 
@@ -121,6 +119,7 @@ async def _checked(
     """Return the plan with the problems that remain. Raises EngineUnreachable."""
     problems: list[Problem] = []
     limits: list[Problem] = []
+    inputs: Mapping[tuple[str, str], MissingInput] = {}
     estimate, memory = RunEstimate(), None
     try:
         prompt = await as_prompt(workflow, object_info, services.prompt_rules)
@@ -133,12 +132,15 @@ async def _checked(
             await engine.check(planned.prompt, (*planned.pending_files, *names))
         with _noting(limits):
             await services.prompt_rules.check(prompt, object_info)
+        inputs = missing_inputs(problems, prompt, object_info)
+        problems = [item for item in problems if (item.node_id or "", item.field or "") not in inputs]
         estimate = await _estimate(services, prompt, engine, needs, terms)
         memory = await _memory(engine, prompt, object_info, needs, terms)
     models = services.models
     fetched = {item.entry.place for item in needs.missing if item.entry is not None and models.may_fetch(item)}
     return WorkflowPlan(
         needs=needs,
+        inputs=tuple(inputs.values()),
         missing_nodes=await off_loop(len(uses) > MAX_USES_ON_LOOP, find_missing_nodes, uses, object_info),
         problems=other_problems(problems, needs, object_info),
         limits=tuple(limits),
@@ -146,6 +148,7 @@ async def _checked(
         fetched=frozenset(fetched),
         free_bytes=_free_bytes(services),
         memory=memory,
+        summary=models_summary(needs.missing, models.library.manifest),
     )
 
 
@@ -206,7 +209,7 @@ async def _seconds_here(
     """
     clock = services.run_clock
     if works and not clock.has_runs and await _is_processor(engine):
-        cost = max(cost, sum(work.num_calls * (work.tflop or 0.0) for work in works) / UNIT_TFLOP * UNIT_WORKLOAD)
+        cost = max(cost, operations_cost(works))
     seconds = clock.seconds_of(cost)
     return seconds, "jobs or the benchmark of this worker" if seconds > 0 else "no job and no benchmark was run yet"
 

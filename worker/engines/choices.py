@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from names.nearest import nearest_name
+from worker.engines.later_nodes import find_later_node
 from worker.engines.outcome import allowed_by
 from worker.errors import Problem
 from worker.json_values import JsonObject, object_at
@@ -37,6 +38,8 @@ def choices_in(object_info: JsonObject) -> Callable[[str, str], Sequence[str] | 
 def with_hints(problems: Iterable[Problem], object_info: JsonObject) -> list[Problem]:
     """Return the problems, with the nearest valid name added to those of a wrong name.
 
+    A node of a later ComfyUI is named as that.
+
     Only the first of very many get one: to compare thousands of names with all choices takes seconds.
     """
     listed = list(problems)
@@ -48,5 +51,9 @@ def _with_hint(problem: Problem, object_info: JsonObject) -> Problem:
     if problem.type == NOT_IN_LIST and isinstance(problem.allowed, list):
         nearest = nearest_name(str((problem.extra or {}).get("received", "")), problem.allowed)
     elif problem.type in UNKNOWN_CLASSES and problem.class_type and problem.class_type not in object_info:
+        later = find_later_node(problem.class_type)
+        if later is not None:
+            extra = {**(problem.extra or {}), "version": later.version, "is_partner": later.is_partner}
+            return replace(problem, message=later.words, extra=extra)
         nearest = nearest_name(problem.class_type, object_info)
     return problem if nearest is None else replace(problem, message=f"{problem.message}; did you mean {nearest!r}?")

@@ -13,14 +13,19 @@ from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
 from worker.api.asset_references import fields_with_assets
 from worker.api.schemas import GenerateInput
+from worker.engines.choices import with_hints
 from worker.engines.graph_check import FoundProblems, find_problems
 from worker.errors import Problem, RequestRejected
 from worker.inputs.references import find_references, replace_references
+from worker.jobs.missing_words import explained
+from worker.jobs.model_needs import find_needs
 from worker.jobs.page_workflow import with_overrides
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.random_values import resolve
 from worker.json_values import JsonObject, object_at
 from worker.models.files import MODEL_EXTENSIONS
+from worker.models.manifest import built_in_manifest
+from worker.workflows.node_uses import uses_in_prompt
 
 
 async def check_request(
@@ -91,12 +96,21 @@ async def _check_workflow(
     await rules.check(overridden.prompt, object_info)
     found = await asyncio.to_thread(_found, overridden.prompt, object_info, fetches_models=fetches_models)
     if found.listed:
-        named = (
+        refused = await asyncio.to_thread(_explained, overridden.prompt, object_info, found)
+        named = [
             replace(problem, field=overridden.field_at(problem.node_id or "", problem.field or "") or problem.field)
-            for problem in found.listed
-        )
-        raise RequestRejected(list(named), num_unlisted=found.num_unlisted)
+            for problem in refused.problems
+        ]
+        raise RequestRejected(named, refused.summary, refused.num_unlisted)
     return overridden.prompt
+
+
+def _explained(prompt: JsonObject, object_info: JsonObject, found: FoundProblems) -> RequestRejected:
+    """Return the refusal of a prompt in a worker's words, by the models that every worker knows."""
+    refused = RequestRejected(with_hints(found.listed, object_info), num_unlisted=found.num_unlisted)
+    manifest = built_in_manifest()
+    needs = find_needs(uses_in_prompt(prompt), object_info, manifest)
+    return explained(refused, prompt, object_info, needs, manifest)
 
 
 def _found(given: JsonObject, object_info: JsonObject, *, fetches_models: bool) -> FoundProblems:

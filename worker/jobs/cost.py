@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,6 +26,7 @@ from worker.json_values import JsonObject, object_at
 from worker.workload import Workload
 
 UNIT_COST: Final = UNIT_WORKLOAD
+UNIT_TFLOP: Final = 32.2  # of the sampling of the unit of work
 NO_FAMILIES: Final[Mapping[ModelFile, Family]] = {}
 MAX_SIDE_PX: Final = 16384
 MAX_STEPS: Final = 10_000
@@ -126,6 +127,11 @@ def cost_of(
     graph = _Graph(prompt, families)
     costs = [graph.sampler_cost(node_id) for node_id in prompt if graph.is_sampler(node_id)]
     return sum(costs) or UNIT_COST
+
+
+def operations_cost(works: Sequence[SamplerWork]) -> float:
+    """Return the cost of samplers by their operations alone, without the fixed time of a step."""
+    return sum(work.num_calls * (work.tflop or 0.0) for work in works) / UNIT_TFLOP * UNIT_COST
 
 
 class _Graph:

@@ -11,9 +11,10 @@ from typing import Final
 
 import structlog
 
-from worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, WorkerError
+from worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, RequestRejected, WorkerError
 from worker.jobs.job import Job
 from worker.jobs.job_downloads import JobDownloads, may_be_read_early
+from worker.jobs.missing_words import explained
 from worker.jobs.model_needs import MissingModel, ModelNeeds, find_needs
 from worker.json_values import JsonObject, object_at
 from worker.models.disk_level import DiskLevel
@@ -113,6 +114,18 @@ class JobModels:
             return []
         needs = await self._needs_of_run(prompt, object_info, page)
         return [item.model.name for item in needs.to_fetch().values() if self.may_fetch(item)]
+
+    async def explained(
+        self, rejected: RequestRejected, prompt: JsonObject, object_info: JsonObject, page: JsonObject
+    ) -> RequestRejected:
+        """Return an engine's refusal of a prompt with what is known of the files that it lacks."""
+        manifest = self.library.manifest
+
+        def with_needs() -> RequestRejected:
+            needs = self.needs(uses_in_prompt(prompt), object_info, page)
+            return explained(rejected, prompt, object_info, needs, manifest)
+
+        return await asyncio.to_thread(with_needs)
 
     async def _needs_of_run(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> ModelNeeds:
         """Return the needs of the nodes that run, with addresses of the workflow where those may be used."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from worker.engines.choices import NOT_IN_LIST, UNKNOWN_CLASSES
+from worker.engines.later_nodes import LaterNode, find_later_node
 from worker.errors import Problem
+from worker.jobs.missing_words import MissingInput
 from worker.jobs.model_needs import MissingModel, ModelNeeds
 from worker.json_values import JsonObject
 from worker.workflows.known_packs import find_pack
@@ -15,17 +17,25 @@ from worker.workflows.node_uses import NodeUse
 
 @dataclass(frozen=True, slots=True)
 class MissingNode:
-    """A node class that the engine lacks, with the nodes that use it and the pack that has it, where that is known."""
+    """A node class that the engine lacks, with the nodes that use it and the pack that has it, where that is known.
+
+    `later` is set for a class of ComfyUI itself that came with a later version than the engine has.
+    """
 
     class_type: str
     node_ids: tuple[str, ...]
     pack: str = ""
     url: str = ""
     known_by: str = ""
+    later: LaterNode | None = None
 
     def as_json(self) -> dict[str, object]:
         pack = {"name": self.pack, "url": self.url, "known_by": self.known_by} if self.pack else None
-        return {"class_type": self.class_type, "node_ids": list(self.node_ids), "pack": pack}
+        comfyui = None
+        if self.later is not None:
+            version, is_partner = self.later.version, self.later.is_partner
+            comfyui = {"version": version, "is_partner": is_partner, "message": self.later.words}
+        return {"class_type": self.class_type, "node_ids": list(self.node_ids), "pack": pack, "comfyui": comfyui}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +66,13 @@ class RunEstimate:
 class WorkflowPlan:
     """The plan of a workflow. `problems` are those that neither a pack nor a model solves, `limits` those of operators.
 
+    `inputs` are files that are still to be sent, which is no problem of the workflow.
     `fetched` are the places of files that a job would fetch by itself. `memory` is the engine's plan for its device or
-    a named card, None from an engine that has none.
+    a named card, None from an engine that has none. `summary` says which command brings the missing model files.
     """
 
     needs: ModelNeeds
+    inputs: tuple[MissingInput, ...] = ()
     missing_nodes: tuple[MissingNode, ...] = ()
     problems: tuple[Problem, ...] = ()
     limits: tuple[Problem, ...] = ()
@@ -68,12 +80,13 @@ class WorkflowPlan:
     fetched: frozenset[str] = frozenset()
     free_bytes: int = 0
     memory: JsonObject | None = None
+    summary: str = ""
 
     @property
     def can_run(self) -> bool:
         """True if a job with the workflow would be accepted, and its files fetched."""
         is_complete = all(item.entry is not None and item.entry.place in self.fetched for item in self.needs.missing)
-        return is_complete and not (self.missing_nodes or self.problems or self.limits)
+        return is_complete and not (self.missing_nodes or self.problems or self.limits or self.inputs)
 
     def as_json(self) -> dict[str, object]:
         files = self.needs.to_fetch()
@@ -82,6 +95,8 @@ class WorkflowPlan:
         return {
             "can_run": self.can_run,
             "missing_nodes": [item.as_json() for item in self.missing_nodes],
+            "inputs": [item.as_json() for item in self.inputs],
+            "summary": self.summary,
             "models": [self._model(item) for item in _once(self.needs.missing)],
             "num_models_here": len({(item.kinds, item.name) for item in self.needs.named if item.is_here}),
             "fetch": {
@@ -122,10 +137,12 @@ def find_missing_nodes(uses: Sequence[NodeUse], object_info: JsonObject) -> tupl
             by_class.setdefault(use.class_type, []).append(use)
     found = []
     for class_type, nodes in by_class.items():
-        pack = find_pack(class_type, next((use.pack for use in nodes if use.pack), ""))
+        noted = next((use.pack for use in nodes if use.pack), "")
+        later = find_later_node(class_type) if not noted else None
+        pack = find_pack(class_type, noted) if later is None else None
         ids = tuple(use.id for use in nodes)
         found.append(
-            MissingNode(class_type, ids)
+            MissingNode(class_type, ids, later=later)
             if pack is None
             else MissingNode(class_type, ids, pack.name, pack.url, pack.reason)
         )

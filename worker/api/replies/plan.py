@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from worker.api.replies.problems import MissingModelEntry, MissingNodeEntry, ProblemEntry
+from worker.api.replies.problems import MissingInputEntry, MissingModelEntry, MissingNodeEntry, ProblemEntry
 from worker.api.replies.reply import Reply
 
 
@@ -83,6 +83,8 @@ class Plan(Reply):
 
     can_run: bool
     missing_nodes: list[MissingNodeEntry]
+    inputs: list[MissingInputEntry] = Field(description="Files that are still to be sent with the job.")
+    summary: str = Field(description="The missing model files and the command that fetches them; empty without any.")
     models: list[MissingModelEntry]
     num_models_here: int
     fetch: FetchPlan

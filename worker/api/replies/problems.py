@@ -28,6 +28,7 @@ class ErrorEntry(Reply):
     message: str
     status: int | None = Field(default=None, description="HTTP status, in the result of a job that failed.")
     problems: list[ProblemEntry] | None = None
+    summary: str | None = Field(default=None, description="What all problems come to: missing files and their command.")
     request_id: str | None = None
     node_id: str | None = None
     class_type: str | None = None
@@ -41,12 +42,32 @@ class PackEntry(Reply):
     known_by: str
 
 
+class LaterNodeEntry(Reply):
+    """The version of ComfyUI that a node class came with. `is_partner`: it calls a partner's paid service."""
+
+    version: str
+    is_partner: bool
+    message: str
+
+
+class MissingInputEntry(Reply):
+    """An image, video or audio file that a node names and that is still to be sent, and the ways to send it."""
+
+    node_id: str
+    class_type: str
+    field: str
+    name: str
+    media: str
+    ways: list[str]
+
+
 class MissingNodeEntry(Reply):
     """A node class that the engine lacks, the nodes that use it, and the pack that has it, where that is known."""
 
     class_type: str
     node_ids: list[str]
     pack: PackEntry | None
+    comfyui: LaterNodeEntry | None = Field(default=None, description="Of a node of a later ComfyUI than this engine's.")
 
 
 class MissingModelEntry(Reply):
