@@ -42,7 +42,7 @@ from worker.api.body_sizes import SmallBodies, checked_routes
 from worker.api.document_cache import DocumentCache
 from worker.api.packed_bodies import PackedBodies
 from worker.api.page_headers import PageHeaders
-from worker.api.request_metrics import RequestMetrics, expect_routes
+from worker.api.request_metrics import RequestMetrics
 from worker.api.request_tracing import RequestTracing
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
@@ -102,7 +102,6 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     for part in PARTS:
         # Not `include_router`, which analyses every route and the forms of its replies anew for the first request.
         app.router.routes.extend(part.router.routes)
-        expect_routes(services.http_metrics, part.router.routes)
     if services.platform.vast is not None:
         vast.attach_vast(app, services, services.platform.vast)
     checked_routes(app.router.routes)

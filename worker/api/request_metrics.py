@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
-from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from worker.api.noted_reply import NotedReply, route_of
@@ -28,12 +25,3 @@ class RequestMetrics:
             await reply.run(self._app, scope, receive, send)
         finally:
             self._metrics.answered(scope["method"], route_of(scope), reply.status, time.monotonic() - began)
-
-
-def expect_routes(metrics: HttpMetrics, routes: Iterable[BaseRoute]) -> None:
-    """Make the series of every route, with the codes that it declares."""
-    for route in routes:
-        if isinstance(route, APIRoute):
-            codes = [route.status_code or 200, *(int(code) for code in route.responses if str(code).isdigit())]
-            for method in sorted(route.methods or ()):
-                metrics.expect(method, route.path, dict.fromkeys(codes))

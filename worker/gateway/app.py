@@ -15,7 +15,7 @@ from worker.api.body_sizes import SmallBodies, checked_routes
 from worker.api.documentation import docs, part_of_docs
 from worker.api.packed_bodies import PackedBodies
 from worker.api.page_headers import PageHeaders
-from worker.api.request_metrics import RequestMetrics, expect_routes
+from worker.api.request_metrics import RequestMetrics
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.errors import RequestRejected, RouteNotFound, WorkerError
@@ -48,7 +48,6 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
     app.include_router(probes.router)
     for counted in (router, runpod.router):
         app.include_router(counted, dependencies=[Depends(count_request)])
-    expect_routes(services.http_metrics, routes)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/docs/{name}", part_of_docs, include_in_schema=False)
 

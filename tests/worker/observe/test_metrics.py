@@ -36,14 +36,30 @@ def series_in(text: str) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
     }
 
 
-async def test_no_series_appears_with_the_first_event(front: RunningFront) -> None:
+async def test_a_fresh_worker_has_few_series_and_none_of_routes_that_nobody_called(front: RunningFront) -> None:
+    found = series_in(await text_of(front))
+    assert len(found) < 600
+    routes = {labels["route"] for _, shown in found if "route" in (labels := dict(shown))}
+    assert len(routes) <= 3  # what the test's fixtures asked for
+
+
+async def test_whatever_strangers_call_adds_few_series(front: RunningFront) -> None:
+    await text_of(front)
+    before = len(series_in(await text_of(front)))
+    for index in range(60):
+        await front.http.request(f"BREW{index}", f"/tea/{index}")
+        await front.http.get(f"/result/unknown-{index}?name={index}", headers={"x-label": f"{index}"})
+    assert len(series_in(await text_of(front))) - before <= 40
+
+
+async def test_no_series_but_those_of_routes_appears_with_the_first_event(front: RunningFront) -> None:
     await text_of(front)  # so that the scrape itself has been counted
     before = series_in(await text_of(front))
     assert (await front.sync(draw())).status_code == 200
     assert (await front.sync({"1": {"class_type": "None"}})).status_code == 422
     assert (await front.http.get("/result/unknown")).status_code == 404
     after = series_in(await text_of(front))
-    assert sorted(after - before) == []
+    assert sorted(item for item in after - before if "route" not in dict(item[1])) == []
 
 
 async def test_every_metric_has_help_and_a_unit(front: RunningFront) -> None:
