@@ -4,6 +4,7 @@ python -m engine [flags]                     serve (see --help)
 python -m engine random-checkpoint PATH      write a small checkpoint of random weights
 python -m engine nodes list|check|install|sync|verify    custom nodes
 python -m engine media-facts FILE…           size, frames and duration of videos and sounds
+python -m engine model-faults                what is wrong with model files by their headers
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 RANDOM_CHECKPOINT = "random-checkpoint"
 NODES = "nodes"
 MEDIA_FACTS = "media-facts"
+MODEL_FAULTS = "model-faults"
 TRIAL = "trial"  # of one pack, in a child process of the engine
 MOST_DEVICES = 32  # in one machine, as ComfyUI counts them
 
@@ -47,6 +49,10 @@ def main(arguments: Sequence[str]) -> int:
         from engine.media.facts import main as media_facts
 
         return media_facts(arguments[1:])
+    if arguments[:1] == [MODEL_FAULTS]:
+        from engine.store.model_faults import main as model_faults
+
+        return model_faults()
     return serve(arguments)
 
 

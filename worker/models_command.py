@@ -16,6 +16,7 @@ from worker.models.entry import ModelEntry
 from worker.models.errors import ManifestInvalid, ModelBroken, ModelsError
 from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models, sha256_of
 from worker.models.import_manifest import read_foreign_file, write_tables
+from worker.models.layouts import LayoutsUnread, find_unknown_layouts
 from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
 from worker.models.manifest import parse_manifest
 from worker.models.prune import find_surplus
@@ -107,15 +108,27 @@ def plan_command(
 
 @commands.command("verify")
 def verify_command(base_directory: BaseDirectory = None, manifest: ManifestPath = None) -> None:
-    """Check every model file: its structure, and its checksum where one is known. Exit code 4: one is broken."""
+    """Check every model file: structure, known checksum, and whether the engine knows its layout.
+
+    Exit code 4: one is broken. A file of an unknown layout may still be one of a node pack.
+    """
     library = _library(base_directory, manifest)
     num_broken = 0
     models = list_models(library.directory)
     expected = _expected_digests(library)
+    problems = {model.name: find_problem(model.path, expected.get(model.name)) for model in models}
+    try:
+        unknown = find_unknown_layouts([model for model in models if problems[model.name] is None])
+    except LayoutsUnread as error:
+        unknown = {}
+        typer.echo(f"models verify: layouts of the files are not checked; {error}", err=True)
     for model in models:
-        problem = find_problem(model.path, expected.get(model.name))
+        problem = problems[model.name]
         num_broken += problem is not None
-        typer.echo(f"{'BROKEN' if problem else 'good':8}{model.name}{f': it {problem}' if problem else ''}")
+        if problem is None and model.name in unknown:
+            typer.echo(f"{'unknown':8}{model.name}: of no known family; {unknown[model.name]}")
+        else:
+            typer.echo(f"{'BROKEN' if problem else 'good':8}{model.name}{f': it {problem}' if problem else ''}")
     if models:
         typer.echo(f"{len(models)} checked, {num_broken} broken", err=True)
     else:

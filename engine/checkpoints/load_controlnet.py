@@ -68,12 +68,9 @@ def load_controlnet(
             return load_t2i_adapter(file, to=types.to)
         is_difference = "difference" in file.tensors
         file, names = _names(file)
-        shapes = {name: file.tensors[key].shape for name, key in names.items()}
-        family, controls = registry.recognise_control(shapes)
-        config = controls.configure(shapes)
+        shapes, family, config = _recognised(file, names)
     except (NotRecognised, LookupError) as error:
-        found = error.found if isinstance(error, NotRecognised) else f"no tensor {error}"
-        raise BadModelFile(path.name, found, f"a ControlNet or T2I-Adapter of {registry.labels()}") from error
+        raise _bad(path, error) from error
     if is_difference and base_weight is None:
         log.warning("%s: the difference to a UNet, loaded without one: use DiffControlNetLoader", path.name)
     elif is_difference and base_weight is not None:
@@ -85,6 +82,28 @@ def load_controlnet(
     fill(network, file, names, own.unet, to=types.to)
     setattr(network, KIND_ATTRIBUTE, SteeringKind(family, ControlReading(), partial(_fits_unet, config)))
     return network
+
+
+def check_controlnet(file: WeightFile) -> None:
+    """Raise `BadModelFile` for a file that `load_controlnet` would refuse by its header."""
+    if registry.recognise_control_network(file.shapes) is not None or is_t2i_adapter(file.tensors):
+        return
+    try:
+        _recognised(*_names(file))
+    except (NotRecognised, LookupError) as error:
+        raise _bad(file.path, error) from error
+
+
+def _recognised(file: WeightFile, names: Mapping[str, str]) -> tuple[Shapes, ModelFamily, UnetConfig]:
+    """Return the shapes of a half of a UNet, its family and configuration. Raises `NotRecognised`, LookupError."""
+    shapes = {name: file.tensors[key].shape for name, key in names.items()}
+    family, controls = registry.recognise_control(shapes)
+    return shapes, family, controls.configure(shapes)
+
+
+def _bad(path: Path, error: NotRecognised | LookupError) -> BadModelFile:
+    found = error.found if isinstance(error, NotRecognised) else f"no tensor {error}"
+    return BadModelFile(path.name, found, f"a ControlNet or T2I-Adapter of {registry.labels()}")
 
 
 def steering_kind(network: torch.nn.Module) -> SteeringKind | None:

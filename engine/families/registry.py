@@ -201,6 +201,12 @@ def recognise_text_encoders(
     raise NotRecognised("; ".join(describe(shapes) for shapes in files))
 
 
+def check_text_encoder(shapes: Shapes) -> None:
+    """Raise `NotRecognised` for a file that has no text encoder of any family, whatever the loader's type."""
+    if not any(_encoder_of(family, shapes) for family in families()):
+        raise NotRecognised(describe(shapes))
+
+
 def _untyped_encoder(shapes: Shapes) -> tuple[ModelFamily, list[tuple[TextEncoder, Names]]] | None:
     """Return the family that has a file's text encoder where its type says nothing, and the encoder; else None."""
     for family in families():

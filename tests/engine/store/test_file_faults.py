@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine
 from engine.errors import PromptRejected
+from engine.families import registry
+from engine.families.base import ModelFamily
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.settings import EngineSettings
 from engine.store import file_faults
@@ -85,9 +88,32 @@ def test_a_prompt_with_a_broken_file_is_refused_before_it_runs(engine: Engine, f
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a"}},
         "3": {"class_type": "PreviewAny", "inputs": {"source": ["2", 0]}},
     }
-    if is_whole:
-        engine.check(prompt)
-        return
     with pytest.raises(PromptRejected) as refused:
         engine.check(prompt)
-    assert "m.safetensors: a file cut off at" in str(refused.value.as_json()["node_errors"])
+    expected = "m.safetensors: 2 tensors of no known network" if is_whole else "m.safetensors: a file cut off at"
+    assert expected in str(refused.value.as_json()["node_errors"])
+
+
+@pytest.mark.parametrize("kind", ["checkpoints", "diffusion_models", "vae", "text_encoders", "controlnet"])
+def test_a_file_of_no_known_layout_has_a_fault_that_says_what_is_expected(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "models" / kind / "mystery.safetensors"
+    write_safetensors(path, {"a": torch.zeros(64), "b": torch.zeros(64)})
+    faults = FileFaults(ModelFolders(tmp_path / "models"))
+    found = faults.find(kind, "mystery.safetensors")
+    assert found is not None and found.startswith("mystery.safetensors: ") and "Stable Diffusion 1" in found
+
+
+FAST = ("sd15", "flux", "wan")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(item, marks=() if item.name in FAST else pytest.mark.slow, id=item.name)
+        for item in registry.families()
+    ],
+)
+def test_files_of_every_family_have_no_fault(tmp_path: Path, family: ModelFamily) -> None:
+    faults = FileFaults(ModelFolders(tmp_path / "models"))
+    write_random_checkpoint(tmp_path / "models" / "checkpoints" / "whole.safetensors", family=family)
+    assert faults.find("checkpoints", "whole.safetensors") is None

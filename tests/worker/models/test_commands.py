@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from engine.checkpoints.random_weights import write_random_checkpoint
 from tests.worker.models.model_server import ModelServer, checkpoint, model_server
 from worker.models.files import checksum_path, find_problem, list_models
 from worker.models.lock import read_lock
@@ -149,3 +150,14 @@ def test_a_changed_file_is_recognised_by_its_checksum(tmp_path: Path) -> None:
     assert "SHA-256" in (find_problem(path, "1" * 64) or "")
     checksum_path(path).write_text(f"{'0' * 64}  a.safetensors\n")
     assert "SHA-256" in (find_problem(path) or "")
+
+
+def test_verify_says_which_files_are_of_no_known_layout(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "models" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "mystery.safetensors").write_bytes(checkpoint())
+    write_random_checkpoint(checkpoints / "whole.safetensors")
+    done = run(tmp_path, "verify")
+    assert done.exit_code == 0
+    assert "unknown checkpoints/mystery.safetensors: of no known family; mystery.safetensors: " in done.output
+    assert "good    checkpoints/whole.safetensors" in done.output and "2 checked, 0 broken" in done.output
