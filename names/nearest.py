@@ -8,6 +8,7 @@ from typing import Any
 
 MAX_NAME_LENGTH = 300  # to compare a megabyte with anything takes seconds, too
 CLOSE = 0.6
+MAX_CANDIDATES = 3
 MODEL_ENDINGS = frozenset({".safetensors", ".ckpt", ".pt", ".pth", ".bin"})
 
 
@@ -42,7 +43,8 @@ class KnownNames:
             if 2 * min(len(name) - (others & ~letters).bit_count(), len(wanted) - (letters & ~others).bit_count())
             >= cutoff * len(name + wanted)
         ]
-        alike = difflib.get_close_matches(wanted, fitting, n=1, cutoff=cutoff)
+        alike = difflib.get_close_matches(wanted, fitting, n=MAX_CANDIDATES, cutoff=cutoff)
+        alike = [name for name in alike if not _means_another(wanted, name)]
         if not alike and by_start:
             alike = [name for name in self._names if name.startswith(wanted) or wanted.startswith(name)]
         return self._names[alike[0]] if alike else None
@@ -54,6 +56,22 @@ def nearest_names(given: str, known: Iterable[Any], *, limit: int, cutoff: float
         return ()
     names = {_folded(str(name)): str(name) for name in known}
     return tuple(names[name] for name in difflib.get_close_matches(_folded(given), names, n=limit, cutoff=cutoff))
+
+
+def _means_another(given: str, known: str) -> bool:
+    """Whether two names of several words are alike for their common words alone, as `lora_name` and `vae_name` are."""
+    left, right = given.split("_"), known.split("_")
+    num_words = min(len(left), len(right))
+    start = next((index for index in range(num_words) if left[index] != right[index]), num_words)
+    left, right = left[start:], right[start:]
+    num_words = min(len(left), len(right))
+    end = next((index for index in range(num_words) if left[-1 - index] != right[-1 - index]), num_words)
+    if start + end == 0 or len(left) == end or len(right) == end:
+        return False
+    own, other = "_".join(left[: len(left) - end]), "_".join(right[: len(right) - end])
+    if not (own.replace("_", "").isalpha() and other.replace("_", "").isalpha()):  # versions and sizes are near
+        return False
+    return difflib.SequenceMatcher(None, own, other).ratio() < CLOSE
 
 
 def _folded(name: str) -> str:

@@ -139,7 +139,7 @@ WORKER_RULES = (
         ("darkroom.client", "worker.chosen_worker", "worker.generate_subject", "worker.workflows", "names"),
     ),
     Rule("worker.mcp_server", ("darkroom.client", "worker.version")),
-    Rule("worker.jobs_command", ("darkroom.client", "worker.chosen_worker")),
+    Rule("worker.jobs_command", ("darkroom.client", "worker.chosen_worker", "names")),
     Rule("worker.worker_alone", (*WORKER_EDGE, "worker.engines")),
     Rule(
         "worker.plan_command",

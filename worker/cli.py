@@ -17,10 +17,12 @@ import typer
 from rich.console import Console
 
 from names.distribution import install_command
+from names.nearest import nearest_name
 from worker.child_environment import INSTALLERS
 from worker.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
 from worker.errors import SettingsInvalid, WorkerError
 from worker.identity.api_keys import KeyMalformed, new_key, read_scopes
+from worker.identity.caller import ALL_SCOPES
 from worker.jobs_command import commands as job_commands
 from worker.models_command import commands as model_commands
 from worker.settings.environment import child_environment
@@ -252,7 +254,9 @@ def new(
     try:
         secret, line = new_key(name, read_scopes(scopes))
     except KeyMalformed as error:
-        typer.echo(str(error), err=True)
+        near = [nearest_name(part.strip(), ALL_SCOPES) for part in scopes.split("+")]
+        hint = f"; did you mean {'+'.join(dict.fromkeys(filter(None, near)))}?" if all(near) else ""
+        typer.echo(f"{error}{hint}", err=True)
         raise typer.Exit(EXIT_BAD_SETTING) from None
     typer.echo(f"secret: {secret}")
     typer.echo(f"line:   {line}")

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from darkroom.client import Client, RequestRefused, WorkerUnreachable
+from darkroom.client import Client, Event, RequestRefused, WorkerUnreachable
+from names.nearest import nearest_name
 from worker.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
 
 MAX_LISTED: Final = 1000  # a page of the worker
@@ -56,7 +57,7 @@ def watch(job_id: str, url: Url = "", api_key: Key = "", insecure: Insecure = Fa
     """Follow a job to its end; exit code 1 means that it failed."""
     status = ""
     with _client(url, api_key, is_insecure=insecure) as client:
-        for event in client.follow(job_id):
+        for event in _followed(client, job_id):
             status = event.status
             percent = "" if event.percent is None else f"{event.percent:5.1f} %  "
             message = event.message if event.result is None else event.result.message
@@ -69,7 +70,27 @@ def cancel(job_ids: list[str], url: Url = "", api_key: Key = "", insecure: Insec
     """Cancel jobs and print the status in which each has ended."""
     with _client(url, api_key, is_insecure=insecure) as client:
         for job_id in job_ids:
-            typer.echo(f"{job_id}  {client.cancel(job_id)}")
+            with _naming_the_nearest(client, job_id):
+                typer.echo(f"{job_id}  {client.cancel(job_id)}")
+
+
+def _followed(client: Client, job_id: str) -> Iterator[Event]:
+    with _naming_the_nearest(client, job_id):
+        yield from client.follow(job_id)
+
+
+@contextlib.contextmanager
+def _naming_the_nearest(client: Client, job_id: str) -> Iterator[None]:
+    """End the command with the nearest id where the worker has no such job."""
+    try:
+        yield
+    except RequestRefused as refused:
+        if refused.status != 404:
+            raise
+        nearest = nearest_name(job_id, (job["id"] for job in client.jobs((), MAX_LISTED)), by_start=True)
+        hint = f"; did you mean {nearest}?" if nearest else "; expected an id that `darkroom jobs ls` lists"
+        typer.echo(f"{job_id}: no such job{hint}", err=True)
+        raise typer.Exit(1) from None
 
 
 @contextlib.contextmanager

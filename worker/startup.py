@@ -46,6 +46,7 @@ from worker.jobs.job_models import JobModels
 from worker.jobs.job_spans import JobSpans
 from worker.jobs.manifest_state import ManifestState
 from worker.jobs.outbox import Outbox, webhooks_of
+from worker.jobs.pace_file import PaceFile
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.postgres_database import PostgresDatabase
 from worker.jobs.prompt_rules import PromptRules
@@ -88,6 +89,7 @@ from worker.version import version
 from worker.workload import Workload
 
 LINK_KEY_BYTES = 32
+PACE_DELAY_SECONDS = 1.0
 EXIT_UNRECOVERABLE = 4
 
 log = structlog.get_logger("startup")
@@ -140,6 +142,8 @@ class Front:
         )
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.folders.state_path)
+        self._pace = PaceFile(settings.folders.state_path)
+        self._pace_writing: asyncio.Task[None] | None = None
         self._external_io = ExternalIo(settings, self._io_metrics, self._own_key.secret)
         self._model_metrics = ModelMetrics()
         self._models = JobModels(
@@ -237,7 +241,7 @@ class Front:
         settings = self._settings
         limits = settings.queue_limits()
         pool = self._fleet.pool
-        gate, clock = Gate(), RunClock()
+        gate, clock = Gate(), RunClock(self._pace.read())
         queue_info = self._build_queue_info(clock)
         free_bytes = TtlCached(free_bytes_of(settings.folders.state_path, self._external_io.input_directory))
         available_bytes = TtlCached(self._memory.available_bytes)
@@ -498,7 +502,7 @@ class Front:
         measured = measured_speed(self.services.qualification.report, platform.workload)
         is_estimate = bool(self.services.qualification.report.get("workload_is_estimate"))
         num_engines = max(1, len(self.services.pool.clients_serving))
-        self.services.run_clock.expect(0.0 if is_estimate else measured / num_engines)
+        self.services.run_clock.expect(measured / num_engines, is_estimate=is_estimate)
         assumed = assumed_speed(self._settings.autoscaler.assumed_speed, platform.workload)
         platform.autoscaler.loaded(measured or assumed)
         self._spawn(self._learn_families())
@@ -595,9 +599,20 @@ class Front:
         )
         self.services.caller_quota.job_ended(job)
         if job.run_seconds is not None:
-            self.services.run_clock.add(job.run_seconds, job.cost)
+            is_good = job.state is JobState.COMPLETED
+            self.services.run_clock.add(job.run_seconds, job.cost, len(job.outputs) if is_good else 0)
+            self._keep_pace()
         if job.request.webhook is not None:
             self._outbox.wake()
+
+    def _keep_pace(self) -> None:
+        """Store the pace for the next start, now or when the last storing has ended."""
+        if self._pace_writing is None or self._pace_writing.done():
+            self._pace_writing = asyncio.create_task(self._write_pace(), name="pace-write")
+
+    async def _write_pace(self) -> None:
+        await asyncio.sleep(PACE_DELAY_SECONDS)  # for many short jobs one write
+        await asyncio.to_thread(self._pace.write, self.services.run_clock.known_runs)
 
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -640,6 +655,9 @@ class Front:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._notices.stop()
+        if self._pace_writing is not None:
+            self._pace_writing.cancel()
+            await asyncio.to_thread(self._pace.write, self.services.run_clock.known_runs)
         await self._outbox.stop()
         await self._fleet.stop(is_immediate=self.services.pipeline.has_drain_ended)
         await self.services.platform.close()

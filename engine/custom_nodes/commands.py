@@ -16,6 +16,8 @@ from engine.custom_nodes.sync.sync import SyncOptions, collect_packs, sync_packs
 from engine.custom_nodes.sync.versions import pack_versions
 from engine.custom_nodes.trial import TrialResult, try_pack
 from engine.settings import EngineSettings
+from names.argument_parser import SuggestingParser
+from names.missing_file import missing_file
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,12 +28,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="darkroom nodes", description="Custom nodes: list, check, install.")
+    parser = SuggestingParser(prog="darkroom nodes", description="Custom nodes: list, check, install.")
     commands = parser.add_subparsers(required=True)
     listing = commands.add_parser("list", help="the packs of a base directory")
     listing.set_defaults(run=list_packs)
     check = commands.add_parser("check", help="import each pack in a process of its own and say what came of it")
-    check.add_argument("directory", type=Path, help="a pack, or a folder of packs")
+    check.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        help="a pack, a folder of packs, or a base directory; else --base-directory's",
+    )
     check.add_argument("--seconds", type=float, default=60.0, help="the longest an import may take")
     check.set_defaults(run=check_packs)
     setup = commands.add_parser("install", help="install the Python packages that a pack asks for")
@@ -123,13 +130,19 @@ def verify_packs(given: argparse.Namespace) -> int:
 
 def check_packs(given: argparse.Namespace) -> int:
     """Print a table of packs: what each provides, which missing names it uses, its requirements and its import time."""
-    directory = given.directory.resolve()
+    base = given.base_directory.resolve()
+    directory = (given.directory or EngineSettings(base_directory=base).custom_nodes_path).resolve()
+    if not directory.exists():
+        sys.stderr.write(f"{directory}: {missing_file(directory, kind='folder')}\n")
+        return 1
     is_pack = directory.is_file() or (directory / "__init__.py").is_file()
+    if not is_pack and (directory / "custom_nodes").is_dir():
+        base, directory = directory, directory / "custom_nodes"
     packs = [Pack(directory.stem, directory)] if is_pack else find_packs([directory])
     if not packs:
         sys.stderr.write(f"{directory} holds no custom nodes\n")
         return 1
-    rows = [(pack, try_pack(pack.path, given.base_directory.resolve(), given.seconds)) for pack in packs]
+    rows = [(pack, try_pack(pack.path, base, given.seconds)) for pack in packs]
     sys.stdout.write(table(rows))
     return 1 if any(result.error for _, result in rows) else 0
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from names.missing_file import missing_file
+
 KEPT = ("torch", "torchvision", "torchaudio", "numpy")
 
 
@@ -19,7 +21,8 @@ def install(pack: Path, constraints: Path | None = None, *, dry_run: bool = Fals
     pip's plan is checked before it is carried out. A conflict is reported by pip and changes nothing.
     """
     if not pack.is_dir():
-        sys.stderr.write(f"{pack}: no such folder; expected that of a pack, such as custom_nodes/{pack.name}\n")
+        problem = "is a file" if pack.exists() else missing_file(pack, kind="folder")
+        sys.stderr.write(f"{pack}: {problem}; expected that of a pack, such as custom_nodes/{pack.name}\n")
         return 1
     requirements = pack / "requirements.txt"
     if not requirements.is_file():

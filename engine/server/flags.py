@@ -25,6 +25,7 @@ from engine.settings import (
     PreviewMethod,
     VramChoice,
 )
+from names.argument_parser import SuggestingParser
 from names.concurrency import AUTO, AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
 from names.tuning import read_choice
 
@@ -132,7 +133,7 @@ def read_flags(arguments: Sequence[str]) -> ServeCommand:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m engine", description="The engine alone: ComfyUI's API, no front.")
+    parser = SuggestingParser(prog="python -m engine", description="The engine alone: ComfyUI's API, no front.")
     _add_server_flags(parser.add_argument_group("Server and access"))
     _add_limit_flags(parser.add_argument_group("Limits"))
     _add_folder_flags(parser.add_argument_group("Folders"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from tests.browser.visitor import visitor
 from tests.flow.running_worker import RunningWorker, running_worker
+from tests.s3_server import free_ports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -157,3 +159,59 @@ def test_the_operator_sees_the_last_jobs_and_those_that_failed(browser: Browser,
         with page.expect_request(re.compile("state=failed")):
             page.select_option("#jobs-state", "failed")
         assert not guest.complaints
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_cards_outlive_a_restart_of_the_worker(browser: Browser, tmp_path: Path, number: signal.Signals) -> None:
+    (port,) = free_ports(1)
+    with visitor(browser) as guest:
+        page = guest.page
+        with running_worker(tmp_path, None, WORKER_PORT=str(port)) as worker:
+            page.goto(worker.url)
+            guest.wait_for("#field-prompt")
+            page.locator("#banner", has_text="darkroom models fetch sd15").wait_for()
+            page.fill("#field-prompt", APPLE)
+            page.fill("#field-steps", "100")
+            for count in (1, 2):
+                page.click("#draw")
+                guest.wait_for(".card [class=status]", count=count)
+            page.locator(".card", has_text="Step ").first.wait_for()
+            worker.process.send_signal(number)
+            worker.process.wait(timeout=60)
+            page.locator(".card", has_text="The worker is restarting").first.wait_for()
+            page.locator("#worker", has_text="does not answer").wait_for()
+            page.click("#draw")
+            unsent = page.get_by_role("button", name="Send again")
+            unsent.wait_for()
+            guest.keep_picture("page_restarting")
+        with running_worker(tmp_path, None, WORKER_PORT=str(port)):
+            guest.wait_for(".card.done", count=2)
+            unsent.click()
+            guest.wait_for(".card.done", count=3)
+            page.locator("#worker", has_text="a picture, of the last").wait_for()
+            assert page.locator(".card").count() == 3
+            assert page.locator(".card .problem:visible").count() == 0
+            assert "emoji" in page.locator(".card .remarks").first.inner_text()
+            page.locator(".card .open").first.click()
+            guest.wait_for("dialog[open] .stage img")
+            assert "darkroom models fetch sd15" in page.inner_text("dialog")
+        refused = [line for line in guest.complaints if "ERR_CONNECTION_REFUSED" not in line and "ERR_" not in line]
+        assert not refused
+
+
+def test_a_page_that_is_opened_while_the_worker_is_away_goes_on_when_it_is_back(
+    browser: Browser, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    with visitor(browser) as guest:
+        page = guest.page
+        with running_worker(tmp_path, None, WORKER_PORT=str(port)) as worker:
+            page.goto(worker.url)
+            guest.wait_for("#field-prompt")
+            page.route("**/worker", lambda route: route.abort())
+            page.route("**/queue-info", lambda route: route.abort())
+            page.reload()
+            page.locator("#worker", has_text="does not answer").wait_for()
+            page.unroute_all()
+            page.locator("#worker", has_text="1 checkpoint").wait_for()
+            guest.wait_for("#field-prompt")

@@ -210,8 +210,7 @@ async def _seconds_here(
     clock = services.run_clock
     if works and not clock.has_runs and await _is_processor(engine):
         cost = max(cost, operations_cost(works))
-    seconds = clock.seconds_of(cost)
-    return seconds, "jobs or the benchmark of this worker" if seconds > 0 else "no job and no benchmark was run yet"
+    return clock.plan(cost)
 
 
 async def _is_processor(engine: EngineClient) -> bool:

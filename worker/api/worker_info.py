@@ -11,10 +11,12 @@ from fastapi import APIRouter, Request
 from worker.api.declared import refusals
 from worker.api.replies.worker import EngineEntry, WorkerInfo
 from worker.api.results import check_caller, check_operator, services_of
+from worker.demo_model import DEMO_CHECKPOINT
 from worker.engines.client import EngineClient
 from worker.engines.health import engine_as_json
 from worker.errors import EngineUnreachable, Forbidden, Unauthorized
 from worker.identity.caller import Identity, Scope
+from worker.jobs.wait_estimate import RunClock
 from worker.modifier_defaults import checkpoints_of
 from worker.qualification.state import Qualification
 from worker.services import Services
@@ -31,12 +33,15 @@ async def worker(request: Request) -> dict[str, Any]:
     """Return the devices, checkpoints and measured speed of this worker, and what the caller may do here."""
     services = services_of(request)
     caller = _caller(request)
+    checkpoints = await _checkpoints(services)
     return {
         "version": version(),
         "is_ready": services.gate.is_open and bool(services.pool.clients_serving),
         "devices": [device for engine in services.pool.clients_serving for device in await _devices(engine)],
-        "checkpoints": await _checkpoints(services),
+        "checkpoints": checkpoints,
+        "is_demo_only": [item["name"] for item in checkpoints] == [DEMO_CHECKPOINT],
         "benchmark": _measured(services.qualification),
+        "jobs": _pace(services.run_clock),
         "caller": {
             "key_name": "" if caller is None else caller.key_name,
             "scopes": [] if caller is None else sorted(scope.value for scope in caller.scopes),
@@ -96,6 +101,12 @@ async def _checkpoints(services: Services) -> list[dict[str, Any]]:
 def _measured(qualification: Qualification) -> dict[str, Any]:
     report = qualification.as_json()
     return {name: report.get(name) for name in MEASURED}
+
+
+def _pace(clock: RunClock) -> dict[str, Any]:
+    """Return the pace of the last jobs, those from before the last start among them."""
+    seconds, runs = clock.seconds_per_file, [run for run in clock.known_runs if run.num_files > 0]
+    return {"num_jobs": len(runs), "seconds_per_file": None if seconds is None else round(seconds, 3)}
 
 
 async def _memory(engine: EngineClient | None) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from names.missing_file import unreadable_file
 from worker.models.errors import ManifestInvalid
 from worker.models.foreign import ForeignManifest, Table, read_foreign
 
@@ -21,7 +22,7 @@ def read_foreign_file(path: Path) -> ForeignManifest:
     try:
         data = yaml.safe_load(_text(path)) if path.suffix in (".yaml", ".yml") else json.loads(_text(path))
     except OSError as error:
-        raise ManifestInvalid(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ManifestInvalid(f"{path}: {unreadable_file(path, error)}") from None
     except (yaml.YAMLError, ValueError, KeyError, RecursionError, zipfile.BadZipFile) as error:
         raise ManifestInvalid(f"{path}: does not parse: {str(error).splitlines()[0][:200]}") from None
     found = read_foreign(data)

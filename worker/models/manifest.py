@@ -16,7 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from names.nearest import nearest_name
+from names.missing_file import unreadable_file
+from names.nearest import nearest_names
 from worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
 from worker.models.errors import ManifestInvalid, UnknownModel
 from worker.models.foreign import FOREIGN_SUFFIXES
@@ -24,6 +25,7 @@ from worker.models.sources import Source, parse_source
 
 FILES = "files"  # key of a set
 MAX_ENTRIES = 10_000
+MAX_NEAREST = 3
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 
@@ -78,9 +80,12 @@ class Manifest:
         if by_file:
             return by_file[:1]
         known = (*self.sets, *self.entries)
-        nearest = nearest_name(name, known, by_start=True)
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        raise UnknownModel(f"models fetch: unknown model; got {name!r}, expected one of {', '.join(known)}{hint}")
+        nearest = nearest_names(name, known, limit=MAX_NEAREST) or tuple(
+            item for item in known if item.startswith(name.lower())
+        )
+        hint = f" (did you mean {' or '.join(nearest[:MAX_NEAREST])}?)" if nearest else ""
+        listed = "expected one that `darkroom models known` lists"
+        raise UnknownModel(f"models fetch: unknown model; got {name!r}{hint}, {listed}")
 
     def required(self) -> tuple[ModelEntry, ...]:
         """Return the files that the operator's manifest asks for and does not call optional."""
@@ -143,7 +148,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ManifestInvalid(f"{path}: is over {MAX_MANIFEST_BYTES} bytes")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ManifestInvalid(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ManifestInvalid(f"{path}: {unreadable_file(path, error)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ManifestInvalid(f"{path}: is not TOML: {error}") from None
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from names.missing_file import unreadable_file
 from worker.qualification.state_file import VERSION, StateFile
 
 FILE_NAME = "tuning.json"
@@ -66,7 +67,9 @@ def read_exported(path: Path) -> dict[str, Any]:
         if path.stat().st_size > MAX_IMPORT_BYTES:
             raise NoOutcomes(f"{path}: too large; expected at most {MAX_IMPORT_BYTES} bytes")
         body = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise NoOutcomes(f"{path}: {unreadable_file(path, error)}") from None
+    except ValueError as error:
         raise NoOutcomes(f"{path}: not readable as JSON; {error}") from None
     if not isinstance(body, dict):
         raise NoOutcomes(f"{path}: no JSON object")

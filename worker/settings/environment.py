@@ -17,6 +17,7 @@ from urllib.request import getproxies
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import DotEnvSettingsSource
 
+from names.missing_file import unreadable_file
 from worker.child_environment import find_pattern_problem, listed_environment
 from worker.errors import SettingsInvalid
 from worker.settings.listener import ListenerSettings
@@ -172,9 +173,10 @@ def _read_secret_file(name: str, names: Mapping[str, str]) -> str | None:
         raise SettingsInvalid(f"{name}: set beside {name}_FILE; got both, expected one of them")
     try:
         value = Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise SettingsInvalid(f"{name}_FILE: {file} cannot be read: {reason}") from None
+    except OSError as error:
+        raise SettingsInvalid(f"{name}_FILE: {file}: {unreadable_file(Path(file), error)}") from None
+    except UnicodeDecodeError:
+        raise SettingsInvalid(f"{name}_FILE: {file} cannot be read: not UTF-8 text") from None
     if not value:
         raise SettingsInvalid(f"{name}_FILE: {file} is empty; expected the value of {name}")
     return value

@@ -72,8 +72,8 @@ def test_the_checkpoint_that_modifiers_draw_with_is_a_known_model() -> None:
     assert KNOWN.find(["checkpoints"], str(own)) is not None
 
 
-def test_an_unknown_model_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownModel, match="got 'sdxl-refinr', expected .*sdxl-vae.*; did you mean sdxl-refiner"):
+def test_an_unknown_model_names_the_nearest_and_the_command_that_lists_all() -> None:
+    with pytest.raises(UnknownModel, match=r"got 'sdxl-refinr' \(did you mean sdxl-refiner.*`darkroom models known`"):
         KNOWN.named("sdxl-refinr")
 
 
@@ -123,7 +123,7 @@ def test_a_broken_manifest_names_entry_and_field(tmp_path: Path, text: str, word
 
 
 def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestInvalid, match="nothing.toml: cannot be read: No such file"):
+    with pytest.raises(ManifestInvalid, match="nothing.toml: cannot be read: no such file"):
         load_manifest(tmp_path / "nothing.toml")
 
 

@@ -11,6 +11,16 @@ export class Refusal extends Error {
     this.retryAfter = retryAfter;
   }
 
+  /** No answer at all: the worker is restarting, or the network is away. */
+  get isUnreachable() {
+    return this.status === 0;
+  }
+
+  /** The same request may succeed later without a change. */
+  get isPassing() {
+    return this.isUnreachable || [429, 502, 503, 504].includes(this.status);
+  }
+
   get needsKey() {
     return this.status === 401 || this.status === 403;
   }
@@ -63,6 +73,16 @@ export async function ask(path, options = {}) {
   const found = await reply.json().catch(() => null);
   if (!reply.ok) throw refusalOf(found, reply.status, reply.headers.get("Retry-After"));
   return found;
+}
+
+const FIRST_PAUSE_MS = 1000;
+const LONGEST_PAUSE_MS = 8000;
+
+/** Resolve after the pause before a try: longer with every try in vain, or as long as the worker asks for. */
+export function pauseBefore(tries, retryAfter = null) {
+  const asked = Number(retryAfter) * 1000;
+  const pause = asked > 0 ? asked : Math.min(FIRST_PAUSE_MS * 2 ** Math.max(0, tries - 1), LONGEST_PAUSE_MS);
+  return new Promise((wake) => setTimeout(wake, pause));
 }
 
 /** Yield the events of a stream of server-sent events. Throws Refusal where there is no stream. */

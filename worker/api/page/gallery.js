@@ -9,10 +9,11 @@ const AT_ONCE = 4;
 const MAX_VALUE_LENGTH = 20_000; // of one parameter: a picture within it would fill the storage
 
 export class Gallery {
-  constructor(element, { onOpen, onChange }) {
+  constructor(element, { onOpen, onChange, onSend }) {
     this.element = element;
     this.onOpen = onOpen;
     this.onChange = onChange;
+    this.onSend = onSend;
     this.cards = [];
   }
 
@@ -33,15 +34,19 @@ export class Gallery {
 
   /** Show the jobs of before. Those that the worker no longer has are forgotten. */
   async recall() {
-    const waiting = stored().slice(0, MAX_RECALLED).map((entry) => this.#card(entry));
-    this.cards.push(...waiting);
-    this.element.append(...waiting.map((card) => card.element));
+    const shown = new Set(this.cards.map((card) => card.id));
+    const missing = stored().filter((entry) => !shown.has(entry.id));
+    const fresh = missing.slice(0, MAX_RECALLED).map((entry) => this.#card(entry));
+    const waiting = [...this.cards.filter((card) => card.needsKey), ...fresh];
+    this.cards.push(...fresh);
+    this.element.append(...fresh.map((card) => card.element));
     this.onChange();
     const next = async () => {
       for (let card = waiting.shift(); card; card = waiting.shift()) {
         await card.recall().catch((refusal) => {
           if (refusal.status === 404) this.remove(card);
           else card.fail(refusal.message);
+          card.needsKey = Boolean(refusal.needsKey);
         });
       }
     };
@@ -55,7 +60,7 @@ export class Gallery {
   }
 
   #card(entry) {
-    return new JobCard(entry, { onOpen: this.onOpen, onEnd: this.onChange });
+    return new JobCard(entry, { onOpen: this.onOpen, onEnd: this.onChange, onSend: this.onSend });
   }
 
   #store() {

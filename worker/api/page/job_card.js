@@ -1,6 +1,6 @@
 /** One job in the gallery: its progress with the unfinished picture, then what it made, or why it failed. */
 
-import { Refusal, ask, events, refusalOf } from "./api.js";
+import { Refusal, ask, events, pauseBefore, refusalOf } from "./api.js";
 import { duration, make, show } from "./dom.js";
 
 const MEDIA = [
@@ -8,8 +8,13 @@ const MEDIA = [
   ["video", /\.(mp4|webm|mov|mkv)$/i],
   ["audio", /\.(mp3|wav|flac|ogg|opus|m4a)$/i],
 ];
-const PAUSE_MS = 1000;
-const MAX_RETURNS = 30;
+const USUAL_MESSAGE = "Processing complete.";
+
+/** Return what a result has to say besides its files: its message beyond the usual one, and its warnings. */
+export function remarksOf(result) {
+  const message = (result?.message ?? "").replace(USUAL_MESSAGE, "").trim();
+  return [message, ...(result?.warnings ?? []).map((warning) => warning.message)].filter(Boolean);
+}
 
 /** Return an element that shows an output, or null for a file that a page cannot show. */
 export function shown(output, isLarge = false) {
@@ -21,22 +26,27 @@ export function shown(output, isLarge = false) {
 }
 
 export class JobCard {
-  /** `entry` is `{id, title, modifier, modifications, at}`; `onOpen(card)` is called for a card with results. */
-  constructor(entry, { onOpen, onEnd }) {
+  /** `entry` is `{id, title, modifier, modifications, at}`; `onOpen(card)` is called for a card with results,
+   * `onSend(card)` to send a request again that no worker has taken. */
+  constructor(entry, { onOpen, onEnd, onSend }) {
     this.entry = entry;
     this.result = null;
+    this.isTaken = false;
+    this.needsKey = false;
     this.onEnd = onEnd;
     this.picture = make("div", { className: "picture" });
     this.bar = make("progress", { max: 100, value: 0, hidden: true, ariaLabel: "Progress" });
     this.status = make("p", { className: "status" });
     this.problem = make("p", { className: "problem", hidden: true });
     this.cancelButton = make("button", { type: "button", hidden: true, onclick: () => this.cancel() }, "Cancel");
+    this.sendButton = make("button", { type: "button", hidden: true, onclick: () => onSend?.(this) }, "Send again");
+    this.remarks = make("p", { className: "note remarks", hidden: true });
     this.openButton = make("button", {
       type: "button", className: "open", onclick: () => onOpen(this), ariaLabel: `Open: ${entry.title}`,
     }, this.picture);
     const title = make("p", { className: "title", title: entry.title }, entry.title);
     this.element = make("article", { className: "card" }, this.openButton, this.bar, title, this.status,
-      this.problem, this.cancelButton);
+      this.problem, this.remarks, this.cancelButton, this.sendButton);
   }
 
   get id() {
@@ -49,24 +59,42 @@ export class JobCard {
 
   /** Send the request and follow it to its end. Throws Refusal where it does not become a job. */
   async run(body) {
+    this.#waiting();
     this.#working("Sending");
-    await this.#follow(events("generate/stream", { method: "POST", body }));
+    await this.#follow(() => events("generate/stream", { method: "POST", body }));
   }
 
   /** Show a job of before: its result, or its stream while it runs. Throws Refusal for one that is gone. */
   async recall() {
+    this.isTaken = true;
+    this.needsKey = false;
+    this.#waiting();
     const result = await ask(`result/${encodeURIComponent(this.id)}`).catch((refusal) => {
-      if (refusal.status === 404 || refusal.status === 0 || refusal.needsKey) throw refusal;
+      if (refusal.status === 404 || refusal.needsKey) throw refusal;
       return null; // a result with another status has its words in the stream's last event
     });
     if (result?.status === "completed") this.#finish(result);
-    else await this.#follow(events(`stream/${encodeURIComponent(this.id)}`));
+    else await this.#follow(() => this.#stream());
+  }
+
+  #waiting() {
+    this.element.classList.remove("failed");
+    this.openButton.hidden = false;
+    this.problem.hidden = this.sendButton.hidden = true;
+  }
+
+  #stream() {
+    return events(`stream/${encodeURIComponent(this.id)}`);
   }
 
   async cancel() {
     this.cancelButton.disabled = true;
     show(this.status, "Cancelling");
-    await ask(`cancel/${encodeURIComponent(this.id)}`, { method: "POST" }).catch((refusal) => this.fail(refusal.message));
+    await ask(`cancel/${encodeURIComponent(this.id)}`, { method: "POST" }).catch((refusal) => {
+      this.cancelButton.disabled = false;
+      if (refusal.isPassing) show(this.status, `Not cancelled: ${refusal.message}`);
+      else this.fail(refusal.message);
+    });
   }
 
   fail(words) {
@@ -77,17 +105,33 @@ export class JobCard {
     if (!this.picture.querySelector("img")) this.openButton.hidden = true;
   }
 
-  async #follow(stream) {
-    for (let returns = 0; ; returns += 1) {
-      for await (const event of stream) {
-        returns = 0;
-        if (event.result) return this.#finish(event.result);
-        this.#take(event);
+  /** Say that no worker has the request, and offer to send it again. */
+  failUnsent(words) {
+    this.fail(words);
+    this.sendButton.hidden = false;
+  }
+
+  /** Follow the job to its end, over restarts of the worker, which keeps what it has taken. Throws Refusal. */
+  async #follow(first) {
+    let open = first;
+    for (let tries = 1; ; tries += 1) {
+      let retryAfter = null;
+      let words = "The connection was lost; trying again";
+      try {
+        for await (const event of open()) {
+          tries = 0;
+          this.isTaken = true;
+          if (event.result) return this.#finish(event.result);
+          this.#take(event);
+        }
+      } catch (error) {
+        if (!(error instanceof Refusal) || !error.isPassing || !this.isTaken) throw error;
+        retryAfter = error.retryAfter;
+        words = "The worker is restarting; the job goes on then";
       }
-      if (returns >= MAX_RETURNS) throw new Refusal("The connection was lost. The job goes on; load the page again.");
-      show(this.status, "The connection was lost; trying again");
-      await new Promise((wake) => setTimeout(wake, PAUSE_MS));
-      stream = events(`stream/${encodeURIComponent(this.id)}`);
+      this.#working(words, this.bar.value);
+      await pauseBefore(tries, retryAfter);
+      if (this.isTaken) open = () => this.#stream();
     }
   }
 
@@ -144,6 +188,8 @@ export class JobCard {
       if (this.outputs.length > 1) this.picture.append(make("span", { className: "count" }, `${this.outputs.length}`));
       const seconds = (result.timings?.total_ms ?? 0) / 1000;
       show(this.status, `${this.entry.modifier}${seconds ? ` · ${duration(seconds)}` : ""}`);
+      show(this.remarks, remarksOf(result).join("\n"));
+      this.remarks.title = this.remarks.textContent;
       this.element.classList.add("done");
     }
     this.onEnd(this);

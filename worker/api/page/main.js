@@ -17,6 +17,7 @@ let form = null;
 const gallery = new Gallery(at("gallery"), {
   onOpen: (card) => viewer.open(card),
   onChange: () => (at("empty").hidden = gallery.cards.length > 0),
+  onSend: (card) => send(card),
 });
 const viewer = new Viewer(at("viewer"), {
   onAgain: (entry) => again(entry),
@@ -26,22 +27,48 @@ const viewer = new Viewer(at("viewer"), {
 });
 const keyField = new KeyField(() => start());
 
+let isDown = false;
+let isReady = false;
+
 async function start() {
   show(at("problem"), "");
-  await Promise.all([showWorker(), readModifiers()]).catch(complain);
+  await readWorker();
   await gallery.recall();
+}
+
+/** Read what the worker has. Where it does not answer, the head says so until it does. */
+async function readWorker() {
+  await Promise.all([showWorker(), readModifiers()]).catch((refusal) => {
+    if (refusal.isUnreachable) showDown();
+    else complain(refusal);
+  });
+}
+
+/** Read what the head shows anew; a failure shows at the next look. */
+async function readFacts() {
+  await showWorker().catch((refusal) => refusal.isUnreachable && showDown());
+}
+
+function showDown() {
+  isDown = true;
+  at("worker").replaceChildren(make("span", { className: "down" }, "The worker does not answer: it is restarting, or not running"));
 }
 
 async function showWorker() {
   const worker = await ask("worker");
-  const { benchmark, caller } = worker;
+  const { benchmark, caller, jobs } = worker;
   const card = worker.devices.map(nameOf).join(", ") || "no engine yet";
   const facts = [card];
-  if (benchmark.its_per_second) facts.push(`${benchmark.its_per_second.toFixed(1)} steps/s in its benchmark`);
+  if (jobs.seconds_per_file) facts.push(`${duration(jobs.seconds_per_file)} a picture, of the last ${plural(jobs.num_jobs, "job")}`);
   facts.push(plural(worker.checkpoints.length, "checkpoint"));
-  if (!worker.is_ready) facts.push("not ready yet");
+  isReady = worker.is_ready;
+  if (!isReady) facts.push("not ready yet");
   at("worker").replaceChildren(...facts.map((fact) => make("span", {}, fact)), make("span", { id: "queue" }));
-  at("worker").title = worker.checkpoints.map((item) => `${item.name}${item.family ? ` (${item.family})` : ""}`).join("\n");
+  at("banner").hidden = !worker.is_demo_only;
+  const measured = benchmark.its_per_second
+    ? [`benchmark: ${benchmark.its_per_second.toFixed(1)} steps/s of ${benchmark.model} at ${benchmark.width_px}x${benchmark.height_px}`] : [];
+  const checkpoints = worker.checkpoints.map((item) => `${item.name}${item.family ? ` (${item.family})` : ""}`);
+  at("worker").title = [...checkpoints, ...measured].join("\n");
   if (caller.scopes.includes("submit")) keyField.hide();
   else keyField.ask(key.get() ? "The worker does not accept this key for drawing." : "");
   await showQueue();
@@ -52,8 +79,16 @@ function nameOf(device) {
   return device.memory_bytes ? `${name} (${bytes(device.memory_bytes)})` : name;
 }
 
+/** Show the queue; look what the worker has where it is back after it did not answer. */
 async function showQueue() {
-  const info = await ask("queue-info").catch(() => null);
+  const info = await ask("queue-info").catch((refusal) => {
+    if (refusal.isUnreachable) showDown();
+    return null;
+  });
+  if (isDown && info) {
+    isDown = false;
+    return readWorker();
+  }
   if (!info || !at("queue")) return;
   const count = info.preprocess_queue_size + info.generation_queue_size + info.postprocess_queue_size;
   const wait = info.estimated_wait_seconds;
@@ -66,7 +101,9 @@ async function readModifiers() {
   for (const modifier of found) if (modifier.schema) modifiers.set(modifier.name, modifier);
   const names = [...modifiers.keys(), WORKFLOW];
   at("modifier").replaceChildren(...names.map((value) => make("option", { value }, value)));
-  choose(new URLSearchParams(location.hash.slice(1)).get("modifier") ?? names[0]);
+  const shown = form?.modifier.name;
+  if (shown && (modifiers.has(shown) || shown === WORKFLOW)) at("modifier").value = shown; // what was typed stays
+  else choose(new URLSearchParams(location.hash.slice(1)).get("modifier") ?? names[0]);
 }
 
 /** Show the form of a modifier, with what both forms have in common taken over. */
@@ -111,22 +148,33 @@ const entryOf = (modifier, modifications) => ({
 });
 
 /** Send a request and follow it in the gallery. */
-async function submit(entry, input, files = {}) {
+function submit(entry, input, files = {}) {
   entry = { ...entry, id: freshId(), at: Date.now() };
   SENT.set(entry.id, { input, files });
+  const card = gallery.add(entry);
+  card.element.scrollIntoView({ block: "nearest" });
+  return send(card);
+}
+
+/** Send the request of a card; sent twice it is still one job, by its id. */
+async function send(card) {
+  const { entry } = card;
+  const { input = {}, files = {} } = SENT.get(entry.id) ?? {};
   const parts = Object.fromEntries(Object.keys(files).map((name) => [name, partOf(name)]));
   const asked = entry.modifier === WORKFLOW ? {} : { modifier: entry.modifier, modifications: { ...entry.modifications, ...parts } };
   const request = { input: { request_id: entry.id, previews: true, ...input, ...asked } };
-  const card = gallery.add(entry);
-  card.element.scrollIntoView({ block: "nearest" });
   try {
     await card.run(Object.keys(files).length ? multipart(request, files) : request);
   } catch (refusal) {
-    if (!card.result && refusal.status) gallery.remove(card);
-    else card.fail(refusal.message);
-    complain(refusal);
+    if (refusal.isUnreachable) card.failUnsent(`Not sent: ${refusal.message}`);
+    else if (card.isTaken && refusal.status === 404) card.failUnsent("The worker no longer has this job.");
+    else {
+      if (card.isTaken) card.fail(refusal.message);
+      else gallery.remove(card);
+      complain(refusal);
+    }
   }
-  showQueue();
+  readFacts();
 }
 
 function multipart(request, files) {
@@ -189,6 +237,13 @@ document.addEventListener("paste", (event) => {
 });
 document.addEventListener("dragover", (event) => event.preventDefault()); // a file beside the field opens no other page
 document.addEventListener("drop", (event) => event.preventDefault());
-setInterval(() => document.hidden || showQueue(), QUEUE_MS);
+async function watch() {
+  for (;;) {
+    await new Promise((wake) => setTimeout(wake, QUEUE_MS));
+    if (!document.hidden) await (isReady || isDown ? showQueue() : readFacts());
+  }
+}
+
+watch();
 
 start();

@@ -1,7 +1,7 @@
 /** A result in full: its pictures, the parameters that made them, and what can be done with them. */
 
 import { duration, make } from "./dom.js";
-import { shown } from "./job_card.js";
+import { remarksOf, shown } from "./job_card.js";
 
 export class Viewer {
   /** `onAgain(entry)` draws once more with another seed, `onUse(entry)` fills the form, `beside(card, step)` finds. */
@@ -58,7 +58,7 @@ export class Viewer {
       ["Id", entry.id],
     ];
     const files = make("p", { className: "note" }, output.filename);
-    const notes = (result.warnings ?? []).map((warning) => make("p", { className: "note" }, warning.message));
+    const notes = remarksOf(result).map((remark) => make("p", { className: "note" }, remark));
     this.dialog.replaceChildren(
       make("div", { className: "stage" }, shown(output, true) ?? files),
       make("div", { className: "side" },

@@ -70,6 +70,13 @@ class MeasuredSpeed(Reply):
     model: str | None
 
 
+class JobPace(Reply):
+    """Pace of the last jobs that made files: an engine's seconds for each, without waiting; null without a job."""
+
+    num_jobs: int
+    seconds_per_file: float | None
+
+
 class WorkerInfo(Reply):
     """Devices, checkpoints and speed of a worker, and the scopes of the caller there."""
 
@@ -77,7 +84,9 @@ class WorkerInfo(Reply):
     is_ready: bool
     devices: list[Device]
     checkpoints: list[CheckpointEntry]
+    is_demo_only: bool = Field(description="No checkpoint is installed but the built-in demo model")
     benchmark: MeasuredSpeed
+    jobs: JobPace
     caller: CallerEntry
 
 
