@@ -45,7 +45,10 @@ export class Darkroom {
   #patienceSeconds;
   #pause;
 
-  /** `patienceSeconds` bounds the waiting for a worker that replies with Retry-After; `pause(seconds)` sleeps. */
+  /**
+   * `patienceSeconds` bounds the waiting for a worker that replies with Retry-After, and for one that has taken the job
+   * and is away, as while it restarts; `pause(seconds)` sleeps.
+   */
   constructor(url, { key = "", patienceSeconds = 300, pause = sleep } = {}) {
     this.url = url.replace(/\/+$/, "");
     this.#headers = key ? { Authorization: `Bearer ${key}` } : {};
@@ -125,9 +128,13 @@ export class Darkroom {
     let lastId = "";
     let failures = 0;
     let patience = this.#patienceSeconds;
+    let hasEvents = false;
+    let away = 0; // seconds; a worker that has sent an event keeps the job through its restart
     const dropped = async (reason) => {
-      if (failures >= MAX_FAILURES) throw new WorkerUnreachable(reason);
-      await this.#pause(backoff(++failures));
+      const seconds = backoff(++failures);
+      away += seconds;
+      if (failures > MAX_FAILURES && !(hasEvents && away <= this.#patienceSeconds)) throw new WorkerUnreachable(reason);
+      await this.#pause(seconds);
     };
     for (;;) {
       let response;
@@ -150,7 +157,7 @@ export class Darkroom {
             timer = setTimeout(() => silence.abort(), SILENCE_MS);
             if (!data) continue; // a keep-alive
             const event = JSON.parse(data);
-            [wasTaken, failures, lastId] = [true, 0, id || lastId];
+            [wasTaken, hasEvents, failures, away, lastId] = [true, true, 0, 0, id || lastId];
             yield event;
             if (event.result !== undefined) return;
           }

@@ -39,6 +39,7 @@ class Client:
         self.url = url.rstrip("/")
         self._patience_seconds = patience_seconds
         self._pause = pause
+        self._was_reached = False
         self._http = httpx.Client(
             headers=calls.headers_of(key), timeout=calls.timeout(), verify=verify, mounts=calls.ASKED_DIRECTLY
         )
@@ -180,8 +181,12 @@ class Client:
                 response = self._http.request(
                     call.method, f"{self.url}{call.path}", content=call.body, headers=dict(call.headers)
                 )
+                self._was_reached = True
                 return calls.answer_of(response, is_of_job=is_of_job)
             except RequestRefused as refused:
                 self._pause(patience.pause_after(refused))
             except httpx.TransportError as error:
-                raise WorkerUnreachable(str(error) or type(error).__name__) from None
+                # A worker that answered before is restarting: what only reads is asked again.
+                if not self._was_reached or call.method != "GET":
+                    raise WorkerUnreachable(str(error) or type(error).__name__) from None
+                self._pause(patience.pause_while_away(error))

@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from darkroom.client.errors import RequestRefused
-from darkroom.client.following import Call, read_body
+from darkroom.client.errors import RequestRefused, WorkerUnreachable
+from darkroom.client.following import Call, pause_before, read_body
 
 # A proxy that the environment names cannot reach this machine for us, and NO_PROXY is often not set.
 ASKED_DIRECTLY: Final[Mapping[str, None]] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
@@ -24,6 +24,7 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._num_away = 0
 
     def pause_after(self, refused: RequestRefused) -> float:
         """Return the seconds until the next try. Raises the refusal if there is to be none."""
@@ -31,6 +32,15 @@ class Patience:
         if refused.status not in (429, 503) or pause is None or pause > self._seconds:
             raise refused
         self._seconds -= max(pause, 0.1)
+        return pause
+
+    def pause_while_away(self, error: Exception) -> float:
+        """Return the seconds until the next try at a worker that answered before. Raises WorkerUnreachable."""
+        pause = pause_before(self._num_away)
+        if pause > self._seconds:
+            raise WorkerUnreachable(str(error) or type(error).__name__) from None
+        self._num_away += 1
+        self._seconds -= pause
         return pause
 
 

@@ -34,13 +34,16 @@ class Call:
 class Following:
     """State of one followed job. `body` is its request; None attaches to the job `job_id` that is there.
 
-    `patience_seconds` bounds the time spent waiting where a worker asks for patience with `Retry-After`.
+    `patience_seconds` bounds the time spent waiting where a worker asks for patience with `Retry-After`, and the time
+    for which a worker that has taken the job may be away, as it is while it restarts.
     """
 
     def __init__(self, job_id: str, body: Mapping[str, Any] | None, patience_seconds: float) -> None:
         self._job_id = job_id
         self._content = None if body is None else json.dumps(body).encode()
         self._patience_seconds = patience_seconds
+        self._longest_absence_seconds = patience_seconds
+        self._away_seconds: float | None = None  # None until an event has come
         self._was_taken = body is None
         self._last_id = ""
         self._num_failures = 0
@@ -61,6 +64,7 @@ class Following:
         """Return the event in the data of a server-sent event."""
         event = read_event(data)
         self._was_taken, self._num_failures, self._last_id = True, 0, event_id or self._last_id
+        self._away_seconds = 0.0
         self._job_id = event.job_id or self._job_id
         return event
 
@@ -84,15 +88,29 @@ class Following:
     def dropped(self, reason: str, *, is_refused: bool = False) -> float:
         """Return the seconds until the next try after a broken connection. Raises WorkerUnreachable.
 
-        `is_refused`: the connection was not made at all.
+        `is_refused`: the connection was not made at all. A worker that has sent an event keeps the job through its
+        restart; one that has sent none may not be there at all.
         """
-        if self._num_failures >= MAX_FAILURES or (is_refused and not self._was_taken):
+        if is_refused and not self._was_taken and self._num_failures == 0:
             raise WorkerUnreachable(reason)
         self._num_failures += 1
-        return self._pause()
+        pause = self._pause()
+        if self._away_seconds is None:
+            is_given_up = self._num_failures > MAX_FAILURES
+        else:
+            self._away_seconds += pause
+            is_given_up = self._num_failures > MAX_FAILURES and self._away_seconds > self._longest_absence_seconds
+        if is_given_up:
+            raise WorkerUnreachable(reason)
+        return pause
 
     def _pause(self) -> float:
-        return float(min(FIRST_PAUSE_SECONDS * 2 ** max(0, self._num_failures - 1), LONGEST_PAUSE_SECONDS))
+        return pause_before(max(0, self._num_failures - 1))
+
+
+def pause_before(num_earlier: int) -> float:
+    """Return the seconds before a try, after `num_earlier` others in vain."""
+    return float(min(FIRST_PAUSE_SECONDS * 2 ** min(num_earlier, 10), LONGEST_PAUSE_SECONDS))
 
 
 def _seconds(header: str | None) -> float | None:

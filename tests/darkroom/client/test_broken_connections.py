@@ -18,10 +18,10 @@ from darkroom.client import AsyncClient, Client, Event, Request, RequestRefused,
 class ScriptedFront:
     """Answers the connections one after another with the given bytes and closes; `requests` are what came."""
 
-    def __init__(self, *answers: bytes) -> None:
+    def __init__(self, *answers: bytes, port: int = 0) -> None:
         self.requests: list[bytes] = []
         self._answers = answers
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -36,6 +36,14 @@ class ScriptedFront:
 
     def close(self) -> None:
         self._thread.join(timeout=5)
+
+    def ask_once(self) -> None:
+        """Take the next answer, so that the front is away after its last."""
+        with socket.create_connection(("127.0.0.1", int(self.url.rpartition(":")[2]))) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while connection.recv(65536):
+                pass
+        self.close()
 
 
 def _read_request(connection: socket.socket) -> bytes:
@@ -188,6 +196,72 @@ def test_patience_has_an_end(follow: Follow, fronts: list[ScriptedFront]) -> Non
     with pytest.raises(RequestRefused) as raised:
         follow(fronts[0])
     assert (raised.value.status, raised.value.retry_after_seconds) == (503, 3600)
+
+
+class Restarting:
+    """A front that is away for some tries and then has the job; `pause` counts the tries and brings it back."""
+
+    def __init__(self, num_tries: int, front: ScriptedFront) -> None:
+        self._left = num_tries
+        self._port = int(front.url.rpartition(":")[2])
+        self.pauses: list[float] = []
+        self.back: list[ScriptedFront] = []
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self._left -= 1
+        if self._left == 0:
+            self.back.append(ScriptedFront(stream_of((4, FINAL)), answer(200, DONE), port=self._port))
+
+    async def pause_async(self, seconds: float) -> None:
+        self.pause(seconds)
+
+
+def test_a_front_that_restarts_for_minutes_is_waited_for_once_it_has_taken_the_job(
+    fronts: list[ScriptedFront],
+) -> None:
+    fronts.append(ScriptedFront(stream_of((3, RUNNING))))
+    restarting = Restarting(20, fronts[0])
+    with Client(fronts[0].url, pause=restarting.pause) as client:
+        assert client.generate(Request(modifier="X")).raw == DONE
+        assert client.result("x").raw == DONE
+    assert 100 < sum(restarting.pauses) < 300
+    fronts += restarting.back
+
+
+async def test_a_front_that_restarts_is_waited_for_by_the_asynchronous_client(fronts: list[ScriptedFront]) -> None:
+    fronts.append(ScriptedFront(stream_of((3, RUNNING))))
+    restarting = Restarting(20, fronts[0])
+    async with AsyncClient(fronts[0].url, pause=restarting.pause_async) as client:
+        assert (await client.generate(Request(modifier="X"))).raw == DONE
+    fronts += restarting.back
+    await asyncio.to_thread(restarting.back[0].ask_once)
+
+
+def test_what_is_polled_is_asked_again_while_a_front_restarts(fronts: list[ScriptedFront]) -> None:
+    fronts.append(ScriptedFront(answer(200, {"status": "generating"})))
+    restarting = Restarting(12, fronts[0])
+    with Client(fronts[0].url, pause=restarting.pause) as client:
+        assert client.result("x").status == "generating"
+        client.result("x")
+        assert restarting.back[0].requests[0].startswith(b"GET /result/x ")
+        with pytest.raises(WorkerUnreachable):  # what changes something is not sent twice unasked
+            _closed(restarting.back[0], client)
+    fronts += restarting.back
+
+
+def _closed(front: ScriptedFront, client: Client) -> None:
+    front.ask_once()
+    client.cancel("x")
+
+
+def test_a_worker_that_was_never_there_is_named_at_once() -> None:
+    pauses: list[float] = []
+    with Client("http://127.0.0.1:9", pause=pauses.append) as client:
+        for call in (lambda: client.generate(Request(modifier="X")), lambda: client.result("x"), client.queue):
+            with pytest.raises(WorkerUnreachable):
+                call()
+    assert pauses == []
 
 
 def test_a_front_that_stays_away_is_given_up(follow: Follow, fronts: list[ScriptedFront]) -> None:

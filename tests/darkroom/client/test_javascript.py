@@ -82,3 +82,16 @@ async def test_a_worker_that_does_not_answer_is_named() -> None:
     console.log(JSON.stringify(error instanceof WorkerUnreachable));
     """
     assert await ran(program) is True
+
+
+async def test_a_worker_that_restarts_is_waited_for_once_it_has_taken_the_job() -> None:
+    front = ScriptedFront(stream_of((3, RUNNING)))
+    program = """
+    const pauses = [];
+    const worker = new Darkroom(url, { pause: async (seconds) => pauses.push(seconds) });
+    const error = await worker.generate({ modifier: "X" }).catch((error) => error);
+    const waited = pauses.reduce((sum, seconds) => sum + seconds, 0);
+    console.log(JSON.stringify([error instanceof WorkerUnreachable, waited > 280 && waited < 300]));
+    """
+    assert await ran(program, url=front.url) == [True, True]
+    front.close()
