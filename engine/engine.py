@@ -932,6 +932,9 @@ class Environment:
     def input_path(self, name: str) -> Path:
         return self._files.path(name)
 
+    def free_bytes(self) -> int:
+        return _free_bytes()
+
 
 def _free_bytes() -> int:
     """Return the memory that is free now, without bound where it is not known."""

@@ -47,8 +47,8 @@ class SafetensorsFile(MappedFile):
             start = read_header(file)
             if len(start.prefix) < LENGTH_BYTES:
                 raise BadModelFile(path.name, f"a file of {size} bytes", EXPECTED)
-            if start.raw is None:
-                content = _content(start.prefix)
+            content = None if (start.raw or b"").lstrip().startswith(b"{") else _content(start.prefix)
+            if content is not None or start.raw is None:
                 raise BadModelFile(path.name, content or f"a file that starts with {start.prefix!r}", EXPECTED)
             if len(start.raw) < start.num_bytes:
                 raise BadModelFile(path.name, f"a file cut off within its header, at {size} bytes", EXPECTED)

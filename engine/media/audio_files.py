@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from engine.media.limits import BYTES_PER_SAMPLE, check_declared_sound, sound_too_long
 from engine.media.opened import Source, opened_for_reading, opened_for_writing
 from engine.media.resample import resample
 
 OPUS_RATES_HZ = (8000, 12000, 16000, 24000, 48000)
-BYTES_PER_SAMPLE = 12  # while a file is read: the samples in their own type, as float32, and joined
 FULL_SCALE = {torch.int16: 2.0**15, torch.int32: 2.0**31, torch.int64: 2.0**63}
 
 
@@ -49,12 +49,13 @@ def read_audio(
 ) -> tuple[torch.Tensor, int]:
     """Read the first audio stream of a file: waveform [C, S] and its sample rate in Hz.
 
-    Raises NoAudio for a file without sound, ValueError when it is damaged or would take more than `max_bytes`.
+    Raises NoAudio for a file without sound, BadMedia when it is damaged or would take more than `max_bytes`.
     """
     with opened_for_reading(source) as container:
         stream = next(iter(container.streams.audio), None)
         if stream is None:
             raise NoAudio("no audio stream; expected a file with sound")
+        check_declared_sound(container, stream, max_bytes)
         waveform = join_frames(container.decode(stream), max_bytes, check_cancelled)
         if waveform is None:
             raise NoAudio("an audio stream without samples; expected a file with sound")
@@ -66,7 +67,7 @@ def join_frames(
 ) -> torch.Tensor | None:
     """Join decoded frames to a waveform [C, S]; None for no frames.
 
-    Raises ValueError when they would take more than `max_bytes` of memory.
+    Raises BadMedia when they would take more than `max_bytes` of memory.
     """
     pieces: list[torch.Tensor] = []
     num_samples = 0
@@ -75,8 +76,7 @@ def join_frames(
         samples = torch.from_numpy(frame.to_ndarray())  # [C, S], or [1, S * C] where the channels are interleaved
         num_samples += samples.numel()
         if num_samples * BYTES_PER_SAMPLE > max_bytes:
-            allowed = max_bytes // BYTES_PER_SAMPLE
-            raise ValueError(f"audio: too long for the free memory; got over {allowed} samples, expected at most that")
+            raise sound_too_long(f"at least {num_samples} samples", max_bytes)
         num_channels = len(frame.layout.channels)
         pieces.append(as_float(samples if samples.shape[0] == num_channels else samples.view(-1, num_channels).t()))
     return torch.cat(pieces, dim=1) if pieces else None

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from engine.media.limits import MICROSECONDS
 from engine.media.opened import BadMedia, opened_for_reading
 
 COMMAND = "media-facts"
-MICROSECONDS = 1_000_000  # the unit of a container's duration
+MAX_MEMORY_BYTES = 2 << 30
+MAX_PROCESSOR_SECONDS = 120
 Facts = dict[str, int | float]
 
 
@@ -68,12 +71,21 @@ def write_first_frame(path: Path, target: Path) -> None:
     raise BadMedia("the video has no frames")
 
 
+def _limit_process() -> None:
+    """Limit the memory and the time of this process: the files are strangers' or a node pack's."""
+    for kind, limit in ((resource.RLIMIT_DATA, MAX_MEMORY_BYTES), (resource.RLIMIT_CPU, MAX_PROCESSOR_SECONDS)):
+        _, hard = resource.getrlimit(kind)
+        lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (lowest, lowest))
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print the facts of each file as a JSON list, null for one that cannot be read; return the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m engine {COMMAND}")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--first-frame", type=Path, metavar="PNG", help="write the first frame of the first file")
     given = parser.parse_args(arguments)
+    _limit_process()
     try:
         if given.first_frame is not None:
             write_first_frame(given.files[0], given.first_frame)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, Final
 
+from engine.media.limits import check_declared_sound
 from engine.media.opened import BadMedia, opened_for_reading
 from engine.media.video_files import video_stream_of
 
@@ -21,12 +23,16 @@ def check_video(path: Path) -> None:
             raise BadMedia("a video stream without frames; expected a file with pictures")
 
 
-def check_sound(path: Path) -> None:
-    """Raise BadMedia for a file without samples of sound, and for one whose end is missing."""
+def check_sound(path: Path, max_bytes: int = sys.maxsize) -> None:
+    """Raise BadMedia for a file without samples of sound, for one whose end is missing, and for one that is too long.
+
+    `max_bytes` is the memory that its samples may take.
+    """
     with opened_for_reading(path) as container:
         stream = next(iter(container.streams.audio), None)
         if stream is None:
             raise BadMedia("no audio stream; expected a file with sound")
+        check_declared_sound(container, stream, max_bytes)
         _check_end(container, path)
         if not _has_frame(container, stream):
             raise BadMedia("an audio stream without samples; expected a file with sound")

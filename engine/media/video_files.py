@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from engine.media.audio_files import audio_frame, join_frames, layout_of
+from engine.media.limits import BYTES_PER_PIXEL, check_declared_frames, check_declared_sound, video_too_large
 from engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
 
-BYTES_PER_PIXEL = 18  # while a video is read: as bytes, as floats, and one frame more
 KEEPS_TAGS = {"movflags": "use_metadata_tags"}  # MP4 drops tags with names of their own otherwise
 WEBM_CODECS = {"vp9": ("libvpx-vp9", "yuv420p", {}), "av1": ("libsvtav1", "yuv420p10le", {"preset": "6"})}
 H264, AAC = "h264", "aac"
@@ -68,19 +68,21 @@ def read_opened(
 
 def _without_sound(container: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> VideoContent:
     stream = video_stream_of(container)
-    images = _pictures(container.decode(stream), stream, max_bytes // BYTES_PER_PIXEL, check_cancelled)
+    check_declared_frames(stream, max_bytes)
+    for sound in container.streams.audio[:1]:
+        check_declared_sound(container, sound, max_bytes)
+    images = _pictures(container.decode(stream), stream, max_bytes, check_cancelled)
     return VideoContent(images, None, 0, Fraction(stream.average_rate or 1), dict(container.metadata))
 
 
-def _pictures(frames: Iterable[Any], stream: Any, max_pixels: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
+def _pictures(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
     decoded: list[torch.Tensor] = []
     num_pixels = 0
     for frame in frames:
         check_cancelled()
         num_pixels += frame.width * frame.height
-        if num_pixels > max_pixels:
-            found = f"over {max_pixels} pixels in {len(decoded) + 1} frames"
-            raise BadMedia(f"video: too large for the free memory; got {found}, expected at most that")
+        if num_pixels * BYTES_PER_PIXEL > max_bytes:
+            raise video_too_large(f"at least {num_pixels} pixels in {len(decoded) + 1} frames", max_bytes)
         decoded.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))  # [H, W, 3], 0..255
     height, width = decoded[0].shape[:2] if decoded else (stream.height, stream.width)
     images = torch.empty(len(decoded), height, width, 3)
@@ -98,7 +100,8 @@ def _with_sound(
     stream = next(iter(container.streams.audio), None)
     if stream is None:
         return content
-    waveform = join_frames(container.decode(stream), max_bytes, check_cancelled)
+    left_bytes = max(0, max_bytes - content.images.nbytes)
+    waveform = join_frames(container.decode(stream), left_bytes, check_cancelled)
     if waveform is None:
         return content
     return replace(content, waveform=waveform[None], sample_rate_hz=int(stream.sample_rate or 1))

@@ -422,6 +422,10 @@ class NodeEnvironment(Protocol):
         """Return the largest number of pixels that all frames of a picture may have together, at this moment."""
         ...
 
+    def free_bytes(self) -> int:
+        """Return the memory that a decoded video or sound may take, at this moment."""
+        ...
+
 
 def _unheard(text: str) -> None:
     """Discard a text that has no receiver."""

@@ -14,6 +14,8 @@ from worker.files.media_facts import MOST_SECONDS, MediaTooSlow, is_media, media
 from worker.media_process.processes import MediaJobFailed, MediaProcesses
 from worker.settings.outputs import InputLimits
 
+SAMPLES_PER_SECOND = 384_000  # two channels at 192 kHz, or eight at 48 kHz
+
 
 def check_input(path: Path, media: Media, limits: InputLimits, processes: MediaProcesses) -> FileKind:
     """Check a file for an input that takes `media` and return its kind. Raises BrokenFile, which names the limit."""
@@ -49,6 +51,13 @@ def _check_length(facts: dict[str, Any], limits: InputLimits) -> None:
     seconds = facts.get("duration_seconds", 0)
     if seconds > limits.max_seconds:
         raise BrokenFile(f"has {seconds:g} seconds; expected at most {limits.max_seconds:g} (INPUT_MAX_SECONDS)")
+    samples = round(seconds * facts.get("sample_rate", 0)) * facts.get("channels", 0)
+    if samples > (max_samples := round(limits.max_seconds * SAMPLES_PER_SECOND)):
+        sound = f"{seconds:g} s of {facts['channels']} channels at {facts['sample_rate']} Hz"
+        raise BrokenFile(
+            f"has {samples} samples of sound ({sound}); expected at most {max_samples}, "
+            f"{SAMPLES_PER_SECOND} for each second of INPUT_MAX_SECONDS"
+        )
     pixels = facts.get("width", 0) * facts.get("height", 0) * facts.get("frames", 0)
     if limits.max_video_pixels is not None and pixels > limits.max_video_pixels:
         size = f"{facts['width']}x{facts['height']} px"

@@ -10,7 +10,18 @@ import av
 import pytest
 import torch
 
-from engine.media.audio_files import FLAC, MP3, OPUS, AudioFormat, NoAudio, read_audio, write_audio
+from engine.media.audio_files import (
+    FLAC,
+    MP3,
+    OPUS,
+    AudioFormat,
+    NoAudio,
+    audio_frame,
+    join_frames,
+    read_audio,
+    write_audio,
+)
+from engine.media.faults import check_sound
 from engine.media.opened import BadMedia
 
 
@@ -99,10 +110,34 @@ def test_samples_of_8_bits_lie_around_zero(tmp_path: Path) -> None:
     assert found.tolist() == [[-1.0, -0.5, 0.0, 127 / 128]]
 
 
-def test_a_sound_too_long_for_the_memory_is_refused_while_it_is_read(tmp_path: Path) -> None:
+def test_a_sound_too_long_for_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     write_audio(tmp_path / "a.flac", stereo(44100, 2.0), 44100, FLAC, "", {})
-    with pytest.raises(ValueError, match="too long for the free memory; got over 50000 samples"):
+    said = r"too long for the free memory; got 176400 samples \(2 s of 2 channels at 44100 Hz\), expected at most 50000"
+    with pytest.raises(BadMedia, match=said):
         read_audio(tmp_path / "a.flac", max_bytes=600_000)
+
+
+def test_a_sound_of_more_samples_than_are_declared_is_refused_while_it_is_read(tmp_path: Path) -> None:
+    write_audio(tmp_path / "a.flac", stereo(44100, 2.0), 44100, FLAC, "", {})
+    with av.open(str(tmp_path / "a.flac")) as container, pytest.raises(BadMedia, match="got at least .* samples"):
+        join_frames(container.decode(audio=0), 600_000)
+
+
+def test_seconds_rate_and_channels_together_are_what_a_sound_takes(tmp_path: Path) -> None:
+    """A file of 100 KB may declare gigabytes; its check reads the header alone."""
+    path = tmp_path / "a.flac"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("flac", rate=655_350, layout="7.1")
+        container.mux(stream.encode(audio_frame(torch.zeros(8, 65_535), 655_350, "7.1")))
+        container.mux(stream.encode(None))
+    content = bytearray(path.read_bytes())
+    streaminfo = content.index(b"fLaC") + 8
+    packed = int.from_bytes(content[streaminfo + 10 : streaminfo + 18], "big")
+    content[streaminfo + 10 : streaminfo + 18] = (packed >> 36 << 36 | 300 * 655_350).to_bytes(8, "big")
+    path.write_bytes(content)
+    for read in (read_audio, check_sound):
+        with pytest.raises(BadMedia, match=r"1572840000 samples \(300 s of 8 channels at 655350 Hz\)"):
+            read(path, 8 << 30)
 
 
 def test_a_file_without_sound_is_refused(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ class NoFiles:
     def max_pixels(self) -> int:
         return sys.maxsize
 
+    def free_bytes(self) -> int:
+        return sys.maxsize
+
 
 @dataclass(frozen=True)
 class Relief:

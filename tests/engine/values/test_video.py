@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from engine.media.opened import BadMedia
-from engine.media.video_files import write_webm
+from engine.media.video_files import write_mp4, write_webm
 from engine.values.video import (
     Audio,
     VideoCodec,
@@ -130,9 +130,23 @@ def test_a_webm_becomes_h264_when_that_is_asked_for(tmp_path: Path, codec: str) 
         assert container.metadata["note"] == '{"a": 1}'
 
 
-def test_a_video_too_large_for_the_memory_is_refused_while_it_is_decoded(mp4: Path) -> None:
+def test_a_video_too_large_for_the_memory_is_refused_before_it_is_decoded(mp4: Path) -> None:
     small = VideoFromFile(mp4, lambda: 3 * WIDTH * HEIGHT * 18)
-    with pytest.raises(BadMedia, match=r"too large for the free memory; got over 9216 pixels in 4 frames"):
+    with pytest.raises(BadMedia, match=r"too large for the free memory; got 24576 pixels in 8 frames of 64x48 px"):
+        small.get_components()
+
+
+def test_a_video_that_does_not_declare_its_frames_is_refused_while_it_is_decoded(tmp_path: Path) -> None:
+    write_webm(tmp_path / "a.webm", pictures(), "vp9", 8.0, 40.0, {})
+    small = VideoFromFile(tmp_path / "a.webm", lambda: 3 * WIDTH * HEIGHT * 18)
+    with pytest.raises(BadMedia, match=r"too large for the free memory; got at least 12288 pixels in 4 frames"):
+        small.get_components()
+
+
+def test_the_sound_of_a_video_counts_as_well(tmp_path: Path) -> None:
+    write_mp4(tmp_path / "a.mp4", pictures(), Fraction(1), {}, torch.zeros(1, 2, 8 * 44100), 44100)
+    small = VideoFromFile(tmp_path / "a.mp4", lambda: 8 * WIDTH * HEIGHT * 18)
+    with pytest.raises(BadMedia, match=r"audio: too long for the free memory; got .* 2 channels at 44100 Hz"):
         small.get_components()
 
 

@@ -46,6 +46,18 @@ def test_a_sound_has_at_most_so_many_seconds(tmp_path: Path) -> None:
         check_input(path, "file", InputLimits(max_seconds=2.5), media_processes())
 
 
+def test_a_sound_has_at_most_so_many_samples_however_few_seconds_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(8)
+        file.setsampwidth(1)
+        file.setframerate(655_350)
+        file.writeframes(bytes(8 * 655_350))
+    said = r"has 5242800 samples of sound \(1 s of 8 channels at 655350 Hz\); expected at most 384000, 384000 for each"
+    with pytest.raises(BrokenFile, match=said):
+        check_input(path, "file", InputLimits(max_seconds=1), media_processes())
+
+
 def test_a_video_that_hardly_ever_ends_is_refused_however_few_frames_it_has(tmp_path: Path) -> None:
     path = video(tmp_path / "a.mkv", [0, 1, 2_000_000])
     with pytest.raises(BrokenFile, match="seconds; expected at most 3600"):

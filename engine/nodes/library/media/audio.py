@@ -61,7 +61,7 @@ def _unreadable(environment: NodeEnvironment, audio: object) -> str | None:
     if missing is not None:
         return missing
     try:
-        check_sound(environment.input_path(str(audio)))
+        check_sound(environment.input_path(str(audio)), environment.free_bytes())
     except BadMedia as error:
         return f"Invalid audio file: {audio} ({error})"
     return None

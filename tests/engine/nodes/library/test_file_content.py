@@ -39,6 +39,9 @@ class OneFile:
     def max_pixels(self) -> int:
         return sys.maxsize
 
+    def free_bytes(self) -> int:
+        return sys.maxsize
+
 
 @pytest.mark.parametrize(
     ("loader", "name"),
