@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -295,6 +296,74 @@ def _chunk(tag: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + tag + body + struct.pack(">I", zlib.crc32(tag + body))
 
 
+async def large_outputs(target: Target) -> list[httpx.Response | None]:
+    """Have large images made and converted to formats whose encoders take memory and time."""
+    chance = target.chance
+    size = {"width": 4096, "height": chance.randint(4000, 4096), "batch_size": 1, "color": chance.randrange(1 << 24)}
+    graph = {
+        "1": {"class_type": "EmptyImage", "inputs": size},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "large"}},
+    }
+    output = {"format": chance.choice(["avif", "webp", "jpeg"]), "thumbnail_size": 512}
+    return [await target.generate({"workflow_json": graph, "output": output})]
+
+
+async def sounds(target: Target) -> list[httpx.Response | None]:
+    """Send a FLAC of some bytes that declares 300 s of 8 channels at 655 kHz: 1.6 billion samples."""
+    graph = {
+        "1": {"class_type": "LoadAudio", "inputs": {"audio": f"data:audio/flac;base64,{declared_flac()}"}},
+        "2": {"class_type": "PreviewAudio", "inputs": {"audio": ["1", 0]}},
+    }
+    return [await target.generate({"workflow_json": graph})]
+
+
+def declared_flac() -> str:
+    """Return the head of a FLAC file (RFC 9639, section 8.2) in base64."""
+    rate_hz, channels, bits, num_samples = 655_350, 8, 16, 300 * 655_350
+    packed = rate_hz << 44 | channels - 1 << 41 | bits - 1 << 36 | num_samples
+    stream_info = struct.pack(">HH6xQ16x", 4096, 4096, packed)
+    head = b"fLaC\x80" + len(stream_info).to_bytes(3, "big") + stream_info
+    return base64.b64encode(head + bytes(64)).decode()
+
+
+async def model_files(target: Target) -> list[httpx.Response | None]:
+    """Have malformed model files read (`furnish_models`)."""
+    name = target.chance.choice(list(malformed_models()))
+    graph = {
+        "1": {"class_type": "UpscaleModelLoader", "inputs": {"model_name": name}},
+        "2": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 0}},
+        "3": {"class_type": "ImageUpscaleWithModel", "inputs": {"upscale_model": ["1", 0], "image": ["2", 0]}},
+        "4": {"class_type": "PreviewImage", "inputs": {"images": ["3", 0]}},
+    }
+    return [await target.generate({"workflow_json": graph})]
+
+
+def malformed_models() -> dict[str, bytes]:
+    """Return model files by name that took minutes or memory, or broke what reads them."""
+    entry = '{"dtype":"F32","shape":[%s],"data_offsets":[0,16]}'
+    shared = ",".join(f'"{index}":{entry % 4}' for index in range(50_000))
+    headers = {
+        "shape": '{"a":%s}' % (entry % ",".join(["2"] * 200_000)),
+        "digits": '{"a":%s}' % (entry % ("9" * 4_000)),
+        "shared": f"{{{shared}}}",
+        "deep": '{"__metadata__":%s}' % ("[" * 500_000),
+    }
+    files = {
+        f"{name}.safetensors": struct.pack("<Q", len(header)) + header.encode() + bytes(16)
+        for name, header in headers.items()
+    }
+    itself = b"\x80\x02}q\x00U\x0astate_dictq\x01h\x00s."
+    return files | {"itself.pt": itself, "empty.pt": b"PK"}
+
+
+def furnish_models(models: Path) -> None:
+    """Write the malformed model files to a folder of models."""
+    folder = models / "upscale_models"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in malformed_models().items():
+        (folder / name).write_bytes(content)
+
+
 async def hostile_pack(target: Target) -> list[httpx.Response | None]:
     """Run the nodes of a hostile pack, and cancel what would not end by itself."""
     node = target.chance.choice(["HostileBusy", "HostileReader", "HostileMemory", "HostileFiles"])
@@ -320,6 +389,9 @@ ASSAULTS: dict[str, Assault] = {
         traversal,
         regular_expressions,
         pictures,
+        large_outputs,
+        sounds,
+        model_files,
         hostile_pack,
     )
 }

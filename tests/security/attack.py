@@ -31,7 +31,7 @@ import httpx
 
 from tests.flow.running_worker import RunningWorker
 from tests.security import planted
-from tests.security.assaults import ASSAULTS, Assault, Target
+from tests.security.assaults import ASSAULTS, Assault, Target, furnish_models
 from tests.security.live_probe import send_honest_job
 from tests.security.lying_server import (
     LyingServer,
@@ -200,9 +200,13 @@ class Attack:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that no file backs."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
-    return int(fields["RssAnon"].split()[0]) * 1024
+    """Return the memory of a process that no file backs; 0 for one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(fields.get("RssAnon", "0").split()[0]) * 1024
 
 
 def scripts() -> dict[str, Callable[..., None]]:
@@ -256,7 +260,8 @@ def attack(seconds: float, seed: int, only: Sequence[str], kept: Path | None = N
 
 
 def furnish(base: Path) -> None:
-    """Put the hostile pack where packs lie."""
+    """Put the hostile pack where packs lie, and malformed files where models do."""
+    furnish_models(base / "models")
     pack = base / "custom_nodes" / "hostile"
     pack.mkdir(parents=True)
     (pack / "__init__.py").write_text((Path(__file__).parent / "attack_pack.py").read_text(), encoding="utf-8")

@@ -64,7 +64,7 @@ def confine_job(limits: JobLimits, reads: list[Path], writes: list[Path]) -> Non
         _drop_capabilities(libc)
     rights = dict.fromkeys(_interpreter_folders(), READS_FOLDER)
     rights |= dict.fromkeys(reads, READS_FILE) | dict.fromkeys(writes, WRITES_FOLDER)
-    restrict_files(rights)
+    restrict_files({path: allowed for path, allowed in rights.items() if path.exists()})
 
 
 def _interpreter_folders() -> list[Path]:

@@ -167,6 +167,8 @@ class _WarmProcess:
             start_new_session=True,
             bufsize=0,
         )
+        # One that ends when it is idle leaves no zombie behind.
+        threading.Thread(target=self._process.wait, name="media process", daemon=True).start()
 
     def ask(self, line: bytes, until: float) -> dict[str, Any]:
         """Send a job and wait for its reply. Raises TimeoutError at `until`, _Ended, MediaJobFailed."""

@@ -102,6 +102,13 @@ def job_of(front: int, others: set[int]) -> tuple[int, int]:
     raise AssertionError("no job began")
 
 
+def is_gone(pid: int) -> bool:
+    until = time.monotonic() + 10
+    while time.monotonic() < until and Path(f"/proc/{pid}").exists():
+        time.sleep(0.02)
+    return not Path(f"/proc/{pid}").exists()
+
+
 def has_ended(pid: int) -> bool:
     until = time.monotonic() + 10
     while time.monotonic() < until:
@@ -197,6 +204,7 @@ def test_a_warm_process_that_has_ended_is_replaced(
     convert(processes, folder, "small.png", tmp_path)
     [warm] = warm_processes(os.getpid()) - others
     os.kill(warm, signal.SIGKILL)
+    assert is_gone(warm)  # no zombie is left
     convert(processes, folder, "small.png", tmp_path)
     assert warm_processes(os.getpid()) - others - {warm}
 
