@@ -39,6 +39,7 @@
           EngineAnswerInvalid     the engine answers something that no engine answers
           EngineCrashed           its process ended during the job, twice
           DeviceLost              the accelerator failed under the job, twice
+        TooManyDeliveries         every worker that a broker gave the job to was lost
         EngineStartFailed         the engine's process ended before it answered
         ModelSourceFailed         no source of a model file could be reached, or the download broke off
         StateUnusable             the state directory or database cannot be used (locked by another front, not writable)
@@ -393,6 +394,12 @@ class DeviceLost(EngineUnreachable):
     code = "device_lost"
 
 
+class TooManyDeliveries(PlatformError):
+    """Error for a broker's job that was delivered as often as it may be, each time to a worker that was lost."""
+
+    code = "too_many_deliveries"
+
+
 class EngineStartFailed(PlatformError):
     code = "engine_start_failed"
 
@@ -460,6 +467,7 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     OutputsTooLarge: 422,
     DeliveryFailed: 500,
     EngineUnreachable: 502,
+    TooManyDeliveries: 500,
     EngineStartFailed: 502,
     ModelSourceFailed: 502,
     StateUnusable: 500,

@@ -366,7 +366,11 @@ class Front:
         broker = build_broker(config)
         if broker is None:
             return None
-        from worker.api.broker_messages import accept_message, message_result  # most workers have no broker
+        from worker.api.broker_messages import (  # most workers have no broker
+            accept_message,
+            message_result,
+            refuse_message,
+        )
 
         services = self.services
         return Intake(
@@ -375,6 +379,7 @@ class Front:
             self.store,
             services.pipeline,
             accept=lambda delivery: accept_message(services, delivery),
+            refuse=lambda delivery, error: refuse_message(services, delivery, error),
             result_of=lambda job: message_result(services, job),
             has_room=self._has_room,
             models_of=lambda job: [file.name for file in model_files_in(job.prompt)],

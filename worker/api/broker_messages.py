@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+from hashlib import sha256
+from typing import Any
 
-from worker.api.job_making import JobName, make_job
+from pydantic import ValidationError
+
+from worker.api.job_making import JobName, make_job, webhook_target
 from worker.api.request_forms import open_request
 from worker.api.request_warnings import find_form_warnings
 from worker.api.results import outputs_of
-from worker.api.schemas import ParsedRequest, parse_generate
+from worker.api.schemas import MAX_METADATA_BYTES, ParsedRequest, WebhookInput, parse_generate
+from worker.errors import RequestRejected, WorkerError
 from worker.guard.json_body import parse_json
 from worker.guard.json_scan import FoundJson, check_json
 from worker.jobs.admission import clean_id
 from worker.jobs.envelope import result_of
-from worker.jobs.job import Job, body_hash
+from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, body_hash
+from worker.json_values import object_at
 from worker.off_loop import off_loop
 from worker.services import Services
 from worker.sources.broker import Delivery
@@ -25,6 +33,7 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
     Raises WorkerError.
     """
     structure = services.bodies.structure
+    await _forget_handed_back(services, clean_id(delivery.job_id), delivery)
     await asyncio.to_thread(check_json, delivery.body, structure)
     body = await asyncio.to_thread(parse_json, delivery.body)
     parsed = await off_loop(True, _parse, body, delivery, FoundJson(structure))
@@ -52,6 +61,74 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
     finally:
         if has_made and job_id not in services.store.jobs:  # refused: what it sent inline is not needed
             services.inputs.release(job_id)
+
+
+async def _forget_handed_back(services: Services, job_id: str, delivery: Delivery) -> bool:
+    """Forget a job that an earlier delivery left here when another worker got it: it ends as this delivery's job.
+
+    Returns True if there was one. Raises StateUnusable.
+    """
+    earlier = await services.store.find(job_id)
+    is_left = earlier is not None and earlier.request.receipt not in ("", delivery.receipt)
+    if earlier is None or not is_left or earlier.state is not JobState.CANCELLED:
+        return False
+    await services.store.delete_ended(earlier)
+    return True
+
+
+async def refuse_message(services: Services, delivery: Delivery, error: WorkerError) -> Job | None:
+    """Return the job of a message that ends with an error before it begins, stored with its webhook.
+
+    The job that was refused so before is returned as it is; one that an earlier delivery left here, which is another
+    worker's, makes way. None: another job has the id. Raises StateUnusable.
+    """
+    job_id = clean_id(delivery.job_id)
+    digest = sha256(delivery.body).hexdigest()
+    earlier = await services.store.find(job_id)
+    if earlier is not None and earlier.request.receipt not in ("", delivery.receipt) and not earlier.state.is_terminal:
+        earlier.is_handed_back = True
+        services.pipeline.cancel(earlier)
+        await services.pipeline.wait_for_end(earlier)
+    if await _forget_handed_back(services, job_id, delivery):
+        earlier = None
+    if earlier is not None:
+        return earlier if earlier.state.is_terminal and earlier.body_hash == digest else None
+    request, metadata, credentials = await asyncio.to_thread(_wishes, services, delivery)
+    now_ms = int(time.time() * 1000)
+    asked_id = delivery.asked_id or delivery.job_id
+    job = Job(
+        id=job_id,
+        number=services.store.take_number(),
+        body_hash=digest,
+        request=request,
+        prompt={},
+        times=JobTimes(queued_at_ms=min(delivery.queued_ms or now_ms, now_ms)),
+        credentials=credentials,
+        owner=delivery.owner,
+        metadata=metadata,
+        asked_id=asked_id if asked_id != job_id else "",
+    )
+    await services.pipeline.refuse(job, error)
+    return job
+
+
+def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[str, Any], Credentials | None]:
+    """Return what a message that is refused asks for at its end: its webhook, as far as it can be read, and metadata."""
+    receipt = delivery.receipt
+    try:
+        given = object_at(parse_json(delivery.body), "input")
+        metadata, extra = object_at(given, "metadata"), given.get("webhook")
+        if len(json.dumps(metadata)) > MAX_METADATA_BYTES:
+            metadata = {}
+    except RequestRejected:
+        metadata, extra = {}, None
+    try:
+        asked = WebhookInput.model_validate(extra or {})
+        target = webhook_target(services, asked)
+    except (ValidationError, RequestRejected):  # what is refused may be the webhook itself
+        return JobRequest(receipt=receipt), dict(metadata), None
+    credentials = None if asked.secret is None else Credentials(webhook_secret=asked.secret)
+    return JobRequest(receipt=receipt, webhook=target), dict(metadata), credentials
 
 
 async def message_result(services: Services, job: Job) -> dict[str, object]:

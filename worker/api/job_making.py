@@ -65,7 +65,7 @@ class CheckedPrompt:
 async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
     """Create a job whose prompt has passed the policy and the graph check, its random values drawn."""
     _check_timeout(services, parsed.input)
-    webhook = _webhook(services, parsed.input)
+    webhook = webhook_target(services, parsed.input.webhook)
     credentials, notes = _credentials(services, parsed.input)
     parsed = await _with_stored_workflow(services, parsed)
     async with with_assets(services, parsed, name.owner) as parsed:
@@ -397,9 +397,9 @@ def _with_request_fields(
     return RequestRejected(named, rejected.summary, rejected.num_unlisted)
 
 
-def _webhook(services: Services, parsed: GenerateInput) -> WebhookTarget | None:
-    """Return the webhook of a request; the request's settings override the environment's."""
-    asked = parsed.webhook or WebhookInput()
+def webhook_target(services: Services, given: WebhookInput | None) -> WebhookTarget | None:
+    """Return the webhook of a request; the request's settings override the environment's. Raises RequestRejected."""
+    asked = given or WebhookInput()
     if asked.url:
         services.check_webhook_url(asked.url)
     url = asked.url or services.webhook.url

@@ -203,6 +203,14 @@ class Pipeline:
             self.start(job)
         return len(jobs)
 
+    async def refuse(self, job: Job, error: WorkerError) -> None:
+        """Store a job that cannot begin, and end it with an error like any other job, with its webhook.
+
+        Raises StateUnusable; the job is not stored then.
+        """
+        await self._store.insert(job)
+        await self._end(job, JobState.FAILED, error.message, JobFailure.of(error))
+
     def cancel(self, job: Job) -> bool:
         """End a job as cancelled, in whatever state it is. Safe to call twice.
 

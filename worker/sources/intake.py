@@ -20,9 +20,9 @@ from typing import Any
 import structlog
 
 from worker.backoff import Backoff
-from worker.errors import CallerError, EngineUnreachable, WorkerError
+from worker.errors import CallerError, EngineUnreachable, TooManyDeliveries, WorkerError
 from worker.jobs.envelope import refusal
-from worker.jobs.job import Job
+from worker.jobs.job import Job, JobFailure
 from worker.jobs.pipeline import Pipeline
 from worker.jobs.source_jobs import ended_jobs_of_broker
 from worker.jobs.store import JobStore
@@ -44,6 +44,12 @@ log = structlog.get_logger("sources")
 
 Accept = Callable[[Delivery], Awaitable[Job]]
 """Makes a delivery a stored job, or finds the job of an earlier delivery. Raises WorkerError."""
+
+Refuse = Callable[[Delivery, WorkerError], Awaitable[Job | None]]
+"""Makes a delivery a stored job that has ended with the error, its webhook with it; None where another job has its id.
+
+Raises StateUnusable.
+"""
 
 ResultOf = Callable[[Job], Awaitable[dict[str, object]]]
 
@@ -68,6 +74,7 @@ class Intake:
         pipeline: Pipeline,
         *,
         accept: Accept,
+        refuse: Refuse,
         result_of: ResultOf,
         has_room: Callable[[], bool],
         models_of: Callable[[Job], Sequence[str]],
@@ -79,6 +86,7 @@ class Intake:
         self._store = store
         self._pipeline = pipeline
         self._accept = accept
+        self._refuse = refuse
         self._result_of = result_of
         self._has_room = has_room
         self._models_of = models_of
@@ -191,19 +199,15 @@ class Intake:
 
     async def _accepted(self, delivery: Delivery) -> Job | None:
         """Return the stored job of a delivery; None if the delivery has been settled here without one."""
-        if delivery.num_deliveries > self._config.max_deliveries:
-            reason = f"delivered {delivery.num_deliveries} times; every worker that had it was lost"
-            await self._bury(delivery, "too_many_deliveries", reason)
-            return None
         is_cancelled = await self._is_cancelled(delivery.job_id)
         try:
-            job = await self._accept(delivery)
-        except CallerError as error:
-            log.warning("job from broker refused", request_id=delivery.job_id, code=error.code)
-            body = _json(refusal(delivery.job_id, error.message, error.as_json()))
-            code = error.code
-            await self._until_reached(lambda: self._broker.bury(delivery, code, body))
-            return None
+            if delivery.num_deliveries > self._config.max_deliveries:
+                reason = f"delivered {delivery.num_deliveries} times; every worker that had it was lost"
+                await self._bury(delivery, TooManyDeliveries(reason))
+                return None
+            job = await self._accepted_or_buried(delivery)
+            if job is None:
+                return None
         except WorkerError as error:  # no room, or the engine is away: another worker may have both
             log.info("job given back to broker", request_id=delivery.job_id, code=error.code)
             await asyncio.sleep(REFUSED_PAUSE_SECONDS)
@@ -226,10 +230,21 @@ class Intake:
     async def _give_back(self, delivery: Delivery) -> None:
         await self._broker.give_back(delivery.receipt)
 
-    async def _bury(self, delivery: Delivery, code: str, message: str) -> None:
-        log.error("job from broker is a dead letter", request_id=delivery.job_id, code=code)
-        body = _json(refusal(delivery.job_id, message, {"status": 500, "code": code, "message": message}))
-        await self._until_reached(lambda: self._broker.bury(delivery, code, body))
+    async def _accepted_or_buried(self, delivery: Delivery) -> Job | None:
+        """Return the stored job of a delivery, None for one that no worker can run. Raises WorkerError."""
+        try:
+            return await self._accept(delivery)
+        except CallerError as error:
+            await self._bury(delivery, error)
+            return None
+
+    async def _bury(self, delivery: Delivery, error: WorkerError) -> None:
+        """End a job that does not begin: first here, with its webhook, then at the broker. Raises StateUnusable."""
+        log.error("job from broker is a dead letter", request_id=delivery.job_id, code=error.code)
+        job = await self._refuse(delivery, error)
+        told = JobFailure.of(error).as_json()
+        body = _json(refusal(delivery.job_id, error.message, told)) if job is None else await self._result_json(job)
+        await self._until_reached(lambda: self._broker.bury(delivery, error.code, body))
 
     async def _followed(self, job_id: str, job: Job) -> bool:
         """Publish a job's progress until its end is on disk. Returns False if the job is no longer this worker's."""

@@ -234,6 +234,39 @@ async def test_one_webhook_comes_for_a_job_of_the_queue(
     assert [json.loads(content)["id"] for _, content in receiver.calls] == ["one"]
 
 
+async def test_jobs_that_do_not_begin_send_one_webhook_each(
+    tmp_path: Path, engine: FakeEngine, server: RedisServer, producer: RedisBroker, receiver: Receiver
+) -> None:
+    hook = {"url": receiver.url, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
+    await producer.put("lost", body(draw(), webhook=hook, metadata={"order": 7}))
+    for number in range(3):
+        gone = RedisBroker(BrokerConfig(url=SecretStr(server.url), lease_seconds=1.0))
+        await gone.connect(f"gone-{number}")
+        async with asyncio.timeout(30):
+            while not await gone.receive(1, []):
+                pass
+        await gone.close()
+    settings = {"allowed_private_hosts": ("127.0.0.1",), "webhook_url": receiver.url}
+    async with worker(tmp_path, engine, server, **settings) as front:
+        await producer.put("refused", body({"1": {"class_type": "NoSuchNode", "inputs": {}}}, webhook=hook))
+        await producer.put("damaged", b"\xff{")
+        ends = {name: await result(producer, name) for name in ("lost", "refused", "damaged")}
+
+        async def came() -> bool:
+            return len(receiver.calls) >= 3
+
+        await until(came)
+        told = {json.loads(content)["id"]: (headers, json.loads(content)) for headers, content in receiver.calls}
+        assert len(receiver.calls) == 3 and told.keys() == ends.keys()
+        for name, (headers, said) in told.items():
+            assert said["status"] == ends[name]["status"] == "failed"
+            assert said["error"]["code"] == ends[name]["error"]["code"]
+            assert headers["webhook-id"].startswith("msg_") and ("webhook-signature" in headers) == (name != "damaged")
+            assert (await front.http.get(f"/result/{name}")).json()["status"] == "failed"
+        assert told["lost"][1]["metadata"] == {"order": 7} and told["lost"][1]["error"]["code"] == "too_many_deliveries"
+    assert not engine.runs
+
+
 async def test_jobs_for_the_model_in_use_go_first(server: RedisServer, producer: RedisBroker) -> None:
     consumer = RedisBroker(BrokerConfig(url=SecretStr(server.url)))
     await consumer.connect("one")
