@@ -17,8 +17,8 @@ from tests.worker.running_front import RunningFront, running_front, until
 
 KIB, MIB = 1024, 1024 * 1024
 PICTURE = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAf"
-    "FcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+    "gg=="
 )
 
 
@@ -70,8 +70,8 @@ async def no_http(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-NAMES = ("system", "devices", "queue_running", "queue_pending", "prompt_id", "name", "error", "node_errors", "data")
-NAMED: dict[str, Any] = dict.fromkeys(NAMES, 5)
+NAMES = "system devices queue_running queue_pending prompt_id name error node_errors data"
+NAMED: dict[str, Any] = dict.fromkeys(NAMES.split(), 5)
 GARBAGE: dict[str, Lie] = {
     "deep lists": says(b"[" * 200_000),
     "deep and closed": says(b'{"a":' * 900 + b"1" + b"}" * 900),

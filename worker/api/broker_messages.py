@@ -113,7 +113,7 @@ async def refuse_message(services: Services, delivery: Delivery, error: WorkerEr
 
 
 def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[str, Any], Credentials | None]:
-    """Return what a message that is refused asks for at its end: its webhook, as far as it can be read, and metadata."""
+    """Return what a refused message asks for at its end, as far as it can be read: its webhook, metadata and secret."""
     receipt = delivery.receipt
     try:
         given = object_at(parse_json(delivery.body), "input")

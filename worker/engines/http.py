@@ -30,7 +30,8 @@ IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one t
 MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # /object_info of a large installation is some 10 MiB
 LARGE_ANSWER_BYTES = 256 * 1024  # from here on parsed off the event loop
-SLOWEST_FILE_BYTES_PER_SECOND = 10_000  # at which a file may come, as a whole
+SLOWEST_FILE_BYTES_PER_SECOND = 10_000  # at which a file may come, as a whole,
+LONGEST_FILE_START_SECONDS = 600.0  # but for the time that it has beyond that
 MAX_LENGTH_DIGITS = 18
 CHUNK_BYTES = 256 * 1024
 SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
@@ -130,7 +131,7 @@ class EngineHttp:
     async def _in_time(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> AsyncIterator[bytes]:
         """Yield the pieces, each within the time limit: a large file may take long as a whole, but not without end."""
         clock = asyncio.get_running_loop().time
-        latest = clock() + self._timeout_seconds
+        latest = clock() + max(self._timeout_seconds, LONGEST_FILE_START_SECONDS)
         async for piece in pieces:
             latest += len(piece) / SLOWEST_FILE_BYTES_PER_SECOND
             limit.reschedule(min(clock() + self._timeout_seconds, latest))

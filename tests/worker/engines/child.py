@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 IDLE = {"engine_ready": True, "running": None, "node": None, "events": 0, "seconds_since_event": None, "waiting": 0}
+EMPTY_QUEUE: dict[str, list[object]] = {"queue_running": [], "queue_pending": []}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -26,7 +27,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         queue = Path("queue.json")
         known = {
             "/api/v1/heartbeat": json.loads(beat.read_text()) if beat.exists() else IDLE,
-            "/queue": json.loads(queue.read_text()) if queue.exists() else {},
+            "/queue": json.loads(queue.read_text()) if queue.exists() else EMPTY_QUEUE,
+            "/object_info": {"Draw": {"input": {}, "output": []}},
         }
         content = json.dumps(known.get(self.path, {})).encode()
         self.send_response(200)

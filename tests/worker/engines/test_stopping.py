@@ -167,7 +167,8 @@ async def test_a_run_ends_by_its_time_limit_at_an_engine_that_answers_nothing(en
         if silent.is_set() or b"/ws" in head:
             await asyncio.sleep(600)
         silent.set()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        taken = b'{"prompt_id": "silent-1"}'
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(taken), taken))
         await writer.drain()
         writer.close()
 

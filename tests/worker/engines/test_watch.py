@@ -91,7 +91,8 @@ async def watched_engine(
     pool = EnginePool([client], give_up_seconds=None)
     pool.set_up(client, False)
     if place_of_all is not None:
-        queue = {place_of_all: [[0, f"{name}-1", {}, {}, []] for name in ("stuck", "slow")]}
+        there = {place_of_all: [[0, f"{name}-1", {}, {}, []] for name in ("stuck", "slow")]}
+        queue = {"queue_running": [], "queue_pending": [], **there}
         (folder / "queue.json").write_text(json.dumps(queue))
     engine = WatchedEngine(
         client, process, lambda: pool, LIMITS, prepare, grace_seconds=grace_seconds, runs_at_once=runs_at_once
