@@ -275,7 +275,7 @@ class Front:
             limits=limits,
             supervision=settings.supervision,
             floors=lambda: [
-                Floor("disk", free_bytes(), limits.min_free_disk_bytes),
+                Floor("disk", free_bytes(), max(1, limits.min_free_disk_bytes)),
                 Floor("memory", available_bytes(), limits.min_free_memory_bytes),
             ],
             prompt_rules=PromptRules(settings.prompts, settings.node_policy),

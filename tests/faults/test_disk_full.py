@@ -77,6 +77,39 @@ async def test_a_full_disk_refuses_new_jobs_and_keeps_the_running_one(disk: Smal
         await front.until("refused", "completed")
 
 
+async def test_reads_answer_on_a_full_disk_and_readiness_names_it(disk: SmallDisk, engine: FakeEngine) -> None:
+    async def ready() -> tuple[int, str]:
+        reply = await front.http.get("/ready")
+        return reply.status_code, reply.json().get("reason", "")
+
+    async def is_ready() -> bool:
+        return (await ready())[0] == 200
+
+    async def has_begun() -> bool:
+        return bool(engine.runs)
+
+    async def has_failed() -> bool:
+        return "cannot be written" in (await ready())[1]
+
+    async with running_front(disk.path, engine) as front:
+        await front.http.post("/generate", json={"input": {"request_id": "running", "workflow_json": wait(0.3)}})
+        await until(has_begun)
+        disk.fill()
+        await until(has_failed, 20)
+        of_job = ("/result/running", "/status/running", "/api/v2/jobs/running", "/api/jobs/running")
+        for path in (*of_job, "/jobs", "/queue-info"):
+            reply = await front.http.get(path, timeout=10)
+            assert reply.status_code == 200, (path, reply.text)
+            assert "COMPLETED" not in reply.text and '"completed"' not in reply.text, "no end before it is on disk"
+        async with front.http.stream("GET", "/stream/running", timeout=10) as stream:
+            assert '"final_result"' not in await anext(stream.aiter_text())
+        assert (await front.http.post("/cancel/running", timeout=10)).status_code in (200, 503)
+        disk.empty()
+        await front.until("running", "completed", "failed", "cancelled")
+        await until(is_ready, 20)
+        assert (await front.sync(draw_one())).status_code == 200
+
+
 async def test_an_output_that_does_not_fit_fails_its_job_by_name(disk: SmallDisk, engine: FakeEngine) -> None:
     async with running_front(disk.path, engine) as front:
         # Every change of a job is logged with its prompt, so a long prompt alone could fill the disk.

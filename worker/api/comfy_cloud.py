@@ -141,7 +141,7 @@ async def cancel_job(job_id: str, request: Request) -> Response:
     try:
         job, pipeline = await _find(job_id, _keyed(request)), services_of(request).pipeline
         if pipeline.cancel(job):
-            await pipeline.wait_for_end(job)
+            await pipeline.check_end(job)
     except WorkerError as error:
         return _refused(error)
     return FiniteJSONResponse(shown_job(job, 0))
@@ -222,8 +222,7 @@ async def _job_reply(
     try:
         keyed = _keyed(request)
         job = await _find(job_id, keyed)
-        if job.state.is_terminal:
-            await services_of(request).pipeline.wait_for_end(job)
+        job = await services_of(request).pipeline.shown(job)
         return FiniteJSONResponse(show(job, await public_outputs(job, keyed)))
     except WorkerError as error:
         return _refused(error)

@@ -149,7 +149,7 @@ async def cancel_job(job_id: str, request: Request) -> Response:
         job = await _job(job_id, request, check_caller(request))
         pipeline = services_of(request).pipeline
         if pipeline.cancel(job):
-            await pipeline.wait_for_end(job)
+            await pipeline.check_end(job)
         return FiniteJSONResponse(await _shown(job, request))
     except WorkerError as error:
         return refused(error)
@@ -202,10 +202,7 @@ async def _job(job_id: str, request: Request, caller: Identity) -> Job:
 
 async def _shown(job: Job, request: Request) -> dict[str, Any]:
     services = services_of(request)
-    if job.state.is_terminal:
-        await services.pipeline.wait_for_end(job)
-    else:
-        await services.store.settle(job)
+    job = await services.pipeline.shown(job)
     position = _position(job, request)
     return shown_job(job, await _outputs(job, request), position, services.assets.ttl_seconds)
 

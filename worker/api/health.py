@@ -61,7 +61,7 @@ def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONR
     if (database := services.store.report()) is not None:
         more["database"] = database
     low = [floor.name for floor in services.floors() if floor.is_reached]
-    problem = services.store.problem and f"The job database cannot be reached: {services.store.problem}"
+    problem = services.store.problem
     fault = services.fleet.problem()
     if services.gate.is_open and services.pool.clients_serving and not low and not problem and not fault:
         return JSONResponse({"status": "ready", **more})

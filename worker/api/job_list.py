@@ -79,7 +79,7 @@ async def delete(job_id: str, request: Request) -> Response:
     if job is None:
         return not_found(job_id)
     if job.state.is_terminal:
-        await services.pipeline.wait_for_end(job)
+        await services.pipeline.check_end(job)
     await services.removal.delete(job)
     return JSONResponse({"id": job_id, "message": "Job deleted"})
 

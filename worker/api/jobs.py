@@ -56,7 +56,7 @@ async def cancel(job_id: str, request: Request) -> JSONResponse:
     if not services.pipeline.cancel(job):
         message = f"Request has already ended ({job.state.value})"
         return JSONResponse({"message": message, "status": job.state.value})
-    await services.pipeline.wait_for_end(job)
+    await services.pipeline.check_end(job)
     message = "Request cancelled" if job.state is JobState.CANCELLED else f"Request has ended ({job.state.value})"
     return JSONResponse({"message": message, "status": job.state.value})
 

@@ -110,13 +110,14 @@ def _count_request(request: Request, identity: Identity) -> None:
 
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:
     """Reply with the current result of a job; the end of a job is shown once it is on disk."""
-    if job.state.is_terminal:
-        await services_of(request).pipeline.wait_for_end(job)
-        body = result_of(job, await public_outputs(job, request))
-    else:
+    pipeline = services_of(request).pipeline
+    if not job.state.is_terminal:
         body = result_of(job, [])  # a snapshot: later changes may reach the disk after this reply
         status = status or job.http_status
-        await services_of(request).store.settle(job)
+        await pipeline.shown(job)
+    else:
+        job = await pipeline.shown(job)
+        body = result_of(job, await public_outputs(job, request))
     if status is None:
         status = http_status_for_vast(job.http_status) if is_vast else job.http_status
     return FiniteJSONResponse(body, status_code=status)

@@ -89,7 +89,7 @@ async def events_of(job: Job, request: Request, *, is_new: bool = False) -> Asyn
                     job.seq, {"request_id": job.public_id, "status": "error", "message": message, **_times(began)}
                 )
                 return
-            snapshot, frame = _snapshot(services, job), job.preview
+            snapshot, frame = _snapshot(services, services.pipeline.visible(job)), job.preview
             if snapshot != shown or frame is not shown_frame:
                 preview = {} if frame is None or frame is shown_frame else {"preview": _preview(frame)}
                 shown, shown_frame, sent_at, seq = snapshot, frame, time.monotonic(), job.seq

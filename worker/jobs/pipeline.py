@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import math
 import shutil
 import time
@@ -31,6 +32,7 @@ from worker.engines.pool import EnginePool
 from worker.engines.preview_frames import PreviewFrame
 from worker.engines.socket_pictures import with_saved_pictures
 from worker.errors import (
+    DiskLow,
     Draining,
     EngineAnswerInvalid,
     EngineUnreachable,
@@ -67,6 +69,7 @@ MAX_LOSSES = 1000  # of an engine for which a job waited; how often one is start
 COLLECT_BACKOFF = Backoff(first_seconds=0.1, longest_seconds=16.0, factor=4.0)
 COLLECT_TRIES = 7  # within 40 seconds
 STOP_SECONDS = 5.0
+STORE_SECONDS = 2.0  # for which a reply waits for a state to be on disk
 FRESH_SECONDS = 10.0
 MAX_BROKEN = 10
 QUEUED_WORDS = "Preprocessing complete. Queued for generation."
@@ -170,6 +173,7 @@ class Pipeline:
         self._begun: set[str] = set()
         self._expired: set[str] = set()
         self._deadlines = QueueDeadlines(self._expire)
+        self._unstored: dict[str, Job] = {}  # jobs before their ends, while these are not on disk
         self._broken: list[str] = []
         self._has_recovered = False
         self._is_draining = False
@@ -242,6 +246,38 @@ class Pipeline:
 
     async def wait_for_end(self, job: Job) -> None:
         """Wait until the job's last state is on disk. Raises Draining when the job is deferred to the next start."""
+        await self._until_end(job)
+
+    async def check_end(self, job: Job) -> None:
+        """Wait a moment until the job's last state is on disk. Raises DiskLow while the disk refuses it, Draining."""
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._until_end(job)
+        except TimeoutError:
+            message = f"The end of the job waits for the disk: {self._store.problem or 'it is being written'}"
+            raise DiskLow(message, retry_after_seconds=5, request_id=job.public_id) from None
+
+    async def shown(self, job: Job) -> Job:
+        """Return a job as it may be shown now: an end only once it is on disk, else what was before it.
+
+        Waits a moment for the disk, which may refuse every write.
+        """
+        if not job.state.is_terminal:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STORE_SECONDS):
+                    await self._store.settle(job)
+            return job
+        try:
+            await self.check_end(job)
+        except DiskLow:
+            return self.visible(job)
+        return job
+
+    def visible(self, job: Job) -> Job:
+        """Return a job as it was before its end while that end is not on disk, else the job itself."""
+        return self._unstored.get(job.id, job)
+
+    async def _until_end(self, job: Job) -> None:
         with self.feed.watch(job.id) as changed:
             while not self.has_ended(job):
                 if self.is_deferred(job):
@@ -602,6 +638,8 @@ class Pipeline:
     async def _end(self, job: Job, state: JobState, message: str, failure: JobFailure | None) -> None:
         kept = job.credentials
         self._log.hold(job)
+        before = self._unstored[job.id] = copy.copy(job)
+        before.credentials = None
         job.end(state, message, int(time.time() * 1000), failure)
         self._inputs.release(job.id)
         if self._models is not None:
@@ -615,6 +653,7 @@ class Pipeline:
                 JobFailure(500, "internal_error", "The end of the job cannot be stored; the log has the reason")
             )
             await self._store_end(job, kept)
+        del self._unstored[job.id]
         if not job.outputs:
             await asyncio.to_thread(shutil.rmtree, self._store.job_directory(job.id), True)
         if self._checkpoints is not None and not job.is_handed_back:

@@ -37,6 +37,8 @@ DATABASE = "darkroom.db"
 FINISHED_IN_MEMORY = 200
 LAZY_SECONDS = 0.05
 RETRY_SECONDS = 1.0
+WRITTEN_FACT = "written"
+"""Fact that is stored to find out if the disk takes writes again."""
 MAX_TRIES = 3  # tries of a change that fails for a reason other than the disk
 
 log = structlog.get_logger("jobs.store")
@@ -205,8 +207,15 @@ class JobStore:
 
     @property
     def problem(self) -> str:
-        """The reason why the database cannot be reached; empty if there is none."""
-        return self._problem
+        """The reason why the database cannot be used, as a sentence; empty if there is none."""
+        if not self._problem:
+            return ""
+        return f"The job database cannot be {'reached' if self.is_remote else 'written'}: {self._problem}"
+
+    @property
+    def is_remote(self) -> bool:
+        """True if the jobs are at a database server."""
+        return self._database.is_remote
 
     def report(self) -> dict[str, object] | None:
         """Return the state of the connection to a database server, for `/health`; None for a file."""
@@ -459,7 +468,7 @@ class JobStore:
             for owner in group.owners if self._failures else ():
                 self._failures.pop(owner, None)
             if self._problem and was_reached:
-                log.info("database connected")
+                log.info("database connected" if self.is_remote else "database written again")
                 self._problem = ""
             group.settle()
             self._truncate_soon()
@@ -492,8 +501,10 @@ class JobStore:
         if not (new or changed or writes):
             if not self._problem:
                 return False
-            self._connected().execute(sa.text("SELECT 1"))
-            return True
+            if self.is_remote:
+                self._connected().execute(sa.text("SELECT 1"))
+                return True
+            writes = [(FACT_UPSERT, {"name": WRITTEN_FACT, "value": str(time.time_ns())})]
         try:
             self._commit_all(self._connected(), new, changed, writes)
             return True
@@ -536,10 +547,9 @@ class JobStore:
     def _note_failure(self, error: sa.exc.OperationalError | StateUnusable) -> str:
         """Return the reason of a failure, and record that a server is unreachable."""
         reason = error.message if isinstance(error, StateUnusable) else str(error.orig).strip().partition("\n")[0]
-        if self._database.is_remote:
-            if not self._problem:
-                log.error("database unreachable", reason=reason)
-            self._problem = reason
+        if self.is_remote and not self._problem:
+            log.error("database unreachable", reason=reason)
+        self._problem = reason
         if isinstance(error, StateTakenOver):
             self._on_taken_over()
         return reason
