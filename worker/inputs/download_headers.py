@@ -1,7 +1,7 @@
 """Headers for downloads of a request: which addresses get them. Pure.
 
 A request names them by the beginning of an address. Scheme, host and port must be the same and the path must begin as
-that one does, at each redirect anew: a key for one server is never sent to another.
+that one does, at each redirect anew, both resolved: a key for one server is never sent to another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
+
+from worker.guard.plain_paths import is_below, plain_path
 
 MAX_PREFIXES: Final = 16
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -28,6 +30,8 @@ def find_prefix_problem(prefix: str) -> str | None:
         return "expected the beginning of an address, http:// or https:// with a host"
     if not parts.path.startswith("/"):
         return "expected a path behind the host, at least /"
+    if plain_path(parts.path) is None:
+        return "expected a path without parts . and .., empty parts and backslashes"
     if "@" in parts.netloc or parts.query or parts.fragment:
         return "expected neither user nor query nor fragment"
     return None
@@ -44,7 +48,7 @@ def headers_for(url: str, asked: DownloadHeaders) -> dict[str, str]:
 
 
 def _begins_with(url: SplitResult, prefix: SplitResult) -> bool:
-    return _origin(url) == _origin(prefix) and (url.path or "/").startswith(prefix.path)
+    return _origin(url) == _origin(prefix) and is_below(url.path, prefix.path)
 
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from worker.guard.plain_paths import plain_path
+
 HUB_SCHEME = "hf://"
 CIVITAI_SCHEME = "civitai://"
 S3_SCHEME = "s3://"
@@ -137,7 +139,7 @@ def parse_source(text: str) -> Source:
 
 def _parse_hub(text: str) -> HubSource:
     found = _HUB.fullmatch(text)
-    if found is None or _climbs(found["path"]):
+    if found is None or _leaves_repository(found):
         raise ValueError(f"is not a file of the hub; got {text!r}, expected hf://owner/repo/path[@revision]")
     return HubSource(found["repository"], found["path"], found["revision"] or DEFAULT_REVISION)
 
@@ -157,7 +159,11 @@ def _parse_web(text: str) -> Source:
         host = ""
     if not host or any(letter.isspace() for letter in text):
         raise ValueError("is not an address; expected https://host/path")
+    if plain_path(parts.path) is None:
+        raise ValueError("has a part . or .., an empty part or a backslash in its path; expected https://host/path")
     if host in HUB_HOSTS and (found := _HUB_PAGE.fullmatch(unquote(parts.path))):
+        if _leaves_repository(found):
+            raise ValueError("is not a file of the hub; expected https://host/owner/repo/resolve/revision/path")
         return HubSource(found["repository"], found["path"], found["revision"])
     if host in CIVITAI_HOSTS and (found := _CIVITAI_PAGE.fullmatch(parts.path)) and not _chooses_file(parts.query):
         return CivitaiSource(found["version"])
@@ -167,6 +173,11 @@ def _parse_web(text: str) -> Source:
 def _chooses_file(query: str) -> bool:
     """Return True if a query of Civitai asks for another file than the version's primary one."""
     return any(part.partition("=")[0] in ("type", "format", "size", "fp") for part in query.split("&"))
+
+
+def _leaves_repository(found: re.Match[str]) -> bool:
+    """Return True if a part of a file's address at the hub would be read as another folder."""
+    return any(_climbs(found[part] or DEFAULT_REVISION) for part in ("repository", "revision", "path"))
 
 
 def _climbs(path: str) -> bool:

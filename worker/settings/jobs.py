@@ -179,7 +179,7 @@ class CallerLimits(Section):
     """Pixels times steps of its samplers in a minute."""
 
     stored_bytes: Annotated[PositiveInt | None, env("CALLER_MAX_STORED_BYTES")] = None
-    """Bytes of its results on the disk."""
+    """Bytes of everything that is stored for it: outputs, inputs of its jobs, assets ([limits](limits.md))."""
 
     are_for_admins: Annotated[bool, env("CALLER_LIMITS_FOR_ADMINS")] = False
     """Apply these limits to operators' keys and to callers from this machine, too."""

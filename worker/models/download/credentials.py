@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from worker.guard.plain_paths import is_below
+
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -23,7 +25,7 @@ class BearerToken:
         mine, asked = urlsplit(self.prefix), urlsplit(url)
         folder = mine.path if mine.path.endswith("/") else f"{mine.path}/"
         return _place(mine.scheme, mine.hostname, mine.port) == _place(asked.scheme, asked.hostname, asked.port) and (
-            f"{asked.path}/".startswith(folder)
+            is_below(f"{asked.path.removesuffix('/')}/", folder)
         )
 
 

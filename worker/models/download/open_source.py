@@ -1,7 +1,8 @@
 """SourceOpener: the clients, credentials and address guards with which model files are read from their sources.
 
 Sources of the operator's manifest may name private hosts; a redirect to another private host is refused all the same.
-Sources that a request names go through the guard of requests, without the operator's tokens for private folders.
+Sources that a request names go through the guard of requests, without any of the operator's tokens: those would let
+whoever may submit a workflow read the operator's private and gated repositories.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from worker.settings.environment import CIVITAI_ENDPOINT, HUB_ENDPOINT, HubAcces
 from worker.settings.outputs import S3Config
 
 CONNECT_SECONDS = 10.0
+OPERATORS_ONLY = "the worker uses its token for files of the operator's manifest alone (MODELS_MANIFEST)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,22 @@ class SourceOpener:
             if access.has_proxy
             else plain_client(transport=own_guard.transport(), trust_env=False, timeout=timeout, headers=headers)
         )
+        sites = AddressGuard([*access.private_hosts, _host(access.hub.endpoint), _host(access.civitai.endpoint)])
+        self._sites = (  # the hub and Civitai, as a request names files there
+            self._operators
+            if access.has_proxy
+            else plain_client(transport=sites.transport(), trust_env=False, timeout=timeout, headers=headers)
+        )
         guard = AddressGuard(access.private_hosts)
         self._requests = plain_client(transport=guard.transport(), trust_env=False, timeout=timeout, headers=headers)
         self._stores = S3Stores(own_guard)
         public = tuple(BearerToken(site.endpoint, site.token) for site in (access.hub, access.civitai))
-        self._public_bearers = Credentials(public)
         self._bearers = Credentials((*public, *access.tokens))
 
     async def close(self) -> None:
         await self._operators.aclose()
         await self._requests.aclose()
+        await self._sites.aclose()
         await self._stores.close()
 
     @property
@@ -95,15 +103,17 @@ class SourceOpener:
     async def open(self, source: Source, *, is_operators: bool = True) -> Remote:
         """Return the file at a source. Raises SourceFailed where it is known without a request that it cannot be read.
 
-        Unless `is_operators`, a request named the source: only the hub, Civitai and public addresses are read for it.
+        Unless `is_operators`, a request named the source: only the hub, Civitai and public addresses are read for it,
+        without the operator's tokens.
         """
         match source:
             case HubSource():
-                return self._hub(source)
+                return self._hub(source, is_operators=is_operators)
             case CivitaiSource():
-                return await self._civitai(source)
+                return await self._civitai(source, is_operators=is_operators)
             case WebSource():
-                return self._http(source.address, str(source), is_operators=is_operators)
+                client = self._operators if is_operators else self._requests
+                return self._http(client, source.address, str(source), is_operators=is_operators)
             case FileSource() | BucketSource() if not is_operators:
                 raise SourceRefused(f"{source}: a request may not name it; expected a public https:// address")
             case FileSource():
@@ -111,7 +121,7 @@ class SourceOpener:
             case BucketSource():
                 return self._bucket(source)
 
-    def _hub(self, source: HubSource) -> Remote:
+    def _hub(self, source: HubSource, *, is_operators: bool) -> Remote:
         access = self._access.hub
         if access.is_offline:
             raise SourceUnreachable(f"{source}: HF_HUB_OFFLINE forbids to ask the hub")
@@ -119,27 +129,32 @@ class SourceOpener:
         url = source.url(access.endpoint)
 
         def explain(status: int, headers: Mapping[str, str]) -> SourceFailed | None:
-            return _hub_refusal(str(source), page, status, headers, has_token=bool(access.token.get_secret_value()))
+            has_token = bool(access.token.get_secret_value())
+            return _hub_refusal(str(source), page, status, headers, has_token=has_token, is_operators=is_operators)
 
-        return self._http(url, str(source), trusts_etag=True, explain=explain)
+        client = self._operators if is_operators else self._sites
+        return self._http(client, url, str(source), is_operators=is_operators, trusts_etag=True, explain=explain)
 
-    async def _civitai(self, source: CivitaiSource) -> Remote:
+    async def _civitai(self, source: CivitaiSource, *, is_operators: bool) -> Remote:
         access = self._access.civitai
 
         def explain(status: int, headers: Mapping[str, str]) -> SourceFailed | None:
             if status in (401, 403):
-                return SourceRefused(f"{source}: Civitai asks for an account here; set CIVITAI_TOKEN to its API key")
+                advice = "set CIVITAI_TOKEN to its API key" if is_operators else OPERATORS_ONLY
+                return SourceRefused(f"{source}: Civitai asks for an account here; {advice}")
             return None
 
-        sha256 = await self._civitai_sha256(source)
-        return self._http(source.url(access.endpoint), str(source), sha256=sha256, explain=explain)
+        sha256 = await self._civitai_sha256(source, is_operators=is_operators)
+        client, url = (self._operators if is_operators else self._sites), source.url(access.endpoint)
+        return self._http(client, url, str(source), is_operators=is_operators, sha256=sha256, explain=explain)
 
-    async def _civitai_sha256(self, source: CivitaiSource) -> str | None:
+    async def _civitai_sha256(self, source: CivitaiSource, *, is_operators: bool) -> str | None:
         """Return the SHA-256 that Civitai publishes of the version's primary file, or None."""
         url = f"{self._access.civitai.endpoint.rstrip('/')}/api/v1/model-versions/{source.version}"
-        headers = self._bearers.headers_for(url)
+        headers = self._bearers.headers_for(url) if is_operators else {}
+        client = self._operators if is_operators else self._sites
         try:
-            async with self._operators.stream("GET", url, headers=headers) as response:
+            async with client.stream("GET", url, headers=headers) as response:
                 if response.status_code != 200:
                     return None
                 found = httpx.Response(200, content=await plain_body(response)).json()
@@ -153,19 +168,20 @@ class SourceOpener:
 
     def _http(
         self,
+        client: httpx.AsyncClient,
         url: str,
         shown: str,
         *,
-        is_operators: bool = True,
+        is_operators: bool,
         sha256: str | None = None,
         trusts_etag: bool = False,
         explain: Explain = no_explanation,
     ) -> Remote:
         return HttpRemote(
-            self._operators if is_operators else self._requests,
+            client,
             url,
             shown,
-            self._bearers if is_operators else self._public_bearers,
+            self._bearers if is_operators else Credentials(),
             reach_seconds=self._access.timeout_seconds,
             sha256=sha256,
             trusts_etag=trusts_etag,
@@ -183,9 +199,11 @@ class SourceOpener:
 
 
 def _hub_refusal(
-    shown: str, page: str, status: int, headers: Mapping[str, str], *, has_token: bool
+    shown: str, page: str, status: int, headers: Mapping[str, str], *, has_token: bool, is_operators: bool
 ) -> SourceFailed | None:
     code = headers.get("x-error-code", "")
+    if not is_operators and (code == "GatedRepo" or status in (401, 403)):
+        return SourceRefused(f"{shown}: it is private, gated or absent; {OPERATORS_ONLY}")
     if code == "GatedRepo" or status == 403:
         advice = f"accept its licence at {page}"
         return SourceRefused(f"{shown}: a gated repository; {advice}{'' if has_token else ' and set HF_TOKEN'}")
