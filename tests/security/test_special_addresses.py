@@ -21,6 +21,9 @@ SPECIAL_BLOCKS = [
     "192.0.0.0/29",
     "192.0.0.170/31",
     "192.0.2.0/24",
+    "192.31.196.0/24",
+    "192.52.193.0/24",
+    "192.175.48.0/24",
     "192.88.99.0/24",
     "192.168.0.0/16",
     "198.18.0.0/15",
@@ -42,6 +45,7 @@ SPECIAL_BLOCKS = [
     "2001:10::/28",
     "2001:20::/28",
     "2001:db8::/32",
+    "2620:4f:8000::/48",
     "3fff::/20",
     "5f00::/16",
     "fc00::/7",
@@ -111,3 +115,57 @@ def test_addresses_beside_the_special_blocks_are_public(text: str) -> None:
 def test_a_url_of_a_withdrawn_relay_is_refused_at_once(host: str) -> None:
     with pytest.raises(AddressRefused):
         AddressGuard().check_form(f"http://{host}/x.png")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "2130706433",
+        "0x7f000001",
+        "0X7F.1",
+        "017700000001",
+        "0177.0.0.1",
+        "0x7f.0.0.0x1",
+        "127.1",
+        "127.0.1",
+        "10.1",
+        "0",
+        "0x0",
+        "127.0.0.1.",
+        "127.1.",
+        "169.254.43518",
+        "0xa9fea9fe",
+        "2852039166",
+        "0251.0376.0251.0376",
+        "\uff11\uff12\uff17.0.0.1",
+        "127\u30020\u30020\u30021",
+        "\u2460\u2461\u2466.0.0.1",
+        "[::1]",
+        "[::ffff:7f00:1]",
+        "[0:0:0:0:0:ffff:127.0.0.1]",
+        "[fe80::1%25eth0]",
+        "[::ffff:127.0.0.1%25eth0]",
+        "[64:ff9b::7f00:1]",
+        "[2002:7f00:1::]",
+        "[2001:0:1::1]",
+    ],
+)
+async def test_a_private_address_is_refused_in_every_notation_before_any_name_is_resolved(host: str) -> None:
+    async def resolve(name: str, _port: int) -> list[str]:
+        raise AssertionError(f"{name} was resolved")
+
+    guard = AddressGuard(resolve=resolve)
+    for url in (f"http://{host}/x.png", f"http://{host}:80/x.png", f"http://user@{host}/"):
+        with pytest.raises(AddressRefused):
+            guard.check_form(url)
+        with pytest.raises(AddressRefused):
+            await guard.pin(url)
+
+
+@pytest.mark.parametrize(("host", "address"), [("16843009", "1.1.1.1"), ("0x01010101", "1.1.1.1"), ("1.1", "1.0.0.1")])
+async def test_a_public_address_in_another_notation_is_pinned_as_what_it_is(host: str, address: str) -> None:
+    assert (await AddressGuard().pin(f"http://{host}/")).addresses == (address,)
+
+
+async def test_an_exception_holds_for_an_address_in_any_notation() -> None:
+    assert (await AddressGuard(["127.0.0.1"]).pin("http://2130706433/")).addresses == ("127.0.0.1",)

@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from worker.guard.paced_client import PacedClient
+
 MAX_ANSWER_BYTES = 1024 * 1024
 IDENTITY = {"Accept-Encoding": "identity"}
 
@@ -34,8 +36,11 @@ def plain_client(
     headers: Mapping[str, str] | None = None,
     verify: ssl.SSLContext | bool = True,
 ) -> httpx.AsyncClient:
-    """Create an asynchronous client whose responses are read with `plain_chunks` or `plain_body`."""
-    return httpx.AsyncClient(
+    """Create an asynchronous client whose responses are read with `plain_chunks` or `plain_body`.
+
+    Its transfers end in bounded time unless a request has no read timeout.
+    """
+    return PacedClient(
         transport=transport,
         trust_env=trust_env,
         timeout=timeout,

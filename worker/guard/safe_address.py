@@ -9,7 +9,9 @@ or networks.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
+import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit, urlunsplit
@@ -23,6 +25,10 @@ from worker.guard.special_addresses import Address, is_public
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+# One to four numbers, each decimal, octal or hexadecimal, the last of them for all bytes that are left: `127.1`.
+_NUMBER = "(?:0[xX][0-9a-fA-F]{0,16}|[0-9]{1,32})"
+_OLD_NOTATION = re.compile(rf"{_NUMBER}(?:\.{_NUMBER}){{0,3}}")
 
 
 class AddressRefused(InputRejected):
@@ -70,8 +76,8 @@ class AddressGuard:
         Raises AddressRefused.
         """
         host, port = host_and_port(url)
-        self._check_own(url, host, port, [])
         literal = _address(host)
+        self._check_own(url, host, port, [] if literal is None else [str(literal)])
         if literal is not None:
             self._check_addresses(url, host, [literal])
 
@@ -204,9 +210,17 @@ def host_and_port(url: str) -> tuple[str, int]:
 
 
 def _address(text: str) -> Address | None:
+    """Return the address that a host is, in any notation that a system's resolver reads as one; None for a name."""
+    plain = unicodedata.normalize("NFKC", text).split("%", 1)[0].rstrip(".")
     try:
-        return ipaddress.ip_address(text.split("%", 1)[0])
+        return ipaddress.ip_address(plain)
     except ValueError:
+        pass
+    if not _OLD_NOTATION.fullmatch(plain):
+        return None
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(plain))
+    except OSError:
         return None
 
 

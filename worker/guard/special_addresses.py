@@ -28,8 +28,11 @@ SPECIAL_IPV4 = tuple(
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # protocol assignments; metadata at Oracle
         "192.0.2.0/24",  # documentation
+        "192.31.196.0/24",  # AS112: answers for private names
+        "192.52.193.0/24",  # relays of multicast
         "192.88.99.0/24",  # 6to4 relay anycast, withdrawn
         "192.168.0.0/16",  # private
+        "192.175.48.0/24",  # AS112
         "198.18.0.0/15",  # benchmarks of network devices
         "198.51.100.0/24",  # documentation
         "203.0.113.0/24",  # documentation
@@ -42,6 +45,7 @@ SPECIAL_IPV6 = tuple(
     for block in (
         "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID
         "2001:db8::/32",  # documentation
+        "2620:4f:8000::/48",  # AS112
         "3fff::/20",  # documentation
     )
 )
