@@ -104,4 +104,5 @@ class Services:
     has_access_log: bool = True
     price_per_hour: float = 0.0
     splits_requests: bool = False
+    shows_folders: bool = True  # of this machine, in results
     intake: Intake | None = None  # of jobs from a broker

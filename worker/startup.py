@@ -302,6 +302,7 @@ class Front:
             has_access_log=settings.log.has_access_log,
             price_per_hour=settings.broker.price_per_hour,
             splits_requests=settings.engine.splits_requests,
+            shows_folders=not settings.asks_for_keys,
         )
 
     def _build_metrics(self, pipeline: Pipeline, queue_info: QueueInfo) -> tuple[Metrics, Scrape]:
@@ -573,7 +574,8 @@ class Front:
             return []  # handed back: the worker that ends it sends it
         base = self.services.outputs.public_url or job.request.base_url
         link = partial(self._link, base, job.id) if base else None
-        outputs = [public_record(record, link) for record in job.outputs]
+        shows_folders = self.services.shows_folders
+        outputs = [public_record(record, link, shows_folders=shows_folders) for record in job.outputs]
         return webhooks_of(job, kept, self.services.webhook, outputs)
 
     def _cancel(self, job_id: str) -> None:

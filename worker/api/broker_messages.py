@@ -133,7 +133,7 @@ def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[st
 
 async def message_result(services: Services, job: Job) -> dict[str, object]:
     """Return the envelope of an ended job for its producer: outputs with a link, or with their data where none is."""
-    return result_of(job, await outputs_of(services, job, services.outputs.public_url))
+    return result_of(job, await outputs_of(services, job, services.outputs.public_url, is_for_broker=True))
 
 
 def _parse(body: dict[str, object], delivery: Delivery, found_json: FoundJson) -> ParsedRequest:

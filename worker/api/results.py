@@ -134,16 +134,18 @@ async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
     return await outputs_of(services, job, services.outputs.public_url or str(request.base_url).rstrip("/"))
 
 
-async def outputs_of(services: Services, job: Job, base: str) -> list[dict[str, Any]]:
+async def outputs_of(services: Services, job: Job, base: str, *, is_for_broker: bool = False) -> list[dict[str, Any]]:
     """Return the output records of an ended job, with links below the URL `base`.
 
-    Without one, a file that was not uploaded comes with its data.
+    Without one, a file that was not uploaded comes with its data. Records for customers, who have keys here or are at a
+    gateway behind a broker, name no folder of this machine.
     """
+    shows_folders = services.shows_folders and not is_for_broker
 
     def link(path: str) -> str:
         return services.links.link(base, job.id, path, time.time())
 
-    shown = [public_record(record, link if base else None) for record in job.outputs]
+    shown = [public_record(record, link if base else None, shows_folders=shows_folders) for record in job.outputs]
     if job.request.wants_base64 or not (base or all("url" in record for record in shown)):
         folder, limit = services.store.job_directory(job.id), services.outputs.base64_max_bytes
         shown = [

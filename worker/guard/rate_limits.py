@@ -32,9 +32,11 @@ MAX_WINDOW_SECONDS: Final = 60
 def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
     """Return the name under which a caller is counted, or `EXEMPT` for a caller without limits.
 
-    Exempt are keys with the admin scope, and callers without a key on this machine itself.
+    Exempt are keys with the admin scope, and callers without a key on this machine itself who may use the worker. One
+    who may not is perhaps a stranger behind a proxy that adds no header, who guesses keys.
     """
-    is_operator = identity.is_admin if identity.key_name else is_loopback(identity.address)
+    is_here = is_loopback(identity.address) and bool(identity.scopes)
+    is_operator = identity.is_admin if identity.key_name else is_here
     if is_operator and not are_admins_limited:
         return EXEMPT
     if identity.key_name:

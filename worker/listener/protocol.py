@@ -9,6 +9,7 @@ and reads then gets its reply.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ PROBE_SECONDS: Final = 5.0
 MAX_HEADERS: Final = 128
 MAX_REQUESTS_AHEAD: Final = 16
 LINGER_SECONDS: Final = 10.0
+HOST: Final = re.compile(rb"[^\s,/\\?#@\x00-\x20\x7f]*")
 REPLY_STALL_SECONDS: Final = 300.0
 LOOKS_PER_TIMEOUT: Final = 4
 
@@ -139,7 +141,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if num_bytes > self._max_head_bytes or len(self.headers) > MAX_HEADERS:
             self._refuse(431)
             return
-        if len(self.pipeline) >= MAX_REQUESTS_AHEAD:
+        if len(self.pipeline) >= MAX_REQUESTS_AHEAD or not self._has_valid_host():
             self._refuse(400)
             return
         self._is_in_head = False
@@ -153,6 +155,16 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._connection.slot is Slot.PROBE and self.cycle is not None:
             self.cycle.keep_alive = False
+
+    def _has_valid_host(self) -> bool:
+        """Return True for one Host header, which HTTP/1.0 may leave out (RFC 9112, section 3.2).
+
+        Of two a proxy may go by one and the worker by the other.
+        """
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if not hosts:
+            return self.parser.get_http_version() in ("1.0", "0.9")
+        return len(hosts) == 1 and HOST.fullmatch(hosts[0]) is not None
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
