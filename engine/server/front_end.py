@@ -24,6 +24,8 @@ from engine.server.services import SERVICES
 PACKAGE, TEMPLATES_PREFIX = "comfyui_frontend_package", "comfyui_workflow_templates"
 INDEX = "index.html"
 OWN_STYLE = "user.css"
+PICTURES = (".webp", ".png", ".jpg", ".gif")
+NO_PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 9"><path fill="#333" d="M0 0h16v9H0z"/></svg>'
 ICON, ICON_PATH = "favicon.ico", "assets/favicon.ico"
 
 
@@ -69,10 +71,13 @@ async def get_index(request: web.Request) -> web.StreamResponse:
 
 
 async def get_template(request: web.Request) -> web.StreamResponse:
-    """Send a file of the official templates: the index, a workflow, a picture."""
+    """Send a file of the official templates: the index, a workflow, a picture, or a plain one where it is missing."""
+    name = request.match_info["file"]
     for folder in request.app[TEMPLATES]:
         with contextlib.suppress(web.HTTPNotFound):
-            return await _file_in(folder, request.match_info["file"])
+            return await _file_in(folder, name)
+    if request.app[TEMPLATES] and name.endswith(PICTURES):
+        return web.Response(text=NO_PICTURE, content_type="image/svg+xml")
     raise web.HTTPNotFound(text="")
 
 

@@ -78,6 +78,16 @@ async def test_the_interface_is_served_and_nothing_beside_it(good_pack: None, sh
         assert (await shown.client.get(path)).status == 404, path
 
 
+async def test_templates_are_served_of_every_package_and_pictures_that_are_not_there_are_plain(shown: Server) -> None:
+    pytest.importorskip("comfyui_workflow_templates_json", reason="comfyui-workflow-templates-json is not installed")
+    assert [entry["templates"] for entry in await shown.get("/templates/index.json")]
+    assert (await shown.get("/templates/flux_schnell.json"))["nodes"]
+    response = await shown.client.get("/templates/flux_schnell-1.webp")
+    assert response.status == 200 and response.content_type in ("image/svg+xml", "image/webp")
+    for path in ("/templates/none.json", "/templates/..%2f__init__.py"):
+        assert (await shown.client.get(path)).status == 404, path
+
+
 async def test_settings_are_kept_one_by_one_and_together(shown: Server) -> None:
     assert await shown.get("/api/settings") == {}
     changes = [shown.client.post(f"/api/settings/Comfy.Setting{number}", json=number) for number in range(10)]
