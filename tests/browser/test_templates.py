@@ -17,6 +17,7 @@ from engine.families.registry import family_named
 from tests.browser.interface import Interface
 from tests.browser.visitor import SECONDS, visitor
 from tests.engine.server.running_engine import RunningEngine, running_engine
+from worker.workflows.to_prompt import to_prompt
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -41,6 +42,13 @@ TEMPLATES = (
     ),
     *("sdxlturbo_example", "image_netayume_lumina_t2i", "txt_to_image_to_video"),
 )
+# Their sub-graphs' values are saved in every form: of older pages, of newer ones, with entries, names, kept values.
+WITH_SUB_GRAPHS = (
+    *("video_wan2_2_14B_i2v", "video_wan2_2_14B_t2v", "image_flux2_text_to_image_9b", "image_krea2_turbo_t2i"),
+    *("image_flux2_klein_image_edit_4b_base", "image_qwen_image_2_1_t2i", "image_ernie_image", "flux1_krea_dev"),
+    *("image-qwen_image_edit_2511_lora_inflation", "image_qwen_image_instantx_controlnet", "sd3.5_large_depth"),
+    *("image_z_image_turbo", "image_netayume_lumina_t2i", "flux_depth_lora_example"),
+)
 SMALL = {"width": 64, "height": 64, "steps": 2, "video_frames": 2, "start_at_step": 1, "end_at_step": 1,
          "x": 0, "y": 0}  # fmt: skip
 RUN_SECONDS = 5 * SECONDS
@@ -54,6 +62,11 @@ LOAD = """async ([name, small, end]) => {
             if (widget.name in small && !(widget.name === "end_at_step" && widget.value >= end))
                 widget.value = Math.min(widget.value, small[widget.name]);
     return app.graph.nodes.filter((node) => node.has_errors).map((node) => node.type);
+}"""
+EXPORT = """async (name) => {
+    const workflow = await (await fetch(`/templates/${name}.json`)).json();
+    await app.loadGraphData(workflow, true, false, null);
+    return [workflow, (await app.graphToPrompt()).output];
 }"""
 RUN = """async () => {
     const { output, workflow } = await app.graphToPrompt();
@@ -112,3 +125,13 @@ def test_a_template_is_loaded_and_runs(interface: Interface, name: str) -> None:
     assert entry["status"]["status_str"] == "success", entry["status"]
     assert any("images" in output for output in entry["outputs"].values())
     assert not interface.complaints()
+
+
+@pytest.mark.parametrize("name", WITH_SUB_GRAPHS)
+def test_the_interface_makes_the_same_prompt_of_a_template(interface: Interface, name: str) -> None:
+    saved, prompt = interface.page.evaluate(EXPORT, name)
+    declared = interface.page.evaluate("async () => await (await fetch('/object_info')).json()")
+    ours = to_prompt(saved, declared, lambda _count: 0)
+    assert {node_id: entry["inputs"] for node_id, entry in ours.items()} == {
+        node_id: entry["inputs"] for node_id, entry in prompt.items()
+    }
