@@ -21,7 +21,8 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from tests.security.planted import CUSTOMER_KEY, secret
+from tests.security.costly_pages import PAGES
+from tests.security.planted import CUSTOMER_KEY, HOARDERS_KEY, secret
 
 MIB = 1024 * 1024
 GIVE_UP_SECONDS = 30.0
@@ -376,6 +377,60 @@ async def hostile_pack(target: Target) -> list[httpx.Response | None]:
     return [reply, await target.send("POST", f"/cancel/{reply.json()['id']}")]
 
 
+async def costly_pages(target: Target) -> list[httpx.Response | None]:
+    """Send pages that are dear to read for their size, to each route that reads them."""
+    make, num = PAGES[target.chance.choice(list(PAGES))]
+    page = make(num * target.chance.choice([8, 40]))
+    overrides = {f"SaveImage.q{index}": 1 for index in range(600)} if target.chance.random() < 0.3 else {}
+    path = target.chance.choice(["/convert", "/plan", "/generate", "/generate/batch"])
+    given = {"workflow_json": page, "overrides": overrides}
+    body = {"inputs": [given] * 2} if path.endswith("batch") else {"input": given} if "generate" in path else page
+    return [await target.send("POST", path, json=body)]
+
+
+async def packed_workflows(target: Target) -> list[httpx.Response | None]:
+    """Send pictures whose workflow unpacks to millions of values or to hundreds of levels, one and many at once."""
+    many, deep = b'{"1": [' + b"[]," * (2 * MIB) + b"[]]}", b'{"1": ' + b"[" * 900 + b"]" * 900 + b"}"
+    text = b"prompt\0\0" + zlib.compress(target.chance.choice([many, deep]))
+    content = base64.b64encode(b"\x89PNG\r\n\x1a\n" + _chunk(b"zTXt", text)).decode()
+    batch = {"inputs": [{"workflow_json": content}] * 20}
+    return [await target.generate({"workflow_json": content}), await target.send("POST", "/generate/batch", json=batch)]
+
+
+async def hoarding(target: Target) -> list[httpx.Response | None]:
+    """Store files until the quota is full, in each way."""
+    content, key = target.chance.randbytes(3 * MIB), {"Authorization": f"Bearer {HOARDERS_KEY}"}
+    held = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(held, "PNG")
+    photo = held.getvalue() + content
+    body = json.dumps({"input": {"workflow_json": load_image("photo")}})
+    return [
+        await target.send("POST", "/api/v2/assets", files={"file": ("a.bin", content)}, headers=key),
+        await target.send("POST", "/generate", files={"photo": ("p.png", photo), "input": ("b", body)}, headers=key),
+    ]
+
+
+async def borrowed_tokens(target: Target) -> list[httpx.Response | None]:
+    """Name model files at the operator's hub, and on ways out of its repositories."""
+    path = target.chance.choice(["operator/private/resolve/main", "../api/resolve/main/whoami", "a/b/resolve/.."])
+    model = {"name": "x.safetensors", "url": f"https://huggingface.co/{path}/x.safetensors", "directory": "checkpoints"}
+    loader = {"id": 1, "type": "CheckpointLoaderSimple", "widgets_values": ["x.safetensors"]}
+    page = {"nodes": [loader | {"properties": {"models": [model]}}], "links": []}
+    return [await target.generate({"workflow_json": page}), await target.send("POST", "/plan", json=page)]
+
+
+async def odd_hosts(target: Target) -> list[httpx.Response | None]:
+    """Send heads with no Host and with two; none may be answered as a request."""
+    hosts = target.chance.choice([b"", b"Host: a\r\nHost: b\r\n", b"Host: a, b\r\n"])
+    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+        reader, writer = await connect(target)
+        writer.write(b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n")
+        line = await asyncio.wait_for(reader.readline(), GIVE_UP_SECONDS)
+        writer.close()
+        assert not line or b" 400 " in line, f"{hosts!r} was answered with {line!r}"
+    return []
+
+
 ASSAULTS: dict[str, Assault] = {
     assault.__name__: assault
     for assault in (
@@ -393,5 +448,10 @@ ASSAULTS: dict[str, Assault] = {
         sounds,
         model_files,
         hostile_pack,
+        costly_pages,
+        packed_workflows,
+        hoarding,
+        borrowed_tokens,
+        odd_hosts,
     )
 }

@@ -47,15 +47,18 @@ ROOT = Path(__file__).parents[2]
 LIVE_SECONDS = 1.0
 END_SECONDS = 300.0
 MEMORY_ROOM_MB = 300.0
+MAX_STORED_BYTES = 50 * 1024 * 1024
 OWN_FAULTS = ("internal_error", "submission_failed")
 """Codes of replies that say the worker itself failed."""
 
 SETTINGS = {
-    "API_KEYS": f"shop:{planted.CUSTOMER_KEY}:submit+read",
+    "API_KEYS": f"shop:{planted.CUSTOMER_KEY}:submit+read,hoarder:{planted.HOARDERS_KEY}:submit+read",
     "ADMIN_API_KEYS": planted.OPERATOR_KEY,
     "CANCEL_GRACE_SECONDS": "5",
     "JOB_TIMEOUT": "60",
     "INPUT_TIMEOUT": "5",
+    "FETCH_MISSING": "any",
+    "CALLER_MAX_STORED_BYTES": str(MAX_STORED_BYTES),
     "MAX_QUEUE_SIZE": "200",
     "LOG_FORMAT": "json",
     "ENGINE_SANDBOX": "bwrap" if shutil.which("bwrap") else "off",
@@ -187,6 +190,10 @@ class Attack:
         for name, (before, after) in {"front": report.front_mb, "engine": report.engine_mb}.items():
             if after > before + MEMORY_ROOM_MB:
                 yield f"the {name} held {before} MB and holds {after} MB"
+        assets = self._worker.base / "state" / "assets"
+        num_bytes = sum(path.stat().st_size for path in assets.glob("*"))
+        if num_bytes > MAX_STORED_BYTES:
+            yield f"{num_bytes} bytes of assets are kept, expected at most {MAX_STORED_BYTES}"
         yield from (f"leaked: {leak.secret} in {leak.place}" for leak in self._find_leaks())
 
     def _find_leaks(self) -> Iterator[planted.Leak]:
@@ -253,6 +260,7 @@ def attack(seconds: float, seed: int, only: Sequence[str], kept: Path | None = N
         furnish(base)
         host = urlsplit(liar.url).hostname
         environment = {**planted.environment(), **SETTINGS, "ALLOWED_PRIVATE_HOSTS": str(host), **settings}
+        environment["HF_ENDPOINT"] = f"{liar.url}/hub"
         with worker_process(base, **environment) as worker:
             run = Attack(worker, liar, seed, seconds, only)
             asyncio.run(run.run())

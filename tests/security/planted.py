@@ -21,7 +21,9 @@ ENVIRONMENT = {
 }
 """Variables of the worker, by what makes each value its own."""
 
-CUSTOMER_KEY, OPERATOR_KEY, FILE_KEY = (f"{MARK}-{name}" for name in ("key-customer", "key-operator", "key-file"))
+CUSTOMER_KEY, OPERATOR_KEY, FILE_KEY, HOARDERS_KEY = (
+    f"{MARK}-{name}" for name in ("key-customer", "key-operator", "key-file", "key-hoarder")
+)
 
 REQUEST = (
     "s3-secret",
@@ -48,7 +50,7 @@ def secret(kind: str) -> str:
 
 def all_secrets() -> list[str]:
     """Return every planted value."""
-    return [*environment().values(), CUSTOMER_KEY, OPERATOR_KEY, FILE_KEY, *map(secret, REQUEST)]
+    return [*environment().values(), CUSTOMER_KEY, OPERATOR_KEY, FILE_KEY, HOARDERS_KEY, *map(secret, REQUEST)]
 
 
 @dataclass(frozen=True, slots=True)

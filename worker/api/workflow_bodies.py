@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 
 from worker.api.callers import sender_of
 from worker.api.request_forms import read_workflow
@@ -24,7 +26,10 @@ FIELD: Final = "workflow_json"
 LARGE_BYTES: Final = 256 * 1024  # parsing more than this would hold up the event loop
 ENGINE_WAIT_SECONDS: Final = 15.0
 
-Work = Callable[[Services, JsonObject, int], Awaitable[JsonObject]]  # the body and its bytes -> the reply
+CONNECTION_SECONDS: Final = 1.0  # between two looks whether the client is still there
+
+Answer = TypeVar("Answer")
+Work = Callable[[Services, JsonObject, int], Coroutine[Any, Any, JsonObject]]  # the body and its bytes -> the reply
 
 
 def body_schema(title: str) -> dict[str, Any]:
@@ -41,12 +46,27 @@ async def reply_to(request: Request, work: Work) -> Response:
         with services.bodies.memory.lease(sender_of(request)) as lease:
             content = await services.bodies.read(request, lease)
             body = await services.bodies.parse(content)
-            made = await work(services, body, len(content))
-        return JSONResponse(made)
+            made = await while_connected(request, work(services, body, len(content)))
+        return await off_loop(needs_thread(made), JSONResponse, made)
+    except ClientDisconnect:
+        return Response(status_code=499)
     except RecursionError:
         return refuse(nested_too_deeply())
     except WorkerError as error:
         return refuse(error)
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Return the outcome of work, which ends with its client. Raises ClientDisconnect."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait([task], timeout=CONNECTION_SECONDS))[0]:
+            if await request.is_disconnected():
+                raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def checked_workflow(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:

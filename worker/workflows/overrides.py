@@ -27,6 +27,7 @@ MAX_NEAREST: Final = 8
 MAX_HINTED: Final = 10  # unknown overrides whose nearest names are looked for
 MAX_COMPARED: Final = 2000
 MAX_TARGET_LENGTH: Final = 300
+MAX_SHOWN: Final = 1000
 SECTIONS: Final = ("required", "optional")
 
 
@@ -54,8 +55,12 @@ class Overridden:
         return self.fields.get(Place(node_id, input_name))
 
     def values_in(self, prompt: JsonObject) -> dict[str, Any]:
-        """Return the values that a later form of the prompt has in the overridden inputs, by `ID.INPUT`."""
-        nodes = {place: object_at(prompt, place.node_id, "inputs") for place in self.fields}
+        """Return the values that a later form of the prompt has in the overridden inputs, by `ID.INPUT`.
+
+        At most MAX_SHOWN: they are repeated in the result.
+        """
+        shown = islice(self.fields, MAX_SHOWN)
+        nodes = {place: object_at(prompt, place.node_id, "inputs") for place in shown}
         return {place.target: inputs.get(place.input_name) for place, inputs in nodes.items()}
 
 

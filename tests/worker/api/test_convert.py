@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
+
+import pytest
+from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from tests.fakes import draw
 from tests.worker.running_front import RunningFront
 from tests.worker.workflows.pages import node, page
 from tests.worker.workflows.test_media import png
+from worker.api.workflow_bodies import while_connected
 
 PAGE = page(node(1, "Draw", ["hello", 8]))
 
@@ -51,3 +57,22 @@ async def test_what_cannot_be_converted_is_refused_with_its_field_and_node(front
         response = await front.http.post("/convert", json=wrong)
         assert response.status_code == 422
         assert response.json()["error"]["problems"][0]["field"] == "workflow_json"
+
+
+async def test_work_on_a_body_ends_with_its_client() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    async def receive() -> dict[str, str]:
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ClientDisconnect):
+        await while_connected(Request({"type": "http"}, receive), work())
+    assert ended.is_set()
