@@ -24,7 +24,7 @@ LARGE_TEXT_LENGTH: Final = 64 * 1024
 MAX_WORK_SECONDS: Final = 20.0
 """Processor seconds of one call. The largest document that the default limits allow takes a quarter of them."""
 
-NUM_THREADS: Final = 3
+NUM_THREADS: Final = 2
 CHECK_SECONDS: Final = 0.2
 
 Answer = TypeVar("Answer")

@@ -27,7 +27,7 @@ HASH_PREFIX: Final = "blake3:"
 PIECE_BYTES: Final = 1024 * 1024
 PARTIAL_PREFIX: Final = ".partial-"
 RECORD_BYTES: Final = 1024
-"""What a further record of the same content counts as."""
+"""Bytes that a further record of the same content counts as."""
 
 CheckRoom = Callable[[int], None]
 """Check whether the caller may store so many bytes more. Raises LimitReached."""
