@@ -110,13 +110,13 @@ def _count_request(request: Request, identity: Identity) -> None:
 
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:
     """Reply with the current result of a job; the end of a job is shown once it is on disk."""
-    pipeline = services_of(request).pipeline
+    services = services_of(request)
     if not job.state.is_terminal:
         body = result_of(job, [])  # a snapshot: later changes may reach the disk after this reply
         status = status or job.http_status
-        await pipeline.shown(job)
+        await services.store.settle(job)
     else:
-        job = await pipeline.shown(job)
+        job = await services.pipeline.shown(job)
         body = result_of(job, await public_outputs(job, request))
     if status is None:
         status = http_status_for_vast(job.http_status) if is_vast else job.http_status

@@ -227,14 +227,14 @@ class EngineClient:
         self._faults: dict[str, tuple[float, str]] = {}  # by route: when its answer was not valid, and why
 
     @property
-    def fault(self) -> str:
+    def answer_fault(self) -> str:
         """Reason why answers of the engine cannot be used, of late; empty for none."""
         since = time.monotonic() - FAULT_SECONDS
         return next((reason for at, reason in reversed(self._faults.values()) if at > since), "")
 
     @contextlib.contextmanager
     def _judging(self, route: str) -> Iterator[None]:
-        """Note for `fault` if the answer that is asked for and read in the block is valid."""
+        """Note for `answer_fault` if the answer that is asked for and read in the block is valid."""
         try:
             yield
         except EngineAnswerInvalid as error:

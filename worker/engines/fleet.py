@@ -147,7 +147,7 @@ class EngineFleet:
     def problem(self) -> str:
         """Return why no engine can be used as it must be; empty where one can."""
         up = [engine for engine in self.engines if engine.client in self.pool.clients_serving]
-        problems = [engine.client.fault for engine in up] if up else [engine.problem for engine in self.engines]
+        problems = [engine.client.answer_fault for engine in up] if up else [engine.problem for engine in self.engines]
         return "" if up and not all(problems) else next(filter(None, problems), "")
 
     async def metrics_texts(self) -> dict[int, str]:

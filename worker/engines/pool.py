@@ -169,7 +169,7 @@ class EnginePool:
         """Return the error of a request that no engine can answer now."""
         if self.restarts_engines:
             return NotReady("The engine is restarting", retry_after_seconds=5)
-        fault = next(filter(None, (client.fault for client in self.clients)), "")
+        fault = next(filter(None, (client.answer_fault for client in self.clients)), "")
         if fault:
             return EngineAnswerInvalid(fault)
         num_up, num_all = len(self.clients_up), len(self._slots)

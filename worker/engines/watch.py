@@ -146,7 +146,7 @@ class WatchedEngine:
             if is_up:
                 self._has_been_up.set()
             pause = LOOK_SECONDS_FOREIGN if self.process is None else LOOK_SECONDS
-            await asyncio.sleep(pause if is_up or self.client.fault else LOOK_DOWN_SECONDS)
+            await asyncio.sleep(pause if is_up or self.client.answer_fault else LOOK_DOWN_SECONDS)
 
     async def _is_prepared(self) -> bool:
         """Prepare the engine; return True if it is still up afterwards.
@@ -259,7 +259,7 @@ class WatchedEngine:
     async def _poll_foreign(self) -> bool:
         try:
             await self.client.system_stats()
-            if not self.is_up or self.client.fault or time.monotonic() - self._probed_at >= PROBE_SECONDS:
+            if not self.is_up or self.client.answer_fault or time.monotonic() - self._probed_at >= PROBE_SECONDS:
                 await self.client.probe()
                 self._probed_at = time.monotonic()
         except EngineUnreachable as error:

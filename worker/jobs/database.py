@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import sqlalchemy as sa
+import structlog
 from sqlalchemy import event
 
 from worker.errors import StateUnusable
+from worker.jobs.database_damage import WAY_OUT, check_content, check_file, damage_of, damaged
 from worker.jobs.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
 from worker.jobs.migrations.tables import create_tables
 from worker.outputs.options import OutputOptions
@@ -26,7 +28,7 @@ from worker.outputs.options import OutputOptions
 HEAD_REVISION = "0009"
 """The newest migration. A test compares it with the versions folder."""
 
-WAY_OUT = "restore a backup of the state directory, or move the directory away to begin without its jobs and results"
+log = structlog.get_logger("jobs.store")
 
 PACKAGES = Path(__file__).resolve().parents[2]
 
@@ -99,13 +101,23 @@ FACT_UPSERT = sa.text(
 )
 
 
+def _report_missing(path: Path) -> None:
+    """Log that there is no database where jobs have left their folders."""
+    num_folders = sum(1 for _ in path.parent.glob("jobs/*"))
+    if num_folders:
+        log.warning("job database missing", file=str(path), job_folders=num_folders, remedy=WAY_OUT)
+
+
 def check_database(path: Path) -> None:
     """Check that a job database can be used, where there is one. Raises StateUnusable with what to do."""
     if not path.exists():
+        _report_missing(path)
         return
+    check_file(path)
     engine = sa.create_engine(f"sqlite:///{path}", hide_parameters=True)
     try:
         with readable(path):
+            check_content(path)
             revision = _revision(engine)
     finally:
         engine.dispose()
@@ -121,12 +133,17 @@ def readable(path: Path) -> Iterator[None]:
     """Translate errors of a database that is damaged or cannot be opened. Raises StateUnusable with what to do."""
     try:
         yield
-    except sa.exc.OperationalError as error:
+    except StateUnusable as error:
+        if str(path) in error.message:
+            raise
+        raise StateUnusable(f"{error.message} (in {path})") from None
+    except (sa.exc.DatabaseError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if (damage := damage_of(error)) is not None:
+            raise damaged(path, damage) from None
+        reason = getattr(error, "orig", error)
         raise StateUnusable(
-            f"{path}: cannot be opened: {error.orig}; expected a file that the worker's user may write, on a local disk"
+            f"{path}: cannot be opened: {reason}; expected a file that the worker's user may write, on a local disk"
         ) from None
-    except sa.exc.DatabaseError as error:
-        raise StateUnusable(f"{path}: damaged: {error.orig}. Stop the worker and {WAY_OUT}") from None
 
 
 def open_engine(path: Path) -> sa.Engine:

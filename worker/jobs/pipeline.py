@@ -263,9 +263,7 @@ class Pipeline:
         Waits a moment for the disk, which may refuse every write.
         """
         if not job.state.is_terminal:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STORE_SECONDS):
-                    await self._store.settle(job)
+            await self._store.settle(job)
             return job
         try:
             await self.check_end(job)

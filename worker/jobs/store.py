@@ -25,6 +25,7 @@ import structlog
 
 from worker.errors import DatabaseUnreachable, StateTakenOver, StateUnusable
 from worker.jobs.database import FACT_UPSERT, FACTS, JOBS, WEBHOOKS, changing_row, job_of, storable, whole_row
+from worker.jobs.database_damage import WAY_OUT, damage_of, damaged
 from worker.jobs.erasure import TRUNCATE_SECONDS, Erasure
 from worker.jobs.job import Job, Stage
 from worker.jobs.job_database import JobDatabase, SqliteDatabase
@@ -457,13 +458,15 @@ class JobStore:
             reason = self._note_failure(error)
             log.error("commit failed", reason=reason, retry_in_seconds=RETRY_SECONDS)
             self._refuse(group, StateUnusable(f"The job database cannot be written: {reason}"))
-        except Exception as error:  # noqa: BLE001 - the commit: it is raised to all who wait for it
-            parts = group.parts()
-            if len(parts) > 1:  # an unwritable change must not fail the others
-                for part in parts:
-                    await self._write_one_group(part)
+        except sa.exc.DatabaseError as error:
+            damage = self._damage(error)
+            if damage is not None:
+                self._problem = damage_of(error) or ""
+                self._refuse(group, damage)
             else:
-                self._fail(group, group.owners[0] if parts else "", error)
+                await self._write_parts(group, error)
+        except Exception as error:  # noqa: BLE001 - the commit: it is raised to all who wait for it
+            await self._write_parts(group, error)
         else:
             for owner in group.owners if self._failures else ():
                 self._failures.pop(owner, None)
@@ -472,6 +475,15 @@ class JobStore:
                 self._problem = ""
             group.settle()
             self._truncate_soon()
+
+    async def _write_parts(self, group: _Group, error: Exception) -> None:
+        """Write the parts of a group by themselves: an unwritable change must not fail the others."""
+        parts = group.parts()
+        if len(parts) > 1:
+            for part in parts:
+                await self._write_one_group(part)
+        else:
+            self._fail(group, group.owners[0] if parts else "", error)
 
     def _refuse(self, group: _Group, refusal: Exception) -> None:
         """Fail the insertions; changes are kept for a later commit, if there is one."""
@@ -537,12 +549,25 @@ class JobStore:
         """Call a function that reads, on the thread. Raises DatabaseUnreachable."""
         try:
             return await self._in_thread(function)
-        except (sa.exc.OperationalError, StateUnusable) as error:
-            if not (self._database.is_remote and self._is_open):
+        except (sa.exc.DatabaseError, UnicodeDecodeError, StateUnusable) as error:
+            if not self._database.is_remote and not isinstance(error, StateUnusable):
+                raise self._damage(error) or error from None
+            if isinstance(error, UnicodeDecodeError) or not (self._database.is_remote and self._is_open):
+                raise
+            if not isinstance(error, sa.exc.OperationalError | StateUnusable):
                 raise
             reason = self._note_failure(error)
             self._wake_within(RETRY_SECONDS)
             raise DatabaseUnreachable(f"The job database cannot be read: {reason}", retry_after_seconds=5) from None
+
+    def _damage(self, error: Exception) -> StateUnusable | None:
+        """Return the error of a damaged file, logged once, None where the file is not damaged."""
+        what = None if self.is_remote else damage_of(error)
+        if what is None:
+            return None
+        if what != self._problem:
+            log.critical("job database damaged", file=self._database.name, reason=what, remedy=WAY_OUT)
+        return damaged(Path(self._database.name), what)
 
     def _note_failure(self, error: sa.exc.OperationalError | StateUnusable) -> str:
         """Return the reason of a failure, and record that a server is unreachable."""
