@@ -14,7 +14,11 @@ from tests.faults.peers import Receipt
 
 ORDER = {"pending": 0, "processing": 1, "generating": 2, "generated": 3}
 FINAL_ORDER = 4
-MAX_RUNS = 2
+RUNS_OF_ITS_OWN = 2
+"""Runs that a job has for its own faults; each kill from outside may add one."""
+
+MAX_OUTSIDE_LOSSES = 10
+"""Kills under one job after which it may fail."""
 SETTLE_SECONDS = 2.0
 """A kill less than this after a line of the tally may have come before the front could have known of it."""
 
@@ -122,8 +126,12 @@ class _Drawn:
 
     @property
     def is_excused(self) -> bool:
-        """Whether runs were lost twice, so that the job may have failed."""
-        return len(self.runs) >= MAX_RUNS
+        """Whether runs were lost so often that the job may have failed, though a kill is not its doing."""
+        return len(self.runs) > MAX_OUTSIDE_LOSSES
+
+    @property
+    def max_runs(self) -> int:
+        return max(RUNS_OF_ITS_OWN, 1 + len(self.kills))
 
 
 def _about_drawing(entry: Entry, drawn: _Drawn) -> list[str]:
@@ -131,7 +139,7 @@ def _about_drawing(entry: Entry, drawn: _Drawn) -> list[str]:
     status = entry.seen[-1] if entry.seen else ""
     if drawn.was_drawn_after_the_end:
         wrong.append("was finished and drawn again")
-    if drawn.num_known_runs > MAX_RUNS:
+    if drawn.num_known_runs > drawn.max_runs:
         wrong.append(f"was run {drawn.num_known_runs} times")
     if status == "completed" and not drawn.runs:
         wrong.append("is completed and was never drawn")

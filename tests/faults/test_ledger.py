@@ -27,10 +27,11 @@ def entry(*seen: str, error_status: int = 502, **fields: Any) -> Entry:
     [
         (entry("pending", "generating", "completed"), RUN, [], []),
         (entry("completed", has_webhook=True), KILLED_RUN + RUN, [RECEIPT, RECEIPT], [5.1]),
-        (entry("failed"), [Stroke(False, "one", 3.0), *KILLED_RUN], [], [3.1, 5.1]),
+        (entry("completed"), [Stroke(False, "one", 3.0), *KILLED_RUN, *RUN], [], [3.1, 5.1]),
+        (entry("failed"), [Stroke(False, "one", at) for at in range(11)], [], [at + 0.1 for at in range(11)]),
         (entry("cancelled", cancel_asked=True), [], [], []),
     ],
-    ids=["undisturbed", "killed while running", "killed twice while running", "cancelled"],
+    ids=["undisturbed", "killed while running", "killed twice while running", "killed very often", "cancelled"],
 )
 def test_a_history_in_order_has_nothing_wrong(
     of: Entry, strokes: list[Stroke], receipts: list[Receipt], kills: list[float]
@@ -50,6 +51,7 @@ def test_a_history_in_order_has_nothing_wrong(
         (entry("completed"), [Stroke(False, "one", at) for at in (1.0, 2.0, 3.0)], [], "was run 3 times"),
         (entry("completed"), [], [], "never drawn"),
         (entry("failed"), RUN, [], "is failed after 1 runs"),
+        (entry("failed"), [*KILLED_RUN, *KILLED_RUN], [], "is failed after 2 runs"),
         (entry("failed", error_status=500), [*KILLED_RUN, *KILLED_RUN], [], "is failed after 2 runs"),
         (entry("completed", has_webhook=True), RUN, [], "never came"),
         (entry("completed"), RUN, [RECEIPT], "nobody wanted"),

@@ -677,6 +677,8 @@ class EngineClient:
             begun += _sent(_at_nodes(runs))[:1]
         elif loss.prompt_id is not None and {loss.prompt_id} < {loss.prompt_id, *_ids(_at_nodes(begun))}:
             suspects = _at_nodes(begun)
+        if loss.is_outside:
+            culprits, suspects = [], []
         for run in runs:
             run.lost = EngineLost(
                 loss.sentence,

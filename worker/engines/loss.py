@@ -22,6 +22,15 @@ from worker.errors import (
     WorkerError,
 )
 
+OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that a process gets from others; a fault of its own raises SIGSEGV, SIGABRT and the like."""
+
+STOPPED_CODE = 0
+"""Exit code of an engine that was asked to stop (SIGTERM)."""
+
+OWN_MEMORY_SHARE = 0.5
+"""Share of the machine's memory from which on an engine is the cause of its end where memory ran out."""
+
 START_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=30.0)
 
 
@@ -45,13 +54,15 @@ class LossReason(StrEnum):
 class Loss:
     """End of an engine's process. `code` is its exit code, negative for a signal's number.
 
-    `prompt_id` is the prompt that caused it; None: the engine itself, or unknown.
+    `prompt_id` is the prompt that caused it; None: the engine itself, or unknown. `is_outside`: neither caused it, and
+    `prompt_id` is what ran.
     """
 
     reason: LossReason
     code: int | None = None
     last_words: str = ""
     prompt_id: str | None = None
+    is_outside: bool = False
 
     @property
     def is_planned(self) -> bool:
@@ -88,6 +99,20 @@ def reason_of_exit(code: int, num_oom_kills: int) -> LossReason:
     return LossReason.CRASHED
 
 
+def is_outside(reason: LossReason, code: int, memory_bytes: int | None, total_bytes: int | None) -> bool:
+    """Return True if neither the engine nor its prompt caused the end of its process.
+
+    That is a signal that others send, or memory that others had taken: `memory_bytes` are the engine's own shortly
+    before, of `total_bytes` of the machine. A kill by the kernel is not counted everywhere, so one of an engine with
+    much memory is never from outside.
+    """
+    has_much = bool(memory_bytes and total_bytes and memory_bytes >= OWN_MEMORY_SHARE * total_bytes)
+    if reason is LossReason.OUT_OF_MEMORY:
+        return memory_bytes is not None and total_bytes is not None and not has_much
+    is_ended = code == STOPPED_CODE or -code in OUTSIDE_SIGNALS
+    return reason is LossReason.CRASHED and is_ended and not has_much
+
+
 def error_of_loss(loss: Loss, attempts: int, node_id: str | None, class_type: str | None) -> WorkerError:
     """Return what a job ends with that lost its engine on its last attempt, in this node (None: before its first).
 
@@ -106,7 +131,8 @@ def error_of_loss(loss: Loss, attempts: int, node_id: str | None, class_type: st
     if loss.reason.is_hang:
         message = f"The engine hung during this job{where}, which is not run again: {loss.sentence}"
     else:
-        message = f"The engine was lost twice during this job{where}; the last time: {loss.sentence}"
+        times = "again and again, by causes outside of it," if loss.is_outside else "twice"
+        message = f"The engine was lost {times} during this job{where}; the last time: {loss.sentence}"
     about: dict[str, Any] = {} if node_id is None else {"node_id": node_id, "class_type": class_type}
     return kind(message, attempts=attempts, reason=loss.reason.value, **about)
 
@@ -128,7 +154,7 @@ class CrashStreak:
 
     def add(self, loss: Loss) -> bool:
         """Count a loss. True when the engine has to prove itself: the count begins anew then."""
-        if loss.prompt_id is None or loss.is_planned or loss.reason.is_hang:
+        if loss.prompt_id is None or loss.is_planned or loss.is_outside or loss.reason.is_hang:
             return False
         self._jobs.add(job_of_prompt(loss.prompt_id))
         if len(self._jobs) <= self._max_jobs:

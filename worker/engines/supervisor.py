@@ -25,7 +25,7 @@ from worker.engines.address import NO_TOKEN, EngineAddress
 from worker.engines.command import EngineCommand
 from worker.engines.engine_log import EngineLog
 from worker.engines.http import EngineHttp
-from worker.engines.loss import Loss, LossReason, RestartBudget, backoff_seconds, reason_of_exit
+from worker.engines.loss import Loss, LossReason, RestartBudget, backoff_seconds, is_outside, reason_of_exit
 from worker.engines.sandbox_start import StatusPipe, prepare, try_sandbox
 from worker.engines.unix_socket import UnixSocket
 from worker.errors import EngineStartFailed, EngineUnreachable
@@ -86,6 +86,7 @@ class EngineProcess:
         self._reader: asyncio.Task[None] | None = None
         self._replaced_for: LossReason | None = None
         self._oom_kills_before = 0
+        self._memory_bytes: int | None = None  # of the engine when it was looked at last
         self._answers = asyncio.Event()
         self._log = EngineLog()
         self.state = ProcessState.STARTING
@@ -122,6 +123,11 @@ class EngineProcess:
     @property
     def num_restarts(self) -> int:
         return self.restarts.total()
+
+    def look_at_memory(self) -> None:
+        """Note the memory of the process, which tells whose doing its end is."""
+        pid = self.pid
+        self._memory_bytes = (None if pid is None else self._memory.process_bytes(pid)) or self._memory_bytes
 
     async def prepare(self) -> None:
         """Prepare and try the sandbox, where there is one. Raises EngineStartFailed."""
@@ -193,6 +199,7 @@ class EngineProcess:
         self._close_pipe()
         self._replaced_for = None
         self._oom_kills_before = self._memory.num_oom_kills()
+        self._memory_bytes = None
         self._log.clear()
         read_end, self._pipe = os.pipe()
         listening: socket.socket | None = None
@@ -319,10 +326,14 @@ class EngineProcess:
         num_oom_kills = self._memory.num_oom_kills() - self._oom_kills_before
         reason = self._replaced_for or reason_of_exit(code, num_oom_kills)
         words = "" if reason is LossReason.RECYCLED else self._log.last_output()
-        self.last_loss = Loss(reason, code, words, self._find_culprit(reason))
+        outside = self._replaced_for is None and is_outside(
+            reason, code, self._memory_bytes, self._memory.total_bytes()
+        )
+        self.last_loss = Loss(reason, code, words, self._find_culprit(reason), outside)
         self.restarts[reason] += 1
         log_end = supervisor_log.info if self.last_loss.is_planned else supervisor_log.error
-        log_end("engine process ended", code=code, reason=reason.value, prompt_id=self.last_loss.prompt_id)
+        about = {"prompt_id": self.last_loss.prompt_id, "is_outside": outside}
+        log_end("engine process ended", code=code, reason=reason.value, **about)
         self._on_lost(self.last_loss)
         return True
 

@@ -233,6 +233,8 @@ class WatchedEngine:
     async def _poll(self) -> bool:
         """Return True if our engine can take prompts; replace it if it hangs."""
         pulse, client = self._pulse, self.client
+        if self.process is not None:
+            self.process.look_at_memory()
         try:
             pulse.last = await client.heartbeat()
             pulse.at, pulse.num_missed = time.monotonic(), 0

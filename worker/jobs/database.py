@@ -99,6 +99,7 @@ FACTS = sa.Table("facts", METADATA, sa.Column("name", sa.Text, primary_key=True)
 FACT_UPSERT = sa.text(
     "INSERT INTO facts (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
+FACT_DELETE = sa.text("DELETE FROM facts WHERE name = :gone_name")
 
 
 def _report_missing(path: Path) -> None:

@@ -20,7 +20,7 @@ CHECK_SECONDS: Final = 2.0
 """Time for a check of the pages at a start, as far as SQLite looks at the time."""
 
 MAX_CHECKED_BYTES: Final = 512 * 1024 * 1024
-"""Largest file whose pages are checked at a start: 370 MB take 0.6 s from memory, and as long as reading from a disk."""
+"""Largest file whose pages are checked at a start: 370 MB take 0.6 s from memory, and longer from a disk."""
 
 STEPS_BETWEEN_LOOKS: Final = 20_000  # of SQLite's machine
 LOG_HEADER_BYTES: Final = 32

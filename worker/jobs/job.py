@@ -235,6 +235,7 @@ class Job:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the caller's, returned as it came
     asked_id: str = ""  # the requested id, if another caller's job has it
     num_preempted: int = 0  # since the front's start
+    num_outside_losses: int = 0  # of engines during its runs, by causes outside of it
     is_handed_back: bool = False  # another worker has it, or will: it ends here without a result or a webhook
 
     @property

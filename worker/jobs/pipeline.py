@@ -32,6 +32,7 @@ from worker.engines.pool import EnginePool
 from worker.engines.preview_frames import PreviewFrame
 from worker.engines.socket_pictures import with_saved_pictures
 from worker.errors import (
+    DatabaseUnreachable,
     DiskLow,
     Draining,
     EngineAnswerInvalid,
@@ -47,6 +48,7 @@ from worker.errors import (
 )
 from worker.jobs.asked_names import in_asked_names
 from worker.jobs.checkpoints import JobCheckpoints
+from worker.jobs.database import FACT_DELETE, FACT_UPSERT
 from worker.jobs.fair_turns import FairTurns
 from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.job_log import JobLog
@@ -65,6 +67,7 @@ from worker.outputs.delivered import OutputRecord
 log = structlog.get_logger("jobs")
 
 LOST_PAUSE_SECONDS = 0.25
+MAX_OUTSIDE_LOSSES = 10  # of engines during one job, by other causes than the job, before they cost attempts
 MAX_LOSSES = 1000  # of an engine for which a job waited; how often one is started again has a limit of its own
 COLLECT_BACKOFF = Backoff(first_seconds=0.1, longest_seconds=16.0, factor=4.0)
 COLLECT_TRIES = 7  # within 40 seconds
@@ -404,6 +407,9 @@ class Pipeline:
     async def _generate(self, job: Job) -> None:
         """Fetch, run and collect, a second time when the engine was lost during the run or memory was short."""
         may_be_there, num_losses = job.is_recovered, 0
+        if job.is_recovered:
+            with contextlib.suppress(DatabaseUnreachable):
+                job.num_outside_losses = int(str(await self._store.fact(_losses_name(job)) or 0))
         prompt: JsonObject | None = None
         while True:
             try:
@@ -438,7 +444,9 @@ class Pipeline:
                 if lost.is_culprit and lost.loss.reason.is_hang:
                     raise self._error_of_loss(job, lost.loss) from None
                 job.runs_alone |= lost.is_suspect
-                if lost.was_running:
+                if lost.was_running and lost.loss.is_outside and self._goes_on(job, lost.loss):
+                    pass
+                elif lost.was_running:
                     job.last_loss = lost.loss
                     self._move(job, JobState.GENERATING, QUEUED_WORDS, Stage.RUNNING)
                 elif (
@@ -521,7 +529,9 @@ class Pipeline:
     async def _run_on_engine(self, job: Job, prompt: JsonObject, may_be_there: bool) -> tuple[RunOutcome, EngineClient]:
         holder = await self._engine_with(job.prompt_id) if may_be_there else None
         if holder is None and job.stage is Stage.RUNNING:
-            self._retry(job)
+            went_with_the_front = job.is_recovered and self._pool.restarts_engines
+            if not (went_with_the_front and self._goes_on(job, Loss(LossReason.GONE, is_outside=True))):
+                self._retry(job)
         turn = self._run_turns.turn(job, is_inside=holder is not None)
         async with (
             turn,  # which may change the order
@@ -612,6 +622,23 @@ class Pipeline:
         await engine.free()
         return True
 
+    def _goes_on(self, job: Job, loss: Loss) -> bool:
+        """Let a job run again that lost its engine by a cause outside of it, without costing it an attempt.
+
+        Returns False when that has happened too often. The number outlives the front, which may have been killed, too.
+        """
+        job.last_loss = loss
+        job.num_outside_losses += 1
+        if job.num_outside_losses > MAX_OUTSIDE_LOSSES:
+            return False
+        job.progress.begin_again()
+        job.note(QUEUED_WORDS, job.waiting_stage)
+        log.warning("job continued after outside loss", request_id=job.id, num_losses=job.num_outside_losses)
+        counted = {"name": _losses_name(job), "value": str(job.num_outside_losses)}
+        self._store.save(job, (FACT_UPSERT, counted))
+        self.feed.notify(job.id)
+        return True
+
     def _retry(self, job: Job) -> None:
         """Begin the next attempt. Raises the error of the engine's loss when none is left."""
         loss = job.last_loss or Loss(LossReason.GONE)
@@ -667,7 +694,10 @@ class Pipeline:
 
         Returns False when it cannot be stored at all.
         """
-        committed = self._store.save(job, *map(webhook_insert, self._make_webhooks(job, kept)))
+        writes = [*map(webhook_insert, self._make_webhooks(job, kept))]
+        if job.num_outside_losses:
+            writes.append((FACT_DELETE, {"gone_name": _losses_name(job)}))
+        committed = self._store.save(job, *writes)
         # Nothing may come between the last state and its commit, not even a second cancel.
         while not committed.done():
             with contextlib.suppress(asyncio.CancelledError, StateUnusable):
@@ -736,6 +766,11 @@ class Pipeline:
         self._spans.changed(job)
         self._store.save_soon(job)
         self.feed.notify(job.id)
+
+
+def _losses_name(job: Job) -> str:
+    """Return the name of the stored number of a job's losses by causes outside of it."""
+    return f"outside_losses {job.id}"
 
 
 async def _object_info(engine: EngineClient) -> JsonObject:

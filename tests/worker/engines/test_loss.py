@@ -13,6 +13,7 @@ from worker.engines.loss import (
     RestartBudget,
     backoff_seconds,
     error_of_loss,
+    is_outside,
     reason_of_exit,
 )
 from worker.errors import DeviceLost, EngineCrashed, EngineHung, EngineOutOfMemory, EngineUnreachable, http_status
@@ -52,6 +53,40 @@ def test_each_way_to_lose_an_engine_has_an_error_that_names_the_node(
     assert type(error) is kind and http_status(kind) == status
     assert error.fields == {"attempts": 2, "reason": reason.value, "node_id": "7", "class_type": "KSampler"}
     assert "KSampler (node 7)" in error.message
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "own_gib", "expected"),
+    [
+        (LossReason.CRASHED, -signal.SIGKILL, 2, True),  # an operator, a platform
+        (LossReason.CRASHED, -signal.SIGTERM, 2, True),
+        (LossReason.CRASHED, 0, 2, True),  # it ended as it was asked to
+        (LossReason.CRASHED, -signal.SIGKILL, None, True),
+        (LossReason.CRASHED, -signal.SIGKILL, 9, False),  # a kill for memory that the kernel does not count here
+        (LossReason.OUT_OF_MEMORY, -signal.SIGKILL, 2, True),  # others had the memory
+        (LossReason.OUT_OF_MEMORY, -signal.SIGKILL, 9, False),
+        (LossReason.OUT_OF_MEMORY, -signal.SIGKILL, None, False),
+        (LossReason.CRASHED, -signal.SIGSEGV, 2, False),
+        (LossReason.CRASHED, -signal.SIGABRT, 2, False),
+        (LossReason.CRASHED, 1, 2, False),
+        (LossReason.DEVICE_LOST, -signal.SIGTERM, 2, False),
+        (LossReason.HUNG, -signal.SIGKILL, 2, False),
+    ],
+)
+def test_what_others_do_to_an_engine_is_not_its_jobs_doing(
+    reason: LossReason, code: int, own_gib: int | None, expected: bool
+) -> None:
+    own_bytes = None if own_gib is None else own_gib * GIB
+    assert is_outside(reason, code, own_bytes, 16 * GIB) is expected
+
+
+def test_kills_from_outside_put_no_engine_in_doubt() -> None:
+    streak = CrashStreak(2)
+    lost = [Loss(LossReason.CRASHED, -9, prompt_id=f"job-{number}-1", is_outside=True) for number in range(9)]
+    assert not any(streak.add(loss) for loss in lost)
 
 
 def test_a_crash_names_its_signal() -> None:
