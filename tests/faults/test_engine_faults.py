@@ -105,6 +105,23 @@ async def test_a_job_that_takes_the_engine_with_it_is_tried_twice_and_costs_no_o
     await draws_again(rig)
 
 
+async def test_a_job_goes_on_whose_engine_and_front_are_killed_by_others_again_and_again(rig: Rig) -> None:
+    await rig.start()
+    await rig.until_ready()
+    await rig.submit("unlucky", draw("unlucky", seconds=2.0))
+    for number in range(1, 4):
+        await rig.until_begun("unlucky", number)
+        rig.kill_engine()
+    for number in range(4, 6):
+        await rig.until_begun("unlucky", number)
+        await rig.kill_front()
+        await rig.start()
+    ended = await rig.until("unlucky")
+    assert ended["status"] == "completed", ended
+    assert rig.num_begun("unlucky") == 6
+    await draws_again(rig)
+
+
 async def test_what_waits_when_the_engine_dies_at_every_start_is_drawn_by_a_front_whose_engine_starts(rig: Rig) -> None:
     await rig.start(ENGINE_MAX_RESTARTS="2", DRAIN_TIMEOUT="0.5")
     await rig.until_ready()

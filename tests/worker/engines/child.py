@@ -25,7 +25,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(0.02)
         beat = Path("beat.json")
         queue = Path("queue.json")
-        known = {
+        known: dict[str, object] = {
             "/api/v1/heartbeat": json.loads(beat.read_text()) if beat.exists() else IDLE,
             "/queue": json.loads(queue.read_text()) if queue.exists() else EMPTY_QUEUE,
             "/object_info": {"Draw": {"input": {}, "output": []}},
