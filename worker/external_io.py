@@ -33,7 +33,7 @@ from worker.settings.environment import hub_access
 from worker.settings.settings import Settings
 from worker.store_names import find_endpoint_doubt, find_endpoint_problem
 
-INPUT_CHECK_SECONDS = 60.0
+INPUT_CHECKS_AT_ONCE, INPUT_CHECK_BYTES, INPUT_CHECK_SECONDS = 4, 1 << 30, 30.0
 
 
 class ExternalIo:
@@ -48,7 +48,8 @@ class ExternalIo:
         input_folder = InputFolder(folder)
         source = S3Source(stores, s3, limits)
         # Strangers' inputs do not keep the outputs of others waiting, so each has its own processes.
-        self._of_inputs, self._of_outputs = MediaProcesses(max_seconds=INPUT_CHECK_SECONDS), MediaProcesses()
+        self._of_inputs = MediaProcesses(INPUT_CHECKS_AT_ONCE, INPUT_CHECK_BYTES, INPUT_CHECK_SECONDS)
+        self._of_outputs = MediaProcesses()
         min_free_bytes = settings.queue.min_free_disk_bytes
         fetcher = InputFetcher(
             self._addresses, input_folder, limits, source, min_free_bytes, io_metrics, self._of_inputs

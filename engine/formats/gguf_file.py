@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -119,7 +119,7 @@ class GgufFile(MappedFile):
 
     def _add(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> None:
         stored = self.fields.get(SHAPE_PREFIX + name)
-        values = tuple(stored) if isinstance(stored, list) else shape
+        values: tuple[Any, ...] = tuple(stored) if isinstance(stored, list) else shape
         for sizes in (shape, values):
             if problem := find_shape_problem(sizes):
                 raise BadModelFile(self.path.name, f"tensor {name[:200]!r} with {problem}", EXPECTED)

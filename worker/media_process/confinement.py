@@ -71,9 +71,8 @@ def _interpreter_folders() -> list[Path]:
     """Return the folders of libraries, of which one may be imported late."""
     package = Path(__file__).resolve().parents[1]
     libraries = (entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
-    named = (*SYSTEM_FOLDERS, sys.prefix, sys.base_prefix, *libraries, package)
-    folders = dict.fromkeys(Path(name) for name in named)
-    return [folder for folder in folders if folder.is_dir() and folder != Path("/")]
+    folders = dict.fromkeys(map(Path, (*SYSTEM_FOLDERS, sys.prefix, sys.base_prefix, *libraries)))
+    return [folder for folder in (*folders, package) if folder.is_dir() and folder != Path("/")]
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:

@@ -67,6 +67,7 @@ class MediaProcesses:
     max_bytes: int = field(default_factory=lambda: _share_of_memory())
     max_seconds: float = MAX_SECONDS
     _idle: list[_WarmProcess] = field(default_factory=list)
+    _busy: list[_WarmProcess] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _slots: threading.BoundedSemaphore = field(init=False)
     _is_closed: bool = False
@@ -94,9 +95,12 @@ class MediaProcesses:
         return self._result_of(operation, reply)
 
     def close(self) -> None:
-        """End the processes that are idle; those at work end with their job."""
+        """End all processes, with what they do. Their jobs fail, and so do later ones."""
         with self._lock:
-            idle, self._idle, self._is_closed = self._idle, [], True
+            idle, busy, self._is_closed = self._idle, list(self._busy), True
+            self._idle = []
+        for process in busy:
+            process.kill()
         for process in idle:
             process.close()
 
@@ -104,27 +108,34 @@ class MediaProcesses:
         until = time.monotonic() + self.max_seconds
         while True:
             with self._lock:
+                if self._is_closed:
+                    raise MediaJobFailed("the worker is stopping")
                 process = self._idle.pop() if self._idle else None
-            is_new = process is None
-            process = process or self._started()
+                is_new = process is None
+                process = process or self._started()
+                self._busy.append(process)
             try:
                 reply = process.ask(line, until)
             except TimeoutError:
-                process.kill()
+                process.abandon()
                 raise MediaJobFailed(f"it takes more than {self.max_seconds:g} s") from None
             except _Ended:
-                process.kill()
-                if is_new:
+                process.abandon()
+                if is_new and not self._is_closed:
                     raise MediaJobFailed("the process that decodes and encodes media ended") from None
                 continue
             except BaseException:
-                process.kill()
+                process.abandon()
                 raise
+            finally:
+                with self._lock:
+                    self._busy.remove(process)
             with self._lock:
-                if not self._is_closed:
+                is_kept = not self._is_closed
+                if is_kept:
                     self._idle.append(process)
-                    return reply
-            process.close()
+            if not is_kept:
+                process.close()
             return reply
 
     def _started(self) -> _WarmProcess:
@@ -197,21 +208,26 @@ class _WarmProcess:
 
     def close(self) -> None:
         """Close its pipes, after which it ends, and wait for that."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._close_pipes()
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def kill(self) -> None:
-        """Kill it and its job."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+    def abandon(self) -> None:
+        """Kill it and its job, and close its pipes. For the thread that asks it."""
+        self.kill()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+    def kill(self) -> None:
+        """Kill it and its job. From any thread: another one may read its pipes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 

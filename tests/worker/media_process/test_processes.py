@@ -209,6 +209,21 @@ def test_a_warm_process_that_has_ended_is_replaced(
     assert warm_processes(os.getpid()) - others - {warm}
 
 
+def test_closing_ends_a_job_that_runs(
+    folder: Path, tmp_path: Path, processes: MediaProcesses, others: set[int]
+) -> None:
+    def close() -> None:
+        job_of(os.getpid(), others)
+        processes.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    with pytest.raises(ConversionFailed, match="the worker is stopping"):
+        convert(processes, folder, "large.png", tmp_path)
+    closer.join()
+    assert not warm_processes(os.getpid()) - others
+
+
 def test_an_unknown_operation_is_the_workers_own_fault(processes: MediaProcesses) -> None:
     with pytest.raises(MediaJobFailed, match="its log has the reason"):
         processes.run("none", {})
@@ -220,6 +235,8 @@ def test_processes_end_when_they_are_closed_and_with_the_front(folder: Path, tmp
     [warm] = warm_processes(os.getpid()) - others
     processes.close()
     assert has_ended(warm)
+    with pytest.raises(ConversionFailed, match="the worker is stopping"):
+        convert(processes, folder, "small.png", tmp_path)
     (tmp_path / "large.png").hardlink_to(folder / "large.png")
     front = subprocess.Popen([sys.executable, "-c", KILLED_FRONT, str(tmp_path)])
     warm, job = job_of(front.pid, set())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image, PngImagePlugin
 
+from worker.outputs import png_chunks
 from worker.outputs.embedded import EXIF_MAKE, EXIF_MODEL, EXIF_ORIENTATION, rewrite
 from worker.outputs.png_chunks import texts_in_png
 
@@ -143,3 +144,15 @@ def test_a_jpeg_that_cannot_hold_the_prompt_says_so(tmp_path: Path) -> None:
     noise().save(tmp_path / "a", "JPEG")
     with pytest.raises(ValueError, match="65533"):
         rewrite(tmp_path / "a", tmp_path / "b", "image/jpeg", "prompt", {"prompt": "x" * 70_000})
+
+
+def test_a_text_of_a_png_that_is_too_long_is_not_read_and_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(png_chunks, "MAX_TEXT_BYTES", 20)
+    info = PngImagePlugin.PngInfo()
+    info.add_text("prompt", "x" * 100)
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png", pnginfo=info)
+    assert png_chunks.contents_of_png(tmp_path / "a.png") == [("prompt", None)]
+    assert rewrite(tmp_path / "a.png", tmp_path / "b.png", "image/png", "prompt", {"prompt": "x" * 100})
+    assert b"x" * 100 in (tmp_path / "b.png").read_bytes()
