@@ -57,6 +57,10 @@ class _Parts:
         self._used.add(name)
         return self._lora[name]
 
+    def label(self, ending: str) -> str:
+        """Return the name of a tensor."""
+        return self._key + ending
+
     def needed(self, ending: str) -> torch.Tensor:
         tensor = self.get(ending)
         if tensor is None:
@@ -95,11 +99,17 @@ def lora_patches(
 def _adapter(parts: _Parts) -> WeightAdapter | None:
     """Return the adapter of one weight. Where a file holds several kinds, the last one is used, as in ComfyUI."""
     stored_alpha, dora_scale = parts.get(".alpha"), parts.get(".dora_scale")
-    alpha = None if stored_alpha is None else float(stored_alpha.item())
+    alpha = None if stored_alpha is None else _number(stored_alpha, parts.label(".alpha"))
     found: WeightAdapter | None = None
     for read in (_lora, _loha, _lokr, _glora, _orthogonal):
         found = read(parts, alpha, dora_scale) or found
     return found
+
+
+def _number(tensor: torch.Tensor, name: str) -> float:
+    if tensor.numel() != 1:
+        raise ValueError(f"LoRA: {name} has {tensor.numel()} values; expected one")
+    return float(tensor.item())
 
 
 def _lora(parts: _Parts, alpha: float | None, dora_scale: torch.Tensor | None) -> WeightAdapter | None:

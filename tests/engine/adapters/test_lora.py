@@ -93,3 +93,9 @@ def test_of_two_names_for_one_weight_the_last_is_used() -> None:
     keys = {"first": "a.weight", "second": "a.weight"}
     patches = lora_patches({"first.diff": torch.zeros(2), "second.diff": torch.ones(2)}, keys)
     assert torch.equal(patches["a.weight"][1][0], torch.ones(2))
+
+
+def test_a_factor_of_several_values_is_named() -> None:
+    lora = {"a.lora_up.weight": torch.zeros(2, 1), "a.lora_down.weight": torch.zeros(1, 2), "a.alpha": torch.zeros(3)}
+    with pytest.raises(ValueError, match=r"LoRA: a\.alpha has 3 values; expected one"):
+        lora_patches(lora, {"a": "a"})

@@ -222,9 +222,9 @@ def test_errors_of_ours_and_of_memory_are_no_fault_of_the_file(tmp_path: Path) -
     for error in (OutOfMemory("full"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
         with pytest.raises(type(error)):
             guarded(tmp_path / "a", error)
-    for error in (IndexError("x"), AssertionError(), ZeroDivisionError("y"), RuntimeError("shapes")):
-        with pytest.raises(BadModelFile, match=f"a: content that does not fit together .{type(error).__name__}"):
-            guarded(tmp_path / "a", error)
+    for of_content in (IndexError("x"), AssertionError(), ZeroDivisionError("y"), RuntimeError("shapes")):
+        with pytest.raises(BadModelFile, match=f"a: content that does not fit together .{type(of_content).__name__}"):
+            guarded(tmp_path / "a", of_content)
 
 
 class refused_in_time:  # noqa: N801 - reads as pytest.raises does

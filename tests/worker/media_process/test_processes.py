@@ -198,6 +198,15 @@ def test_a_job_has_its_own_files_alone_and_no_secret(
         processes.run("make_thumbnail", elsewhere, reads=[folder / "small.png"], writes=[tmp_path / "made"])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of others: an engine's user")
+def test_a_file_of_the_engines_user_is_read(folder: Path, tmp_path: Path, processes: MediaProcesses) -> None:
+    source = tmp_path / "of_another.png"
+    source.write_bytes((folder / "small.png").read_bytes())
+    source.chmod(0o600)
+    os.chown(source, 65_534, 65_534)
+    convert(processes, tmp_path, source.name, tmp_path)
+
+
 def test_a_warm_process_that_has_ended_is_replaced(
     folder: Path, tmp_path: Path, processes: MediaProcesses, others: set[int]
 ) -> None:
