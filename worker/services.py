@@ -29,6 +29,7 @@ from worker.jobs.pipeline import Pipeline
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.protocols import JobInputs
 from worker.jobs.queue_info import QueueInfo
+from worker.jobs.redelivery import Redelivery
 from worker.jobs.removal import JobRemoval
 from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
@@ -87,6 +88,7 @@ class Services:
     caller_rates: RateLimits
     caller_quota: CallerQuota
     removal: JobRemoval
+    redelivery: Redelivery
     bodies: Bodies
     connections: ConnectionTable
     hsts_seconds: int

@@ -51,6 +51,7 @@ from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.postgres_database import PostgresDatabase
 from worker.jobs.prompt_rules import PromptRules
 from worker.jobs.queue_info import QueueInfo
+from worker.jobs.redelivery import Redelivery
 from worker.jobs.removal import JobRemoval
 from worker.jobs.state_directory import StateDirectory
 from worker.jobs.store import JobStore
@@ -285,6 +286,7 @@ class Front:
             caller_rates=RateLimits(settings.callers),
             caller_quota=quota,
             removal=JobRemoval(self.store, quota.files_removed),
+            redelivery=Redelivery(self.store, self._external_io.outputs),
             bodies=Bodies(settings.bodies, settings.json_structure),
             connections=self._connections,
             hsts_seconds=settings.listener.hsts_seconds,

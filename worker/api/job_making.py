@@ -16,7 +16,7 @@ from modifiers.registry import ModifierUnusable, UnknownModifier
 from names.tuning import DEFAULT_QUALITY, QualityName
 from worker.api.asset_references import with_assets
 from worker.api.request_warnings import RequestWarning, find_size_warnings, warning_of
-from worker.api.schemas import GenerateInput, ParsedRequest, WebhookInput
+from worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, WebhookInput
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
@@ -346,22 +346,22 @@ async def _defaults(
 
 def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials, list[RequestWarning]]:
     """Return the credentials of a request, and warnings about them. Raises RequestRejected."""
-    asked_s3 = None if parsed.s3 is None else parsed.s3.model_dump(exclude_none=True)
+    stores, warnings = credentials_of_stores(services, parsed)
+    secret = None if parsed.webhook is None else parsed.webhook.secret
+    return replace(stores, download_headers=parsed.download_headers or None, webhook_secret=secret), warnings
+
+
+def credentials_of_stores(services: Services, asked: StoresInput) -> tuple[Credentials, list[RequestWarning]]:
+    """Return the credentials of the store that a request names, and warnings about it. Raises RequestRejected."""
+    asked_s3 = None if asked.s3 is None else asked.s3.model_dump(exclude_none=True)
     doubt = None if asked_s3 is None else services.check_s3(asked_s3)
-    asked_put = None if parsed.put is None else parsed.put.model_dump()
+    asked_put = None if asked.put is None else asked.put.model_dump()
     if asked_put is not None:
         services.check_put_url(asked_put["url"])
-    asked_hub = None if parsed.hf is None else parsed.hf.model_dump()
+    asked_hub = None if asked.hf is None else asked.hf.model_dump()
     if asked_hub is not None:
         services.check_hub(asked_hub)
-    credentials = Credentials(
-        s3=asked_s3,
-        put=asked_put,
-        hf=asked_hub,
-        download_headers=parsed.download_headers or None,
-        webhook_secret=None if parsed.webhook is None else parsed.webhook.secret,
-    )
-    return credentials, [] if doubt is None else [warning_of(doubt)]
+    return Credentials(s3=asked_s3, put=asked_put, hf=asked_hub), [] if doubt is None else [warning_of(doubt)]
 
 
 def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDefaults) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -249,7 +249,21 @@ class WebhookInput(RequestModel):
     events: list[WebhookEvent] = Field(default_factory=list)
 
 
-class GenerateInput(RequestModel):
+class StoresInput(RequestModel):
+    """Destination of outputs: at most one store. Without one it is the operator's, if there is one."""
+
+    s3: S3Input | None = None
+    put: PutInput | None = None
+    hf: HubInput | None = None
+
+    @model_validator(mode="after")
+    def _one_store(self) -> Self:
+        if sum(store is not None for store in (self.s3, self.put, self.hf)) > 1:
+            raise ValueError("give at most one of s3, put and hf")
+        return self
+
+
+class GenerateInput(StoresInput):
     """Input of a generate request, with exactly one of `workflow_json`, `workflow` and `modifier`."""
 
     model_config = ConfigDict(extra="allow")
@@ -267,9 +281,6 @@ class GenerateInput(RequestModel):
     )
     modifier: str = ""
     modifications: dict[str, Any] = Field(default_factory=dict)
-    s3: S3Input | None = None
-    put: PutInput | None = None
-    hf: HubInput | None = None
     download_headers: dict[str, dict[str, str]] = Field(
         default_factory=dict,
         max_length=MAX_PREFIXES,
@@ -360,8 +371,6 @@ class GenerateInput(RequestModel):
             raise ValueError("give exactly one of workflow_json, workflow and modifier")
         if self.modifications and not self.modifier:
             raise ValueError("modifications go with a modifier only")
-        if sum(store is not None for store in (self.s3, self.put, self.hf)) > 1:
-            raise ValueError("give at most one of s3, put and hf")
         for name in ("overrides", "inputs"):
             if getattr(self, name) and self.modifier:
                 raise ValueError(f"{name} go with a workflow only; a modifier has modifications")

@@ -21,7 +21,7 @@ from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
 from worker.files.media_facts import is_media, with_media_facts
-from worker.jobs.job import Job
+from worker.jobs.job import Credentials, Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
 from worker.json_values import JsonObject
 from worker.media_process.processes import MediaProcesses
@@ -139,8 +139,12 @@ class DeliveredOutputs:
             log.error("S3 store unusable", reason=problem, **about)
 
     def sends_away(self, job: Job) -> bool:
-        has_own_store = _asked_put(job) is not None or _asked_hub(job) is not None
-        return has_own_store or choose_target(_asked_s3(job), self._config) is not None
+        return self.has_target(job.credentials)
+
+    def has_target(self, credentials: Credentials | None) -> bool:
+        """Return True if files have a store to go to: that of a request's credentials, or the operator's."""
+        has_own_store = _asked_put(credentials) is not None or _asked_hub(credentials) is not None
+        return has_own_store or choose_target(_asked_s3(credentials), self._config) is not None
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
         """Return the job's processed outputs, with `url` or `upload_error` added.
@@ -148,20 +152,30 @@ class DeliveredOutputs:
         A failed output does not fail the others.
         """
         records = await self._finish(job, directory)
-        put = _asked_put(job)
+        return await self._sent(job, job.credentials, records, directory)
+
+    async def send_again(self, job: Job, credentials: Credentials, directory: Path) -> Sequence[OutputRecord]:
+        """Return the records of an ended job, what is in no store uploaded by these credentials."""
+        return await self._sent(job, credentials, [dict(record) for record in job.outputs], directory)
+
+    async def _sent(
+        self, job: Job, credentials: Credentials | None, records: Sequence[OutputRecord], directory: Path
+    ) -> Sequence[OutputRecord]:
+        put = _asked_put(credentials)
         if put is not None and self._put_uploader is not None:
             send = partial(self._put_uploader.upload, put)
             store = _Store(urlsplit(put.url).netloc, put.key_template, send)
             return await self._send_each(job, records, directory, store)
-        hub = _asked_hub(job)
+        hub = _asked_hub(credentials)
         if hub is not None and self._hub_uploader is not None:
             return await self._commit(job, records, directory, hub, self._hub_uploader)
-        asked = _asked_s3(job)
+        asked = _asked_s3(credentials)
         target = choose_target(asked, self._config)
         if target is None:
             return records
         if problem := find_write_problem(asked, self._config):  # the settings may have changed meanwhile
-            refused = {id(file): {"upload_error": problem.sentence} for file in _files_to_send(records)}
+            files = (file for record in records if "url" not in record for file in files_of(record))
+            refused = {id(file): {"upload_error": problem.sentence} for file in files}
             return [_with_links(record, refused) for record in records]
         own_seconds = asked.get("presign_seconds")
         seconds = own_seconds if isinstance(own_seconds, int) and own_seconds else self._config.presign_seconds
@@ -174,8 +188,7 @@ class DeliveredOutputs:
         self, job: Job, records: Sequence[OutputRecord], directory: Path, store: _Store
     ) -> Sequence[OutputRecord]:
         """Upload the files of a job, a few at once, and return its records with the links."""
-        files = _files_to_send(records)
-        keys = make_keys(store.key_template or self._config.key_template, job.id, files)
+        files, keys = _files_to_send(records, store.key_template or self._config.key_template, job.id)
         at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
 
         async def send(file: Mapping[str, object], key: str) -> OutputRecord:
@@ -197,8 +210,7 @@ class DeliveredOutputs:
         self, job: Job, records: Sequence[OutputRecord], directory: Path, target: HubTarget, uploader: HubUploader
     ) -> Sequence[OutputRecord]:
         """Upload the files of a job as one commit to a repository of the Hugging Face hub."""
-        files = _files_to_send(records)
-        keys = make_keys(target.key_template or self._config.key_template, job.id, files)
+        files, keys = _files_to_send(records, target.key_template or self._config.key_template, job.id)
         paths = [directory / str(file["path"]) for file in files]
         sent: list[OutputRecord] = []
         if files:
@@ -242,21 +254,26 @@ class DeliveredOutputs:
         return job.request.output.metadata or self._default_metadata
 
 
-def _asked_s3(job: Job) -> Mapping[str, object]:
-    return (None if job.credentials is None else job.credentials.s3) or {}
+def _asked_s3(credentials: Credentials | None) -> Mapping[str, object]:
+    return (None if credentials is None else credentials.s3) or {}
 
 
-def _asked_put(job: Job) -> PutTarget | None:
-    return PutTarget.of(None if job.credentials is None else job.credentials.put)
+def _asked_put(credentials: Credentials | None) -> PutTarget | None:
+    return PutTarget.of(None if credentials is None else credentials.put)
 
 
-def _asked_hub(job: Job) -> HubTarget | None:
-    return HubTarget.of(None if job.credentials is None else job.credentials.hf)
+def _asked_hub(credentials: Credentials | None) -> HubTarget | None:
+    return HubTarget.of(None if credentials is None else credentials.hf)
 
 
-def _files_to_send(records: Sequence[OutputRecord]) -> list[Mapping[str, Any]]:
-    """Return the files of a job without those that were uploaded before a restart."""
-    return [file for record in records if "url" not in record for file in files_of(record)]
+def _files_to_send(
+    records: Sequence[OutputRecord], template: str, job_id: str
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the files of a job that are in no store yet, and their keys, which are those among all of its files."""
+    files = [file for record in records for file in files_of(record)]
+    keys = make_keys(template, job_id, files)
+    left = [(file, key) for file, key in zip(files, keys, strict=True) if "url" not in file]
+    return [file for file, _ in left], [key for _, key in left]
 
 
 def _media_type_of(file: Mapping[str, object]) -> str:
@@ -295,10 +312,16 @@ def _kept_texts(directory: Path) -> dict[str, str]:
 
 
 def _with_links(record: OutputRecord, added: Mapping[int, OutputRecord]) -> OutputRecord:
-    linked = record | added.get(id(record), {})
+    linked = _with_link(record, added)
     if "thumbnail" in record:
-        linked["thumbnail"] = record["thumbnail"] | added.get(id(record["thumbnail"]), {})
+        linked["thumbnail"] = _with_link(record["thumbnail"], added)
     return linked
+
+
+def _with_link(file: OutputRecord, added: Mapping[int, OutputRecord]) -> OutputRecord:
+    """Return a file's record with what came of its upload, in place of an earlier failure."""
+    new = added.get(id(file))
+    return dict(file) if new is None else {**{key: file[key] for key in file if key != "upload_error"}, **new}
 
 
 def _size_of(path: Path) -> int:

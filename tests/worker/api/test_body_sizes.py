@@ -23,7 +23,7 @@ from worker.settings.environment import load_settings
 
 MIB = 1 << 20
 SMALL = {
-    *("/cancel/{job_id}", "/benchmark", "/comfy-key"),
+    *("/cancel/{job_id}", "/jobs/{job_id}/deliver", "/benchmark", "/comfy-key"),
     *("/webhooks/test", "/webhooks/redeliver", "/webhooks/{webhook_id}/redeliver"),
     *("/api/jobs/{job_id}/cancel", "/api/v2/jobs/{job_id}/cancel"),
 }
