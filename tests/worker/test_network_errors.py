@@ -179,6 +179,8 @@ async def test_a_redirect_is_named_with_its_target_and_without_its_secrets(tmp_p
     async with serving(redirect) as url:
         words = "status 301, a redirect to https://elsewhere.example/hook; redirects are not followed"
         await assert_cause(url, words, tmp_path, (by_webhook, by_put))
+        words = "a redirect to https://elsewhere.example/hook; redirects are not followed"
+        await assert_cause(url, words, tmp_path, (by_s3,))
 
 
 async def test_an_answer_that_does_not_come_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from names.image_kinds import HEAD_BYTES, describe_unread, is_avif, unread_kind_of
+from names import image_kinds
+from names.image_kinds import describe_unread, is_avif, unread_kind_of
 from worker.files.latent_header import BadLatent, check_latent_header
 from worker.files.lenient_pillow import lenient_pillow
 from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
@@ -19,6 +20,7 @@ from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_ope
 if TYPE_CHECKING:
     from PIL import Image
 
+HEAD_BYTES: Final = image_kinds.HEAD_BYTES
 MAX_SIDE_PX = 16_384
 MAX_DECODED_PX = 4096 * 4096  # the front decodes at most 48 MiB for a check
 Media = Literal["image", "latent", "file"]

@@ -35,8 +35,8 @@ class RequestLimits:
             yield Problem(message, field="input.timeout", type="too_long", allowed={"maximum": allowed})
         endpoint = "" if given.s3 is None else given.s3.endpoint_url or ""
         bucket = "" if given.s3 is None else given.s3.bucket_name
-        if message := find_endpoint_problem(endpoint, bucket):
-            yield Problem(message, field="input.s3.endpoint_url", type="bucket_in_address")
+        if wrong := find_endpoint_problem(endpoint, bucket):
+            yield Problem(wrong, field="input.s3.endpoint_url", type="bucket_in_address")
         addresses = {
             "input.webhook.url": "" if given.webhook is None else given.webhook.url,
             "input.put.url": "" if given.put is None else given.put.url.replace(KEY, "key"),

@@ -17,7 +17,8 @@ DEFAULT_LIMITS: Final = JsonLimits()
 def parse_json(body: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) -> dict[str, object]:
     """Return the JSON object of a body. Raises RequestRejected.
 
-    A text that is the JSON of an object, as clients make that encode twice, is that object; it is held to `limits`.
+    A text that is the JSON of an object, as clients make that encode twice, is that object; it is held to `limits`. So
+    is a list of one object.
     """
     try:
         value = _loads(body)
@@ -27,6 +28,8 @@ def parse_json(body: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) -> 
         raise RequestRejected([Problem(str(error), field="body", type="not_a_number")]) from None
     except (ValueError, RecursionError):
         raise RequestRejected([Problem("invalid JSON", field="body")]) from None
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        value = value[0]  # one item of a workflow tool's list of them
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a text" if isinstance(value, str) else str(value).lower()[:20]
         raise RequestRejected([Problem(f"the body must be a JSON object; got {got}", field="body")])

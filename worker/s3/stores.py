@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 from worker.backoff import Backoff
 from worker.errors import WorkerError
 from worker.guard.plain_responses import EncodedResponse, ResponseTooLarge, check_is_plain, plain_body, plain_client
-from worker.guard.safe_address import AddressGuard
+from worker.guard.safe_address import AddressGuard, shown_url
 from worker.json_values import JsonObject
 from worker.network_errors import cause_of
 from worker.s3.signer import SIGNED_SECONDS, NotSignable, S3Signer, make_signer
@@ -383,6 +383,8 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes) -> StoreFaile
     region = headers.get("x-amz-bucket-region", "") or (named[1].decode() if named else "")
     is_elsewhere = status in OTHER_REGION_STATUSES and _REGION.fullmatch(region) is not None
     reason = f"{code or 'refused'} ({status})"
+    if 300 <= status < 400 and headers.get("location"):
+        reason += f", a redirect to {shown_url(headers['location'])}; redirects are not followed: give that address"
     return StoreFailed(reason, code=code, status=status, region=region if is_elsewhere else "")
 
 

@@ -88,8 +88,9 @@ def test_what_is_there_of_a_cut_image_is_read_with_a_warning(tmp_path: Path, end
     cut = tmp_path / f"cut.{ending}"
     cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert find_damage(cut) is None
-    for read in (read_image, read_first_frame, lambda file: read_channel(file, "red")):
-        assert warnings_of(lambda read=read: read(cut)) == ["image_cut"]
+    assert warnings_of(lambda: read_image(cut)) == ["image_cut"]
+    assert warnings_of(lambda: read_first_frame(cut)) == ["image_cut"]
+    assert warnings_of(lambda: read_channel(cut, "red")) == ["image_cut"]
     assert read_image(cut)[0].shape == read_image(path)[0].shape
     assert ImageFile.LOAD_TRUNCATED_IMAGES is False
 
@@ -118,7 +119,7 @@ def test_a_jpeg_without_its_end_alone_is_whole(tmp_path: Path, progressive: bool
 @pytest.mark.parametrize("kind", ["zTXt", "iTXt"])
 def test_a_text_of_any_length_is_left_out_without_a_warning(tmp_path: Path, kind: str) -> None:
     texts = PngInfo()
-    (texts.add_text if kind == "zTXt" else texts.add_itxt)("workflow", "a" * 3_000_000, zip=True)  # type: ignore[operator]
+    (texts.add_text if kind == "zTXt" else texts.add_itxt)("workflow", "a" * 3_000_000, zip=True)
     path = saved(tmp_path / "a.png", noise(), pnginfo=texts)
     assert find_damage(path) is None
     assert warnings_of(lambda: read_image(path)) == []

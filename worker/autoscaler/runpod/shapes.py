@@ -94,8 +94,10 @@ def _workflow_of(job_input: JsonObject) -> JsonObject:
     found = find_workflow(job_input if is_missing else job_input["workflow"], _read_text)
     if found is not None:
         return found[0]
-    known = describe_known(job_input) if is_missing else describe(job_input["workflow"])
-    details = [f"workflow: is no workflow; got {known}, expected {EXPECTED}"] if known else []
+    if not is_missing:
+        raise InputRefused(f"workflow: is no workflow; got {describe(job_input['workflow'])}, expected {EXPECTED}")
+    known = describe_known(job_input)
+    details = [f"input: is no workflow; got {known}, expected {EXPECTED}"] if known else []
     raise InputRefused("Missing 'workflow' parameter", details)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
+from worker.workflows.forms import EXPECTED
 
 PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
 WORKFLOW: dict[str, Any] = {
@@ -49,7 +50,8 @@ def test_our_own_form_is_passed_on() -> None:
         ([], "Please provide input"),
         ("{", "Invalid JSON format in input"),
         ({}, "Missing 'workflow' parameter"),
-        ({"workflow": "text"}, "Missing 'workflow' parameter"),
+        ({"workflow": "text"}, f"workflow: is no workflow; got the text 'text', expected {EXPECTED}"),
+        ({"workflow": {}}, f"workflow: is no workflow; got an empty object, expected {EXPECTED}"),
         ({"workflow": {}, "images": "x"}, "'images' must be a list of objects with 'name' and 'image' keys"),
         (
             {"workflow": {}, "images": [{"name": "a"}]},
