@@ -114,9 +114,8 @@ class ExternalIo:
         if problem := find_missing_key(asked, self._s3_config) or find_write_problem(asked, self._s3_config):
             raise RequestRejected([problem])
         own = url or self._s3_config.endpoint_url, str(asked.get("bucket_name") or self._s3_config.bucket_name)
-        message = find_endpoint_problem(*own)
-        if message is not None:
-            raise RequestRejected([Problem(message, field="input.s3.endpoint_url", type="bucket_in_address")])
+        if wrong := find_endpoint_problem(*own):
+            raise RequestRejected([Problem(wrong, field="input.s3.endpoint_url", type="bucket_in_address")])
         if doubt := find_endpoint_doubt(*own):
             return Problem(doubt, field="input.s3.endpoint_url", type="bucket_in_address")
         return find_missing_bucket(asked, self._s3_config)

@@ -90,7 +90,7 @@ async def test_what_is_wrong_is_refused_with_its_field(front: RunningFront) -> N
         ("bad%20name", draw(), "name"),
         ("poster", {"workflow_json": draw(), "inputs": {"word": "1.txt"}}, "inputs.word"),
         ("poster", {"workflow_json": draw(), "inputs": {"word": 5}}, "inputs.word"),
-        ("poster", {"workflow": {"1": {"text": {}}}}, "workflow_json"),
+        ("poster", {"workflow": {"1": {"text": 1}}}, "workflow_json"),
         ("poster", {"workflow_json": page(node(1, "Drew", inputs=[("x", "IMAGE", 1, None)]))}, "input.workflow_json"),
     ):
         response = await front.http.put(f"/workflows/{name}", json=body)
