@@ -32,13 +32,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     listing = commands.add_parser("list", help="the packs of a base directory")
     listing.set_defaults(run=list_packs)
-    check = commands.add_parser("check", help="import each pack in a process of its own and say what came of it")
+    check = commands.add_parser("check", help="import each pack, run its nodes, and say what came of it")
     check.add_argument(
         "directory",
         type=Path,
         nargs="?",
         help="a pack, a folder of packs, or a base directory; else --base-directory's",
     )
+    check.add_argument("--import-only", action="store_true", help="run none of the nodes")
     check.add_argument("--seconds", type=float, default=60.0, help="the longest an import may take")
     check.set_defaults(run=check_packs)
     setup = commands.add_parser("install", help="install the Python packages that a pack asks for")
@@ -142,22 +143,34 @@ def check_packs(given: argparse.Namespace) -> int:
     if not packs:
         sys.stderr.write(f"{directory} holds no custom nodes\n")
         return 1
-    rows = [(pack, try_pack(pack.path, base, given.seconds)) for pack in packs]
+    runs_nodes = not given.import_only
+    rows = [(pack, try_pack(pack.path, base, given.seconds, runs_nodes=runs_nodes)) for pack in packs]
     sys.stdout.write(table(rows))
-    return 1 if any(result.error for _, result in rows) else 0
+    sys.stdout.write(node_list(rows))
+    return 1 if any(result.error or result.failed_nodes for _, result in rows) else 0
 
 
 def table(rows: Sequence[tuple[Pack, TrialResult]]) -> str:
     """Return the results as a Markdown table."""
     lines = [
-        "| Pack | Nodes | Import, s | Missing symbols at import | Package it misses | Failure |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| Pack | Nodes | Run | Failed | Import, s | Missing symbols at import | Package it misses | Failure |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for pack, result in rows:
         missing = ", ".join(f"`{name}`" for name in result.missing) or "none"
         failure = "" if result.error is None else result.error.splitlines()[0].replace("|", "\\|")
         package = result.missing_package or ""
         lines.append(
-            f"| {pack.name} | {len(result.nodes)} | {result.seconds:.2f} | {missing} | {package} | {failure} |"
+            f"| {pack.name} | {len(result.nodes)} | {len(result.tried)} | {len(result.failed_nodes)} "
+            f"| {result.seconds:.2f} | {missing} | {package} | {failure} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def node_list(rows: Sequence[tuple[Pack, TrialResult]]) -> str:
+    """Return a line for each node that failed, and for each that was not run, with the reason."""
+    lines = []
+    for pack, result in rows:
+        lines += [f"{pack.name}: {name} fails: {why.splitlines()[0]}" for name, why in result.failed_nodes.items()]
+        lines += [f"{pack.name}: {name} was not run: {why}" for name, why in result.untried.items()]
+    return "".join(f"{line}\n" for line in lines)

@@ -19,7 +19,7 @@ from types import ModuleType
 
 from engine.custom_nodes.compat import node_classes
 from engine.custom_nodes.compat.host import HOST
-from engine.custom_nodes.compat.missing_symbol import missing_symbol, not_supported
+from engine.custom_nodes.compat.missing_symbol import leave_to_pack, missing_symbol
 from engine.custom_nodes.compat.replaceable_names import is_replaceable, replace
 
 NAMES = "engine.custom_nodes.compat.names"
@@ -91,7 +91,7 @@ class CompatModule(ModuleType):
         if is_replaceable(full):
             replace(HOST.get(), full, value)
         elif self._is_taken(name) and vars(self).get(name) is not value:
-            raise not_supported(f"replacing {full}")
+            leave_to_pack(full)
         super().__setattr__(name, value)
 
     def _is_taken(self, name: str) -> bool:

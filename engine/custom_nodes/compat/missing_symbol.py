@@ -11,6 +11,8 @@ from typing import NoReturn
 from engine.custom_nodes.compat.host import HOST
 from engine.errors import CallerError
 
+COMPUTING_ROOTS = frozenset({"comfy", "comfy_extras", "nodes"})
+
 
 class NotSupported(CallerError):
     """Use of a part of ComfyUI that this engine does not support. `pack` is "" when the pack is unknown."""
@@ -28,6 +30,18 @@ def not_supported(name: str) -> NotSupported:
     host = HOST.get()
     host.ask(name)
     return NotSupported(name, host.calling_pack())
+
+
+def leave_to_pack(name: str) -> None:
+    """Accept the replacement of a name that only its pack will call, and record that the engine does not.
+
+    While a pack is imported it may wrap the server's messages and the bookkeeping of prompts, which its nodes do
+    without; what computes is never replaced in vain. Raises `NotSupported` for that, and in a pack that runs.
+    """
+    host = HOST.get()
+    if not host.importing or name.partition(".")[0] in COMPUTING_ROOTS:
+        raise not_supported(f"replacing {name}")
+    host.ask(f"replacing {name}")
 
 
 class MissingSymbol(type):

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from engine.custom_nodes.assumed_packages import assumed_packages
 from engine.custom_nodes.requirements import KEPT
 from engine.custom_nodes.sync.errors import RequirementsRefused
 from engine.custom_nodes.sync.lock import LockedPackage
@@ -100,7 +101,8 @@ class Installer:
             if done.returncode != 0:
                 return None, explain(f"{done.stdout}\n{done.stderr}")
             packages = planned_packages(json.loads(report.read_text("utf-8")))
-        moved = [f"{item.name} {item.version}" for item in packages if item.name in KEPT]
+        kept = {name for name in KEPT if any(line.startswith(f"{name}==") for line in self.constraints)}
+        moved = [f"{item.name} {item.version}" for item in packages if item.name in kept]
         return (None, f"would move {', '.join(moved)}") if moved else (packages, "")
 
     def install(self, packages: Sequence[LockedPackage], layer: Path) -> None:
@@ -165,9 +167,13 @@ def installed_constraints() -> list[str]:
 
 
 def requirements_of(pack: str, folder: Path, skipped: Sequence[str]) -> PackRequirements:
-    """Return the requirements of a pack's folder. Lines of packages in `skipped` are left out."""
+    """Return the requirements of a pack's folder, with packages of ComfyUI's that it imports without naming them.
+
+    Lines of packages in `skipped` are left out.
+    """
     file = folder / "requirements.txt"
     lines = file.read_text("utf-8-sig", errors="replace").splitlines() if file.is_file() else []
+    lines += assumed_packages(folder)
     return PackRequirements(pack, "\n".join(line for line in lines if _named(line) not in skipped))
 
 

@@ -183,13 +183,21 @@ def test_an_interruption_reaches_a_node_that_asks_for_it(tmp_path: Path) -> None
         assert made.run(graph).status == "interrupted"
 
 
-def test_replacing_a_method_of_the_server_is_refused_and_marks_on_it_are_not(tmp_path: Path) -> None:
+def test_a_pack_that_wraps_the_server_s_messages_loads_and_is_told_that_it_sees_its_own_alone(tmp_path: Path) -> None:
     marks = "from server import PromptServer\nPromptServer.marked_by_me = True\nNODE_CLASS_MAPPINGS = {}\n"
     write_pack(tmp_path, "marks.py", marks)
     write_pack(tmp_path, "replaces.py", marks + "PromptServer.send_sync = lambda *args: None\n")
     with loaded(tmp_path) as made:
         assert made.reports["marks"].error is None
-        assert "replacing server.PromptServer.send_sync" in str(made.reports["replaces"].error)
+        assert made.reports["replaces"].error is None
+        assert "replacing server.PromptServer.send_sync" in made.reports["replaces"].missing
+
+
+def test_what_computes_is_not_replaced_in_vain(tmp_path: Path) -> None:
+    source = "import comfy.lora\ncomfy.lora.load_lora = lambda *args: {}\nNODE_CLASS_MAPPINGS = {}\n"
+    write_pack(tmp_path, "replaces.py", source)
+    with loaded(tmp_path) as made:
+        assert "replacing comfy.lora.load_lora" in str(made.reports["replaces"].error)
 
 
 def test_pickled_weights_come_in_the_dictionaries_they_are_in(tmp_path: Path) -> None:

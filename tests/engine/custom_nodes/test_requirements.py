@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.custom_nodes.assumed_packages import assumed_packages, is_importable, unmet_imports
+from engine.custom_nodes.compat.known_names import read_known_names
 from engine.custom_nodes.packs import find_packs
 from engine.custom_nodes.requirements import planned_installs
+from engine.custom_nodes.sync.packages import requirements_of
 from engine.engine import Engine
 from engine.settings import EngineSettings
 from tests.engine.custom_nodes.loading import write_pack
@@ -123,3 +126,39 @@ def test_only_what_pip_would_install_is_planned() -> None:
     report = {"install": [{"metadata": {"name": "Some_Thing", "version": "3"}}]}
     assert planned_installs(report) == [("some-thing", "3")]
     assert planned_installs({}) == []
+
+
+def test_packages_that_every_comfyui_has_are_found_in_what_a_pack_imports(tmp_path: Path) -> None:
+    source = """
+        import einops, torch, os
+        from . import more
+        import strange_module
+
+        try:
+            import perhaps
+        except ImportError:
+            perhaps = None
+
+        def late():
+            from kornia.filters import box_blur
+            import transformers
+    """
+    pack = write_pack(
+        tmp_path, "imports", source, more="import yaml, comfy.utils, model_management, more\nimport psutil"
+    )
+    (pack / "requirements.txt").write_text("Psutil >= 5\n")
+    (pack / "tests").mkdir()
+    (pack / "tests" / "test_it.py").write_text("import spandrel, pytest_only")
+    (pack / "broken.py").write_text("this is no Python")
+    here = {"torch", "yaml", "transformers"}
+    assert assumed_packages(pack, here.__contains__) == ["einops", "kornia"]
+    known = read_known_names()
+    served = {*known.roots, *known.bare}
+    assert unmet_imports(pack, served, here.__contains__) == ["einops", "psutil", "strange_module"]
+
+
+def test_what_a_pack_imports_is_installed_though_it_does_not_name_it(tmp_path: Path) -> None:
+    pack = write_pack(tmp_path, "silent", "import spandrel")
+    asked = requirements_of("silent", pack, [])
+    assert asked.lines == ("" if is_importable("spandrel") else "spandrel")
+    assert requirements_of("silent", pack, ["spandrel"]).lines == ""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from engine.custom_nodes.compat.host import HOST, PackServer
-from engine.custom_nodes.compat.missing_symbol import not_supported
+from engine.custom_nodes.compat.missing_symbol import leave_to_pack, not_supported
 from engine.custom_nodes.compat.names.protocol import BinaryEventTypes
 from engine.graph.prompt import parse_prompt
 from engine.nodes.running_call import running_context
@@ -34,9 +34,9 @@ class _PromptServerClass(type):
         type.__setattr__(cls, "own_names", frozenset(members))
 
     def __setattr__(cls, name: str, value: object) -> None:
-        """Raise if a method is replaced: the engine's server has its own methods and would not call a pack's."""
+        """Set an attribute. A method that a pack puts there is called by packs alone, not by the engine."""
         if name in cls.own_names and not name.startswith("__"):
-            raise not_supported(f"replacing server.PromptServer.{name}")
+            leave_to_pack(f"server.PromptServer.{name}")
         super().__setattr__(name, value)
 
 
@@ -150,7 +150,8 @@ class PromptServer(metaclass=_PromptServerClass):
         if name == "number" and isinstance(value, int):
             self._there.number = value
             return
-        raise not_supported(f"setting PromptServer.instance.{name}")
+        leave_to_pack(f"server.PromptServer.instance.{name}")
+        object.__setattr__(self, name, value)
 
 
 class PromptQueue:
