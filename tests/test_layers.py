@@ -246,6 +246,11 @@ RULES = (
     Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store", "names"), TORCH | NODE_EXTRAS),
     Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", "names", *CORE), NOTHING),
     Rule(
+        "engine.custom_nodes.node_trial",
+        ("engine.graph.spec", "engine.nodes", "engine.runtime.request", *CORE),
+        NOTHING,
+    ),
+    Rule(
         "engine.custom_nodes.compat",
         (
             *MODELS_IN_USE,
