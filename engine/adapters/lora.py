@@ -86,7 +86,7 @@ def lora_patches(
     unused = [name for name in lora if name not in used and not (ignored and name.startswith(ignored))] if warn else []
     for name in unused:
         log.warning("lora key not loaded: %s", name)
-    if unused:
+    if unused and patches:  # whoever applies one without any says so
         report_warning(
             log,
             "lora_keys_left_out",

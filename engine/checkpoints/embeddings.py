@@ -51,7 +51,7 @@ class EmbeddingFinder:
         if rows is None and bare != name:
             rows, leftover = self._load(bare), f"{name[len(bare) :]} {leftover}"
         if rows is None and not find_embedding(self.roots(), bare):
-            message = f"embedding:{text} does not exist and is left out of the prompt"
+            message = f"embedding:{bare} does not exist and is left out of the prompt"
             report_warning(log, "embedding_left_out", message)
         return rows, leftover
 

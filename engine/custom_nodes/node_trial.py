@@ -79,9 +79,9 @@ def try_nodes(engine: Any, class_types: Sequence[str], note: Callable[[NodeTrial
                 failed[class_type] = f"its declaration fails: {type(error).__name__}: {error}"
                 continue
             tried.append(class_type)
-            reason = _run(engine, prompt)
-            if reason is not None:
-                failed[class_type] = reason
+            lack = _run(engine, prompt)
+            if lack is not None:
+                failed[class_type] = lack
     found = NodeTrials(tried, failed, untried)
     note(found)
     return found
@@ -178,11 +178,11 @@ class _Prompts:
         if depth:
             for class_type in self._pack:
                 spec = self._node(class_type).spec(self._engine.environment)
-                output = next((index for index, found in enumerate(spec.outputs) if found.type == wanted), None)
-                if output is None:
+                slot = next((index for index, found in enumerate(spec.outputs) if found.type == wanted), None)
+                if slot is None:
                     continue
                 try:
-                    return self._add(wanted, class_type, self._inputs(self._node(class_type), depth - 1), output)
+                    return self._add(wanted, class_type, self._inputs(self._node(class_type), depth - 1), slot)
                 except NotMakeable:
                     continue
         raise NotMakeable(f"it takes a {wanted}")

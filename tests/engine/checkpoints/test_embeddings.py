@@ -53,7 +53,7 @@ def test_commas_after_a_known_name_are_text(folder: Path) -> None:
 
 def test_a_missing_one_is_warned_about(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert EmbeddingFinder(lambda: [folder], key="clip_l", width=768)("nothing here") == (None, "here")
-    assert "embedding:nothing here does not exist and is left out of the prompt" in caplog.text
+    assert "embedding:nothing does not exist and is left out of the prompt" in caplog.text
 
 
 def warnings_of(folder: Path, text: str, width: int = 768) -> list[NodeWarning]:
@@ -68,7 +68,7 @@ def test_what_is_left_out_is_reported_as_of_the_node(folder: Path) -> None:
     (folder / "damaged.pt").write_bytes(b"PK\3\4 no zip file")
     (warning,) = warnings_of(folder, "nothing here")
     assert warning.type == "embedding_left_out"
-    assert warning.message == "embedding:nothing here does not exist and is left out of the prompt"
+    assert warning.message == "embedding:nothing does not exist and is left out of the prompt"
     (warning,) = warnings_of(folder, "damaged")
     assert warning.message.startswith("embedding:damaged cannot be read and is left out of the prompt: damaged.pt")
     assert not warnings_of(folder, "a, here")
