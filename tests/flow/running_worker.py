@@ -53,7 +53,7 @@ def running_worker(base: Path, checkpoint: Path | None, **environment: str) -> I
     if checkpoint is not None and not (folder / CHECKPOINT).exists():
         os.link(checkpoint, folder / CHECKPOINT)
     (base / "input").mkdir(exist_ok=True)
-    (port,) = free_ports(1)
+    port = int(environment.get("WORKER_PORT") or free_ports(1)[0])
     settings = {
         "BASE_DIRECTORY": str(base),
         "WORKER_PORT": str(port),
