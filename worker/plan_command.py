@@ -60,7 +60,8 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if fetch["num_files"]:
         unknown = f", {fetch['num_of_unknown_size']} of unknown size" if fetch["num_of_unknown_size"] else ""
         room = "" if fetch["fits"] else f"; only {fetch['free_bytes'] / 1e9:.2f} GB are free"
-        yield f"to fetch       {fetch['num_files']} files, {fetch['bytes'] / 1e9:.2f} GB{unknown}{room}"
+        size = f", {fetch['bytes'] / 1e9:.2f} GB" if fetch["bytes"] else ""
+        yield f"to fetch       {fetch['num_files']} file{'s' if fetch['num_files'] > 1 else ''}{size}{unknown}{room}"
     if estimate["load_units"] is not None:
         source = estimate["source"]
         is_known = estimate["run_seconds"] is not None

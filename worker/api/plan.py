@@ -148,7 +148,7 @@ async def _checked(
         fetched=frozenset(fetched),
         free_bytes=_free_bytes(services),
         memory=memory,
-        summary=models_summary(needs.missing, models.library.manifest),
+        summary=models_summary(needs.missing, models.library.manifest, {item.name for item in needs.named}),
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -142,7 +142,7 @@ class _Graph:
         self._families = families
         self._areas: dict[tuple[str, Area], Area] = {}  # by node and the size that counts where none is known
         self._sigma_steps: dict[str, float] = {}  # by node that has a schedule or passes one on
-        self._models: dict[str, Family | None] = {}  # by node that has a model or passes one on
+        self._models: dict[str, ModelFile | None] = {}  # by node that gets a model or passes one on
 
     def is_sampler(self, node_id: str) -> bool:
         """Return True for a node that takes a latent or a picture, and steps or sigmas.
@@ -180,36 +180,56 @@ class _Graph:
             unknown = Area(default.width, default.height, 1, default.seconds, default.latent_frames)
         return self._area(node_id, unknown)
 
+    def _family(self, node_id: str) -> Family | None:
+        """Return the family of the model that a node gets, None where it is not known."""
+        file = self._model_file(node_id)
+        return None if file is None else self._families.get(file)
+
     def _model_name(self, node_id: str) -> str:
         """Return the file that a node's model comes from, empty where the prompt does not name it."""
-        passed: dict[str, None] = {}
-        current: str | None = node_id
-        while current is not None and current not in passed and len(passed) < MAX_LINKS:
-            passed[current] = None
-            inputs = self._inputs(current)
-            file = loaded_by(inputs)
-            if file is not None:
-                return file.name
-            current = next((node for name in MODEL_SOURCES if (node := self._linked(inputs.get(name)))), None)
-        return ""
+        file = self._model_file(node_id)
+        return "" if file is None else file.name
 
-    def _family(self, node_id: str) -> Family | None:
-        """Return the family of the model that a node gets, through any nodes that change the model."""
-        passed: dict[str, None] = {}
-        current: str | None = node_id
-        found: Family | None = None
-        while current is not None and current not in passed and len(passed) < MAX_LINKS:
+    def _model_file(self, node_id: str) -> ModelFile | None:
+        """Return the file that a node's model comes from, through any nodes that change the model or choose one.
+
+        Of several, one of a known family comes first.
+        """
+        own = loaded_by(self._inputs(node_id))
+        sources = self._model_sources(node_id)
+        found = [self._passed_model(source) for source in sources]
+        return self._best_model([own, *found])
+
+    def _model_sources(self, node_id: str) -> list[str]:
+        """Return the node before, by the input that has the model."""
+        inputs = self._inputs(node_id)
+        return [node for name in MODEL_SOURCES if (node := self._linked(inputs.get(name)))][:1]
+
+    def _best_model(self, files: Iterable[ModelFile | None]) -> ModelFile | None:
+        """Return the first file of a known family, else the first one."""
+        found = [file for file in files if file is not None]
+        return next((file for file in found if file in self._families), next(iter(found), None))
+
+    def _passed_model(self, node_id: str) -> ModelFile | None:
+        """Return the file of the model that a node loads or passes on. Each node is visited once for all samplers."""
+        waiting, seen = [node_id], {node_id}
+        while waiting:
+            current = waiting[-1]
             if current in self._models:
-                found = self._models[current]
-                break
-            passed[current] = None
-            inputs = self._inputs(current)
-            file = loaded_by(inputs)
-            if file is not None and (found := self._families.get(file)) is not None:
-                break
-            current = next((node for name in MODEL_SOURCES if (node := self._linked(inputs.get(name)))), None)
-        self._models.update(dict.fromkeys(passed, found))
-        return found
+                waiting.pop()
+                continue
+            own = loaded_by(self._inputs(current))
+            sources = [] if own is not None else self._model_sources(current)
+            if own is None and not sources:  # a switch, for instance, whose inputs have names of their own
+                sources = [node for value in self._inputs(current).values() if (node := self._linked(value))]
+            new = [node for node in dict.fromkeys(sources) if node not in seen and node not in self._models]
+            if new:
+                seen.update(new)
+                waiting.extend(reversed(new))
+                continue
+            self._models[current] = self._best_model([own, *(self._models.get(node) for node in sources)])
+            waiting.pop()
+        return self._models[node_id]
 
     def _steps(self, inputs: Mapping[str, object]) -> float:
         if "steps" not in inputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from worker.models.sources import FileSource
 FETCH: Final = "darkroom models fetch"
 MAX_NEAREST: Final = 3
 MAX_COMMAND_NAMES: Final = 20
+COMPLAINT: Final = "Custom validation failed for node: "
 MISSING_INPUTS: Final = frozenset({NOT_IN_LIST, "custom_validation_failed"})
 """Types of problems of a file that is not in the folder of inputs."""
 
@@ -96,15 +97,18 @@ def explained(
                 replace(problem, message=inputs[place].words, extra=_with(problem, inputs[place].as_json()))
             )
         else:
-            problems.append(problem)
-    summary = models_summary(lacking, manifest)
+            problems.append(_plainly(problem))
+    summary = models_summary(lacking, manifest, {item.name for item in needs.named})
     others = len(problems) + rejected.num_unlisted - len(lacking)
     more = f" (and {others} other problem{'s' if others > 1 else ''})" if others else ""
     return RequestRejected(problems, summary + more if summary else None, rejected.num_unlisted)
 
 
-def models_summary(missing: Sequence[MissingModel], manifest: Manifest) -> str:
-    """Return a sentence on missing model files: how many, their bytes, the command that brings them; empty for none."""
+def models_summary(missing: Sequence[MissingModel], manifest: Manifest, named: Collection[str]) -> str:
+    """Return a sentence on missing model files: how many, their bytes, the command that brings them; empty for none.
+
+    `named` are the names of all files of the workflow: a set that has others is none of its own.
+    """
     first: dict[tuple[str, ...], MissingModel] = {}
     for item in missing:
         first.setdefault((*item.model.kinds, item.model.name), item)
@@ -116,25 +120,33 @@ def models_summary(missing: Sequence[MissingModel], manifest: Manifest) -> str:
     num_unknown = len(files) - sum(size is not None for size in sizes)
     size = f", {_gb(known)}" if known else ""
     unknown = f"{' and' if size else ','} {num_unknown} of unknown size" if num_unknown and len(files) > 1 else ""
-    command = fetch_command(files, manifest)
+    command = fetch_command(files, manifest, named)
     what = "1 model file is missing" if len(files) == 1 else f"{len(files)} model files are missing"
-    named = "" if len(files) > 1 else f" ({files[0].model.name})"
+    shown = "" if len(files) > 1 else f" ({files[0].model.name})"
     unsourced = [item.model.name for item in files if item.entry is None]
+    elsewhere = sum(item.entry is not None and not item.is_operators for item in files)
     if not command:
         todo = "no source is known" if unsourced else "FETCH_MISSING=any lets a job fetch from the workflow's addresses"
-        return f"{what}{named}{size}{unknown}: {todo}"
-    rest = f"; of {', '.join(unsourced[:MAX_NEAREST])} no source is known" if unsourced else ""
-    return f"{what}{named}{size}{unknown}: `{command}`, or FETCH_MISSING=manifest{rest}"
+        return f"{what}{shown}{size}{unknown}: {todo}"
+    rest = f"; FETCH_MISSING=any brings {elsewhere} more from the workflow's addresses" if elsewhere else ""
+    rest += f"; of {', '.join(unsourced[:MAX_NEAREST])} no source is known" if unsourced else ""
+    return f"{what}{shown}{size}{unknown}: `{command}`, or FETCH_MISSING=manifest{rest}"
 
 
-def fetch_command(missing: Sequence[MissingModel], manifest: Manifest) -> str:
-    """Return the command that fetches files of the manifest, by the smallest set that has all; empty for none."""
+def fetch_command(missing: Sequence[MissingModel], manifest: Manifest, named: Collection[str] = ()) -> str:
+    """Return the command that fetches files of the manifest, by a set that has all and no others; empty for none.
+
+    `named` are the names of all files of the workflow.
+    """
     ids = list(dict.fromkeys(item.entry.id for item in missing if item.entry is not None and item.is_operators))
     ids = [name for name in ids if name in manifest.entries]
     if not ids:
         return ""
-    sets = [(len(item.files), name) for name, item in manifest.sets.items() if set(ids) <= set(item.files)]
-    # A set brings more than one file asks for: a single file is fetched by itself.
+    sets = [
+        (len(item.files), name)
+        for name, item in manifest.sets.items()
+        if set(ids) <= set(item.files) and all(manifest.entries[file].name in named for file in item.files)
+    ]
     names = [min(sets)[1]] if sets and len(ids) > 1 else ids[:MAX_COMMAND_NAMES]
     return f"{FETCH} {' '.join(names)}"
 
@@ -160,6 +172,13 @@ def _of_model(problem: Problem, item: MissingModel, manifest: Manifest) -> Probl
     message = f"{model.field}: {model.name!r} is not here{where}: {size} from {source}: {todo}"
     known |= {"size_bytes": entry.size_bytes, "source": source, "command": command or None}
     return replace(problem, message=message, extra=_with(problem, known))
+
+
+def _plainly(problem: Problem) -> Problem:
+    """Return the complaint of a node about an input without ComfyUI's words around it."""
+    words = problem.message.removeprefix(COMPLAINT)
+    is_complaint = words != problem.message and words.startswith(f"{problem.field} - ")
+    return replace(problem, message=words.replace(" - ", ": ", 1)) if is_complaint else problem
 
 
 def _with(problem: Problem, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,6 +77,14 @@ async def test_a_file_without_a_source_is_named_with_the_nearest_that_are_here(f
     assert "1 model file is missing (dreamshaper_7.safetensors)" in error["message"]
 
 
+async def test_a_set_that_has_other_files_is_not_proposed(front: RunningFront) -> None:
+    workflow = three_loaders()
+    del workflow["10"], workflow["1"]["inputs"]["model10"]
+    message = (await refusal_of(front, workflow))["message"]
+    assert message.startswith("2 model files are missing, ") and COMMAND not in message
+    assert "`darkroom models fetch " in message
+
+
 async def test_other_problems_are_counted_beside_the_missing_files(front: RunningFront) -> None:
     workflow = three_loaders()
     workflow["1"]["inputs"]["size"] = "many"

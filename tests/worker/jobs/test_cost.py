@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.families import registry
 from tests.worker.engines.test_families import LARGE
 from worker.engines.families import Family, ModelFile, PictureDefaults, read_families
-from worker.jobs.cost import cost_of
+from worker.jobs.cost import cost_of, work_of
 from worker.workload import Workload
 
 
@@ -271,5 +271,28 @@ def test_models_in_a_circle_end_the_search() -> None:
         "1": node("KSampler", model=["2", 0], latent_image=["1", 0], steps=20, cfg=7.0),
         "2": node("Patch", model=["3", 0]),
         "3": node("Patch", model=["2", 0]),
+    }
+    assert cost_of(prompt, families={ModelFile("checkpoints", "large.safetensors"): LARGE}) == pytest.approx(100)
+
+
+def test_a_model_is_followed_through_a_switch() -> None:
+    families = {ModelFile("checkpoints", "large.safetensors"): LARGE}
+    prompt = {
+        **text_to_image(model=["20", 0]),
+        "20": node("ModelSamplingSD3", model=["21", 0], shift=3.0),
+        "21": node("Switch", on_false=["22", 0], on_true=["23", 0], switch=["24", 0]),
+        "22": node("CheckpointLoaderSimple", ckpt_name="large.safetensors"),
+        "23": node("LoraLoaderModelOnly", model=["22", 0], lora_name="fast.safetensors"),
+        "24": node("PrimitiveBoolean", value=True),
+    }
+    assert cost_of(prompt, families=families) == pytest.approx(100 * LARGE.pixel_cost)
+    assert work_of(prompt, families)[0].model == "large.safetensors"
+
+
+def test_a_sampler_without_a_model_does_not_take_that_of_its_text() -> None:
+    prompt = {
+        **text_to_image(positive=["20", 0]),
+        "20": node("CLIPTextEncode", clip=["22", 1], text="a"),
+        "22": node("CheckpointLoaderSimple", ckpt_name="large.safetensors"),
     }
     assert cost_of(prompt, families={ModelFile("checkpoints", "large.safetensors"): LARGE}) == pytest.approx(100)
