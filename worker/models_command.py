@@ -55,13 +55,32 @@ def fetch_command(
 
 @commands.command("known")
 def known_command(base_directory: BaseDirectory = None, manifest: ManifestPath = None) -> None:
-    """List the models that `fetch` knows, with their sizes."""
-    known = _library(base_directory, manifest).manifest
-    for name, entry in known.entries.items():
-        size = f"{entry.size_bytes / 1e6:10.1f} MB" if entry.size_bytes else f"{'unknown':>13}"
-        typer.echo(f"{size}  {name:22}{entry.label} ({entry.sources[0]})")
+    """List the models that `fetch` knows, with their sizes: whole models first, then single files."""
+    library = _library(base_directory, manifest)
+    known = library.manifest
+    here = {model.name for model in list_models(library.directory)}
+    width = max(map(len, (*known.sets, *known.entries)), default=0) + 2
+    typer.echo(f"{'SIZE':>9}  {'HERE':6}{'NAME':{width}}MODEL")
     for name, item in known.sets.items():
-        typer.echo(f"{len(item.files):7} files  {name:22}{item.label} ({', '.join(item.files)})")
+        entries = [known.entries[file] for file in item.files]
+        num_here = sum(entry.place in here for entry in entries)
+        mark = "yes" if num_here == len(entries) else f"{num_here}/{len(entries)}"
+        label = f"{item.label} ({len(entries)} files: {', '.join(item.files)})"
+        typer.echo(f"{_shown_size(entries):>9}  {mark:6}{name:{width}}{label}")
+    for name, entry in known.entries.items():
+        mark = "yes" if entry.place in here else ""
+        typer.echo(f"{_shown_size([entry]):>9}  {mark:6}{name:{width}}{entry.label} ({_terms(entry)})")
+
+
+def _shown_size(entries: Sequence[ModelEntry]) -> str:
+    """Return the size of files together, with a plus where that of some is unknown, and a question mark for none."""
+    sizes = [entry.size_bytes for entry in entries]
+    total = sum(size or 0 for size in sizes)
+    return f"{total / 1e9:.2f} GB{'' if all(sizes) else '+'}" if total else "?"
+
+
+def _terms(entry: ModelEntry) -> str:
+    return f"{entry.licence}; {entry.sources[0]}" if entry.licence else str(entry.sources[0])
 
 
 @commands.command("list")

@@ -161,3 +161,22 @@ def test_verify_says_which_files_are_of_no_known_layout(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "unknown checkpoints/mystery.safetensors: of no known family; mystery.safetensors: " in done.output
     assert "good    checkpoints/whole.safetensors" in done.output and "2 checked, 0 broken" in done.output
+
+
+def test_known_models_begin_with_whole_ones_and_say_what_is_here(tmp_path: Path) -> None:
+    path = tmp_path / "models" / "vae" / "ae.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(checkpoint())
+    heading, first, *rest = run(tmp_path, "known").output.splitlines()
+    assert heading.split() == ["SIZE", "HERE", "NAME", "MODEL"]
+    assert "files: " in first and " GB" in first
+    start = heading.index("NAME")
+    assert all(line[start - 2 : start] == "  " and line[start] != " " for line in (first, *rest))
+    assert any("flux-vae" in line and "yes" in line for line in rest)
+    assert any("z-image-turbo " in line and "1/3" in line for line in (first, *rest))
+
+
+def test_an_unknown_model_is_answered_with_the_nearest_alone(tmp_path: Path) -> None:
+    done = run(tmp_path, "fetch", "sdxll")
+    assert done.exit_code == 2 and "did you mean sdxl" in done.output
+    assert len(done.output) < 200
