@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import time
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.deadline_turns import Place
 from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 from worker.jobs.job_models import page_of
+from worker.jobs.missing_families import families_of_missing
 from worker.jobs.page_workflow import with_overrides
 from worker.jobs.prompt_work import PromptWork
 from worker.jobs.random_values import repeatable, resolve
@@ -33,6 +34,7 @@ from worker.off_loop import needs_thread, off_loop
 from worker.outputs.options import OutputOptions
 from worker.services import Services
 from worker.workflows.expansion import weight_of
+from worker.workflows.node_uses import uses_in_prompt
 from worker.workflows.overrides import Overridden
 from worker.workflows.page_graph import is_page_format
 from worker.workload import Workload
@@ -278,7 +280,7 @@ async def _prompt_checked_by(
         except RequestRejected as rejected:
             known = await engine.known_object_info()
             raise await services.models.explained(rejected, planned.prompt, known, page) from None
-        cost = await cost_of(services, prompt, engine)
+        cost = await cost_of(services, prompt, engine, page if models else None)
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
@@ -319,18 +321,22 @@ def _size_warnings(
     return tuple(warnings)
 
 
-async def cost_of(services: Services, prompt: JsonObject, engine: EngineClient) -> float:
-    """Return the cost of a prompt, by the families of the models it names. Raises EngineUnreachable."""
+async def cost_of(
+    services: Services, prompt: JsonObject, engine: EngineClient, page: JsonObject | None = None
+) -> float:
+    """Return the cost of a prompt, by the families of the models it names. Raises EngineUnreachable.
+
+    `page` is given where files will be fetched first: they count as those that the manifest or their names tell.
+    """
     is_large, priced = needs_thread(prompt), services.platform.cost_of
     if services.platform.workload is not Workload.COMPUTED:
         return priced(prompt)
     files = await off_loop(is_large, model_files_in, prompt)
-    try:
-        families = await engine.families_of(files)
-    except EngineUnreachable:
-        if not engine.is_away:
-            raise
-        families = {}  # ours is being restarted, and the cost is only an estimate
+    families = await engine.known_families_of(files)
+    if page is not None and len(families) < len(files):
+        object_info, known = await engine.known_object_info(), await engine.known_families()
+        needs = await off_loop(True, services.models.needs, uses_in_prompt(prompt), object_info, page)
+        families = {**families_of_missing(files, needs, known), **families}
     return await off_loop(is_large, priced, prompt, families)
 
 

@@ -177,8 +177,7 @@ async def _estimate(
     """
     is_large = needs_thread(prompt)
     files = await off_loop(is_large, model_files_in, prompt)
-    known = await engine.families.families()
-    found = await engine.families.of(files, is_away=engine.is_away)
+    known, found = await engine.known_families(), await engine.known_families_of(files)
     families = {**families_of_missing(files, needs, known), **found}
     cost = await off_loop(is_large, services.platform.cost_of, prompt, families)
     works = await off_loop(is_large, work_of, prompt, families)

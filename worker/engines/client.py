@@ -346,6 +346,29 @@ class EngineClient:
                     raise
         return self.families.remembered(files)
 
+    async def known_families_of(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
+        """Return what `families_of` does, and nothing while the engine is away and was not asked before.
+
+        For an estimate, which a restart of the engine must not fail. Raises EngineUnreachable.
+        """
+        try:
+            return await self.families_of(files)
+        except EngineUnreachable:
+            if not self.is_away:
+                raise
+            return {}
+
+    async def known_families(self) -> tuple[Family, ...]:
+        """Return all families of the engine, those it had last while it is away. Raises EngineUnreachable."""
+        if not self.is_away:
+            try:
+                with self._judging("families"):
+                    return await self._answered(self.families.families())
+            except EngineUnreachable:
+                if not self.is_away:
+                    raise
+        return self.families.last()
+
     async def _answered(self, question: Coroutine[Any, Any, Answer]) -> Answer:
         """Await a reply while the engine, if it is ours, answers heartbeats; else it is away from then on.
 

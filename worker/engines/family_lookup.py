@@ -70,6 +70,10 @@ class FamilyLookup:
             self._families = self._clock(), found
         return self._families[1]
 
+    def last(self) -> tuple[Family, ...]:
+        """Return the families that the engine told last, without asking it; none before."""
+        return () if self._families is None else self._families[1]
+
     async def of(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
         """Return the families of files, each with the parameters of the file's variant of the network.
 

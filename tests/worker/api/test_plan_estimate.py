@@ -12,6 +12,7 @@ from aiohttp import web
 from engine.families import registry
 from tests.worker.models.engine_with_models import EngineWithModels
 from tests.worker.running_front import RunningFront, running_front
+from worker.api.job_making import cost_of
 from worker.engines.families import Family, read_families
 from worker.jobs.missing_families import named_family
 from worker.models.manifest import built_in_manifest
@@ -145,6 +146,15 @@ async def test_a_processors_pace_counts_in_operations(front: RunningFront) -> No
     assert isinstance(front.engine, EngineWithFamilies)
     front.engine.kind = "cpu"
     assert (await plan_of(front, workflow))["estimate"]["run_seconds"] > 1.5 * on_card
+
+
+async def test_a_job_that_brings_its_model_costs_what_the_plan_says(front: RunningFront) -> None:
+    workflow = sampling("UNETLoader", "flux1-dev.safetensors")
+    services = front.front.services
+    engine = services.pool.clients_serving[0]
+    planned = (await plan_of(front, workflow))["estimate"]["load_units"]
+    assert await cost_of(services, workflow, engine, {}) == pytest.approx(planned, rel=0.01)
+    assert planned > 4 * await cost_of(services, workflow, engine)
 
 
 NAMES = {
