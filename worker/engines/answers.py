@@ -21,7 +21,7 @@ LIMITS: Final = JsonLimits(max_depth=200, max_elements=1_000_000, max_string_byt
 
 MAX_SHOWN: Final = 60
 WRONG_SHAPE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What readers raise at values of another shape than they expect."""
+"""Errors of readers at values of another shape than they expect."""
 
 
 def parse(route: str, body: bytes) -> Any:
