@@ -25,6 +25,7 @@ from worker.errors import (
     RequestIdConflict,
     RequestIdTaken,
     RequestTooLarge,
+    http_status,
 )
 from worker.gateway.fleet import Fleet
 from worker.gateway.job_records import JobRecords, broker_id
@@ -250,7 +251,12 @@ class Gateway:
         before_ms = int((time.time() - SEND_AGAIN_SECONDS) * 1000)
         for job in await self.records.unsent(before_ms, BATCH):
             log.info("job sent again", request_id=job.id)
-            await self._send_new(job)
+            try:
+                await self._send(job, "")
+            except JobTooLarge as error:  # it has been acknowledged while the broker was away
+                too_large = RequestTooLarge(f"body: too large for the broker; {error}", value=error.size_bytes)
+                told = {"status": http_status(RequestTooLarge), **too_large.as_json()}
+                await self.records.end(job, refusal(job.id, too_large.message, told))
 
     async def _collect(self) -> None:
         """Store the results of jobs that nobody has waited for."""
