@@ -43,6 +43,9 @@ class NoFiles:
     def max_pixels(self) -> int:
         return 0
 
+    def free_bytes(self) -> int:
+        return 0
+
 
 def node_table(classes: Iterable[NodeClass]) -> str:
     """A row for each category: its name, and its classes in alphabetical order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ async def test_a_request_has_one_host(tmp_path: Path, engine: FakeEngine, head: 
 async def test_results_name_no_folder_of_the_machine_to_customers(
     tmp_path: Path, engine: FakeEngine, receiver: Receiver
 ) -> None:
-    settings = {"api_keys": "customers-key", "allowed_private_hosts": "127.0.0.1"}
+    settings: dict[str, Any] = {"api_keys": "customers-key", "allowed_private_hosts": "127.0.0.1"}
     async with running_front(tmp_path, engine, **settings) as front:
         body = {"input": {"workflow_json": draw(), "webhook": {"url": receiver.url}, "output": {"thumbnail_size": 64}}}
         answer = await front.http.post("/generate/sync", json=body, headers=CUSTOMER)
@@ -67,7 +68,7 @@ async def test_results_name_the_file_where_there_are_no_keys(tmp_path: Path, eng
 
 
 async def test_guesses_of_keys_from_this_machine_are_limited(tmp_path: Path, engine: FakeEngine) -> None:
-    limit = {"api_keys": "customers-key", "caller_max_requests_per_second": 0.02}
+    limit: dict[str, Any] = {"api_keys": "customers-key", "caller_max_requests_per_second": 0.02}
     async with running_front(tmp_path, engine, **limit) as front:
         guesses = [
             (await front.http.get("/result/x", headers={"Authorization": f"Bearer {number}"})).status_code
@@ -78,8 +79,12 @@ async def test_guesses_of_keys_from_this_machine_are_limited(tmp_path: Path, eng
 
 
 async def test_a_trusted_machine_has_no_limit(tmp_path: Path, engine: FakeEngine) -> None:
-    limit = {"api_keys": "customers-key", "trust_loopback": True, "caller_max_requests_per_second": 0.02}
-    async with running_front(tmp_path, engine, **limit) as front:
+    limit: dict[str, Any] = {
+        "api_keys": "customers-key",
+        "trust_loopback": True,
+        "caller_max_requests_per_second": 0.02,
+    }
+    async with running_front(tmp_path, engine, trust_loopback=True, **limit) as front:
         for number in range(4):
             headers = {"Authorization": f"Bearer {number}"}
             assert (await front.http.get("/result/x", headers=headers)).status_code == 404

@@ -65,7 +65,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
 
 async def no_http(request: web.Request) -> web.StreamResponse:
     assert request.transport is not None
-    request.transport.write(b"220 smtp.example ESMTP\r\n\r\n")  # type: ignore[attr-defined]
+    request.transport.write(b"220 smtp.example ESMTP\r\n\r\n")
     request.transport.close()
     return web.Response()
 
@@ -119,7 +119,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 async def test_garbage_at_a_route_ends_nothing_and_blames_nobody(tmp_path: Path, route: str) -> None:
     make = JOBS.get(route, draw)
-    limits = {"prompt_max_output_bytes": MIB}
+    limits: dict[str, Any] = {"prompt_max_output_bytes": MIB}
     async with FakeEngine(tmp_path) as engine, running_front(tmp_path, engine, **limits) as front:
         pool = front.front._fleet.pool
         pool._give_up_seconds = 0.5

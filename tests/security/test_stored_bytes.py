@@ -56,7 +56,7 @@ async def by_the_cloud_api(front: RunningFront, number: int, key: dict[str, str]
 
 async def with_a_job(front: RunningFront, number: int, key: dict[str, str]) -> httpx.Response:
     body = json.dumps({"input": {"workflow_json": paint(image="photo"), "request_id": f"job{number}"}})
-    sent = {"photo": ("p.png", file(number)), "input": ("body.json", body)}
+    sent: dict[str, tuple[str, bytes | str]] = {"photo": ("p.png", file(number)), "input": ("body.json", body)}
     return await front.http.post("/generate", files=sent, headers=key)
 
 

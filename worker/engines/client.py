@@ -932,7 +932,9 @@ class EngineClient:
         except EngineAnswerInvalid as error:  # a hint that says nothing
             log.warning("engine message invalid", reason=error.message)
             return
-        data = message.get("data") if isinstance(message, Mapping) else None
+        if not isinstance(message, Mapping):
+            return
+        data = message.get("data")
         if isinstance(data, Mapping):
             self._on_message(str(message.get("type", "")), data)
 

@@ -213,8 +213,9 @@ def _has_type(item: InputSpec, value: object) -> bool:
     if kind == "BOOLEAN":
         return isinstance(value, bool) or value in (0, 1)
     if kind in ("INT", "FLOAT"):
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and (kind == "FLOAT" or float(value) == int(value))  # type: ignore[arg-type]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return kind == "FLOAT" or isinstance(value, int) or value.is_integer()
     return True
 
 

@@ -52,7 +52,7 @@ def test_every_spelling_changes_the_same_weights(family: ModelFamily, caplog: py
     wanted = {f"{DENOISER_PREFIX}{name}.weight" for name in layers}
     for spelled in SPELLINGS.values():
         for up, down in FACTORS:
-            lora = {}
+            lora: dict[str, torch.Tensor] = {}
             for name in layers:
                 lora |= {f"{spelled(name)}.{up}": torch.zeros(4, 1), f"{spelled(name)}.{down}": torch.zeros(1, 4)}
             patches = patches_of(network, lora)

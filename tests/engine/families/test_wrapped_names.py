@@ -14,7 +14,7 @@ from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
 from engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
 from engine.formats.safetensors_file import write_safetensors
-from engine.formats.weight_file import Joined, Part, Transposed
+from engine.formats.weight_file import Item, Joined, Part, Transposed
 from tests.parity.layout import weightless_denoiser
 
 FAMILIES = registry.families()
@@ -82,7 +82,7 @@ def test_prefixes_are_found_by_how_many_tensors_they_have() -> None:
 
 
 def test_composed_weights_keep_their_form_behind_a_prefix() -> None:
-    names = {"a": "x", "b": Part("x", 0, 2), "c": Transposed("y"), "d": Joined(("x", Part("y", 1, 2)))}
+    names: dict[str, Item] = {"a": "x", "b": Part("x", 0, 2), "c": Transposed("y"), "d": Joined(("x", Part("y", 1, 2)))}
     assert names_with("net.", names) == {
         "a": "net.x", "b": Part("net.x", 0, 2), "c": Transposed("net.y"), "d": Joined(("net.x", Part("net.y", 1, 2))),
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ MADE = {
     "LATENT": {"samples": torch.ones(1, 4, 8, 8)},
     "AUDIO": {"waveform": torch.zeros(1, 2, 4410), "sample_rate": 44100},
     "SVG": Svg([BytesIO(b"<svg></svg>")]),
-    "VIDEO": VideoFromComponents(VideoComponents(torch.zeros(3, 32, 32, 3), 8)),
+    "VIDEO": VideoFromComponents(VideoComponents(torch.zeros(3, 32, 32, 3), Fraction(8))),
     "*": {"words": ["a", "\u00fc"]},
 }
 OPTIONS: dict[str, dict[str, Any]] = {
