@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from worker.models.files import ModelFile
 
-COMMAND = (sys.executable, "-m", "engine", "model-faults")
+COMMAND = (sys.executable, "-m", "darkroom.run", "engine", "model-faults")
 MOST_SECONDS = 600.0  # a disk on the network with thousands of files
 
 

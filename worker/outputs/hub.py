@@ -29,7 +29,7 @@ REPO_TYPES: tuple[RepoType, ...] = get_args(RepoType)
 FOLDERS: Final = {"dataset": "datasets/", "model": "", "space": "spaces/"}
 """Prefix of a repository's name in an address."""
 
-COMMAND: Final = (sys.executable, "-m", "worker.outputs.hub_commit")
+COMMAND: Final = (sys.executable, "-m", "darkroom.run", "worker.outputs.hub_commit")
 
 
 @dataclass(frozen=True, slots=True)
