@@ -372,7 +372,7 @@ class ModelFamily:
     takes_hypernetworks: bool = False
     file_words: tuple[str, ...] = ()
     other_file_words: tuple[str, ...] = ()
-    file_billions: Mapping[str, float] = field(default_factory=dict)
+    file_billions: Mapping[str, float] = field(default_factory=dict, hash=False)
     vision_prefix: str | None = None
     is_default: bool = False
 

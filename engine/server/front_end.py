@@ -21,6 +21,7 @@ from engine.server import log_tail, pack_extras, user_files
 from engine.server.log_tail import LOG_TAIL, LogTail
 from engine.server.services import SERVICES
 
+KINDS = {".webp": "image/webp", ".woff2": "font/woff2", ".avif": "image/avif"}  # unknown to Python 3.11
 PACKAGE, TEMPLATES_PREFIX = "comfyui_frontend_package", "comfyui_workflow_templates"
 INDEX = "index.html"
 OWN_STYLE = "user.css"
@@ -103,7 +104,8 @@ async def _file_in(folder: Path, name: str) -> web.StreamResponse:
     path = None if "\0" in name else await asyncio.to_thread(_existing, folder, name)
     if path is None:
         raise web.HTTPNotFound(text="")
-    return web.FileResponse(path)
+    kind = KINDS.get(path.suffix)
+    return web.FileResponse(path, headers={} if kind is None else {"Content-Type": kind})
 
 
 def _existing(folder: Path, name: str) -> Path | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.graph.explain import explain_prompt
 from engine.graph.object_info import rules_in
 from tests.engine.server.conftest import Server, shown
@@ -95,7 +96,7 @@ async def test_a_broken_picture_is_named_with_what_was_expected(server: Server) 
 async def test_the_models_and_classes_it_would_need_are_listed(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "models" / "checkpoints"
     folder.mkdir(parents=True)
-    (folder / "there.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    write_random_checkpoint(folder / "there.safetensors")
     loader = {"class_type": "CheckpointLoaderSimple"}
     prompt = {
         "1": {**loader, "inputs": {"ckpt_name": "there.safetensors"}},

@@ -53,7 +53,7 @@ class EngineWithFamilies(EngineWithModels):
         return web.json_response({"checkpoints": found})
 
     async def _stats(self, _request: web.Request) -> web.Response:
-        return web.json_response({"devices": [{"name": "it", "type": self.kind}]})
+        return web.json_response({"system": {}, "devices": [{"name": "it", "type": self.kind}]})
 
 
 @pytest.fixture
