@@ -44,7 +44,7 @@ UNREAD_KINDS: Final = {
     "zip": ("a ZIP archive", "send the file that is in it"),
     "json": ("JSON", ""),
 }
-"""What a file is that is not drawn, and what to do; some engines' Pillow reads a few of them all the same."""
+"""Names of formats that are not drawn, with what to do; some engines' Pillow reads a few of them all the same."""
 
 _STARTS: Final = (
     (b"\x00\x00\x00\x0cJXL \r\n\x87\n", "jxl"),

@@ -1,4 +1,4 @@
-"""What to say of a path where there is no file: the nearest name that is there."""
+"""Words about a path where there is no file: the nearest name that is there."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from worker.files.kinds import BrokenFile, check_file
 from worker.media_process.confinement import JobLimits, confine_job, lower_priority
@@ -35,42 +34,42 @@ PRELOADED = (
     *("PIL.ImageOps", "PIL.ImageSequence"),
 )
 
-Arguments = dict[str, Any]
+Arguments = dict[str, object]
 
 
-def _check_file(asked: Arguments) -> dict[str, Any]:
+def _check_file(asked: Arguments) -> dict[str, object]:
     kind = check_file(Path(asked["path"]), asked["media"], asked["max_pixels"])
     return {"extension": kind.extension, "media_type": kind.media_type}
 
 
-def _convert(asked: Arguments) -> dict[str, Any]:
+def _convert(asked: Arguments) -> dict[str, object]:
     convert(Path(asked["source"]), Path(asked["target"]), asked["form"], asked["quality"], asked["texts"])
     return {}
 
 
-def _make_thumbnail(asked: Arguments) -> dict[str, Any]:
+def _make_thumbnail(asked: Arguments) -> dict[str, object]:
     made = make_thumbnail(Path(asked["source"]), Path(asked["target"]), asked["longer_side_px"])
     return {"width_px": made.width_px, "height_px": made.height_px}
 
 
-def _rewrite(asked: Arguments) -> dict[str, Any]:
+def _rewrite(asked: Arguments) -> dict[str, object]:
     source, target = Path(asked["source"]), Path(asked["target"])
     return {"is_changed": rewrite(source, target, asked["media_type"], asked["level"], asked["texts"])}
 
 
-def _remove_tags(asked: Arguments) -> dict[str, Any]:
+def _remove_tags(asked: Arguments) -> dict[str, object]:
     return {"is_changed": remove_tags(Path(asked["source"]), Path(asked["target"]), asked["media_type"])}
 
 
-def _strip_metadata(asked: Arguments) -> dict[str, Any]:
+def _strip_metadata(asked: Arguments) -> dict[str, object]:
     return {"is_changed": strip_metadata(Path(asked["source"]), Path(asked["target"]))}
 
 
-def _remove_svg_metadata(asked: Arguments) -> dict[str, Any]:
+def _remove_svg_metadata(asked: Arguments) -> dict[str, object]:
     return {"is_changed": remove_metadata(Path(asked["source"]), Path(asked["target"]))}
 
 
-OPERATIONS: Mapping[str, Callable[[Arguments], dict[str, Any]]] = {
+OPERATIONS: Mapping[str, Callable[[Arguments], dict[str, object]]] = {
     "check_file": _check_file,
     "convert": _convert,
     "make_thumbnail": _make_thumbnail,
@@ -108,7 +107,7 @@ def _line(requests: io.FileIO) -> bytes:
     return b""
 
 
-def _run(request: dict[str, Any]) -> bytes:
+def _run(request: dict[str, object]) -> bytes:
     """Fork a process for a job and return its reply, or how it ended, as JSON."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -134,9 +133,9 @@ def _run(request: dict[str, Any]) -> bytes:
     return bytes(received) or json.dumps({"crashed": f"exit code {os.WEXITSTATUS(status)}"}).encode()
 
 
-def _work(request: dict[str, Any], write_end: int) -> None:
+def _work(request: dict[str, object], write_end: int) -> None:
     """Do a job in the process forked for it, write the reply and end. Does not return."""
-    reply: dict[str, Any] = {"crashed": "no reply"}
+    reply: dict[str, object] = {"crashed": "no reply"}
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
@@ -154,7 +153,7 @@ def _work(request: dict[str, Any], write_end: int) -> None:
             os._exit(0)
 
 
-def _reply(request: dict[str, Any]) -> dict[str, Any]:
+def _reply(request: dict[str, object]) -> dict[str, object]:
     try:
         return {"result": OPERATIONS[request["operation"]](request["arguments"])}
     except MemoryError:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.numpy import save_file
 
 from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine
@@ -36,7 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     base: Path = tmp_path_factory.mktemp("edit")
     for folder in ("models/checkpoints", "input"):
         (base / folder).mkdir(parents=True)
-    save_file({"weight": np.zeros(1, np.float32)}, base / "models" / "checkpoints" / "m.safetensors")
+    write_random_checkpoint(base / "models" / "checkpoints" / "m.safetensors")
     for name in ("a.png", "b.png", "c.png"):
         Image.new("RGB", (16, 16)).save(base / "input" / name)
     with Engine(EngineSettings(base_directory=base, cpu=True)) as running:

@@ -186,7 +186,7 @@ async def test_an_engines_answer_has_a_bound(liar: LyingServer, path: str) -> No
             wire.send(bytes(65536))
 
     liar.scripts |= {"GET /endless": endless(), "GET /one-chunk": one_chunk, "GET /declared": declared}
-    with pytest.raises(EngineUnreachable, match="reply"):
+    with pytest.raises(EngineUnreachable, match="answer"):
         await EngineHttp(liar.url, max_answer_bytes=MIB).request("GET", path)
     assert await asyncio.to_thread(liar.wait_until_closed) and liar.sent_bytes < BUFFERED_BYTES
 

@@ -81,7 +81,6 @@ async def test_guesses_of_keys_from_this_machine_are_limited(tmp_path: Path, eng
 async def test_a_trusted_machine_has_no_limit(tmp_path: Path, engine: FakeEngine) -> None:
     limit: dict[str, Any] = {
         "api_keys": "customers-key",
-        "trust_loopback": True,
         "caller_max_requests_per_second": 0.02,
     }
     async with running_front(tmp_path, engine, trust_loopback=True, **limit) as front:

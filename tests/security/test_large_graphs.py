@@ -159,8 +159,11 @@ async def test_the_engine_refuses_large_broken_prompts_in_time_and_goes_on_answe
     [
         ({"modifier": "Text2Image", "modifications": {f"a{index}": 1 for index in range(200_000)}}, "modifications"),
         ({"modifier": "LoraText2Image", "modifications": {"loras": [{"x": 1}] * 100_000}}, "modifications"),
-        ({"workflow_json": {"1": {}}, "output": {f"a{index}": 1 for index in range(100_000)}}, "output"),
-        ({"workflow_json": {"1": {}}, "webhook": {"events": ["x"] * 100_000}}, "webhook"),
+        (
+            {"workflow_json": {"1": {"class_type": "Draw"}}, "output": {f"a{index}": 1 for index in range(100_000)}},
+            "output",
+        ),
+        ({"workflow_json": {"1": {"class_type": "Draw"}}, "webhook": {"events": ["x"] * 100_000}}, "webhook"),
     ],
 )
 async def test_fields_of_very_many_elements_are_refused_by_their_number(

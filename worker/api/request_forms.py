@@ -8,7 +8,7 @@ HTTP clients wrap into `body`, `data` or `json`. What is none of them is refused
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from worker.autoscaler.runpod.shapes import InputRefused, read_pictures, substitute_pictures
 from worker.errors import Problem, RequestRejected
@@ -35,7 +35,7 @@ CLIENT_FIELDS: Final = ("prompt", "client_id", "prompt_id", "number", "front", "
 """Fields of other tools' requests that have done their part, or have none here."""
 
 
-def open_request(payload: JsonObject, found_json: FoundJson) -> dict[str, Any]:
+def open_request(payload: JsonObject, found_json: FoundJson) -> dict[str, object]:
     """Return the body of a generate request for one in any known form. Raises RequestRejected for no request.
 
     Fields that are null are left out. The limits of `found_json` hold for JSON within texts and files, too.
@@ -91,7 +91,7 @@ def _has_job(given: JsonObject) -> bool:
     return any(given.get(name) for name in (*MODES, *HOLDERS)) or is_workflow(given)
 
 
-def _opened(given: dict[str, Any], found_json: FoundJson) -> dict[str, Any]:
+def _opened(given: dict[str, object], found_json: FoundJson) -> dict[str, object]:
     """Return the fields of `input` with the workflow in `workflow_json`. Raises RequestRejected."""
     if given.get("modifier"):
         return given
@@ -124,7 +124,7 @@ def _opened(given: dict[str, Any], found_json: FoundJson) -> dict[str, Any]:
     return given
 
 
-def _with_workflow(given: dict[str, Any], name: str, value: object, found_json: FoundJson) -> dict[str, Any]:
+def _with_workflow(given: dict[str, object], name: str, value: object, found_json: FoundJson) -> dict[str, object]:
     """Return the fields of `input` with the workflow of one of them in `workflow_json`. Raises RequestRejected."""
     workflow, page = read_workflow(value, f"input.{name}", found_json)
     if name != "workflow_json" or "images" in given:

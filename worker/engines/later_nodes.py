@@ -19,7 +19,7 @@ class LaterNode:
 
     @property
     def words(self) -> str:
-        """What it is, and what to do."""
+        """Name of the node's origin, with what to do."""
         if self.is_partner:
             return (
                 f"{self.class_type}: is a partner node of ComfyUI {self.version} and later, which needs an account with"

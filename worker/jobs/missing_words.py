@@ -1,4 +1,4 @@
-"""What a refusal says of files that are not here: their size, source and command, or the ways to send them. Pure."""
+"""Words of a refusal about files that are not here: their size, source and command, or the ways to send them. Pure."""
 
 from __future__ import annotations
 

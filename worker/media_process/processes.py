@@ -77,7 +77,7 @@ class MediaProcesses:
 
     def run(
         self, operation: str, arguments: dict[str, Any], *, reads: Sequence[Path] = (), writes: Sequence[Path] = ()
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Run an operation and return its result.
 
         It may read the files `reads`, and write below the folders `writes`. Raises MediaJobFailed.
@@ -104,7 +104,7 @@ class MediaProcesses:
         for process in idle:
             process.close()
 
-    def _run(self, line: bytes) -> dict[str, Any]:
+    def _run(self, line: bytes) -> dict[str, object]:
         until = time.monotonic() + self.max_seconds
         while True:
             with self._lock:
@@ -145,7 +145,7 @@ class MediaProcesses:
             reason = error.strerror or error
             raise MediaJobFailed(f"no process to decode and encode media can be started ({reason})") from None
 
-    def _result_of(self, operation: str, reply: dict[str, Any]) -> dict[str, Any]:
+    def _result_of(self, operation: str, reply: dict[str, Any]) -> dict[str, object]:
         if isinstance(result := reply.get("result"), dict):
             return result
         if isinstance(refused := reply.get("refused"), str):
@@ -181,7 +181,7 @@ class _WarmProcess:
         # One that ends when it is idle leaves no zombie behind.
         threading.Thread(target=self._process.wait, name="media process", daemon=True).start()
 
-    def ask(self, line: bytes, until: float) -> dict[str, Any]:
+    def ask(self, line: bytes, until: float) -> dict[str, object]:
         """Send a job and wait for its reply. Raises TimeoutError at `until`, _Ended, MediaJobFailed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
@@ -231,7 +231,7 @@ class _WarmProcess:
         self._process.wait()
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+def _parsed(line: bytes) -> dict[str, object]:
     try:
         reply = json.loads(line)
     except (ValueError, RecursionError):

@@ -64,7 +64,7 @@ _FIELDS_OF: Final[tuple[tuple[frozenset[str], str], ...]] = (
     (frozenset({"payload", "props"}), f"data of a web page; {RAW}"),
     (frozenset({"payload", "title"}), f"data of a web page; {RAW}"),
 )
-"""What an object with all of these fields is, the first that fits."""
+"""Names of objects by the fields that they all have; the first that fits holds."""
 
 _PAGE: Final = re.compile(r"\s*(?:<!--.{0,200}?-->\s*)?<(?:!doctype|html|head|body|\?xml)", re.IGNORECASE | re.DOTALL)
 _LFS: Final = re.compile(r"\s*version https://git-lfs\.github\.com/spec")

@@ -163,9 +163,7 @@ def test_loras_of_several_trainers_name_the_same_layer(name: str) -> None:
     assert keys[name] == "diffusion_model.transformer_blocks.1.attn.to_q.weight"
 
 
-def test_a_lora_of_another_family_has_no_effect_and_is_named(
-    values: Values, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lora_of_another_family_has_no_effect_and_is_named(values: Values, caplog: pytest.LogCaptureFixture) -> None:
     lora = {
         "diffusion_model.double_blocks.0.img_attn.proj.lora_A.weight": torch.ones(2, 128),
         "diffusion_model.double_blocks.0.img_attn.proj.lora_B.weight": torch.ones(128, 2),

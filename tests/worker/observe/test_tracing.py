@@ -122,7 +122,7 @@ async def test_a_trace_that_its_caller_does_not_sample_is_not_exported(tmp_path:
 
 def test_without_the_extra_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.observe.tracer._is_installed", lambda: False)
-    with pytest.raises(SettingsInvalid, match=r"darkroom\[otel\]"):
+    with pytest.raises(SettingsInvalid, match=r"pip install .opentelemetry-sdk"):
         build_tracer(TracingConfig(endpoint="http://127.0.0.1:4318"))
 
 
