@@ -213,9 +213,8 @@ def _has_type(item: InputSpec, value: object) -> bool:
     if kind == "BOOLEAN":
         return isinstance(value, bool) or value in (0, 1)
     if kind in ("INT", "FLOAT"):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return kind == "FLOAT" or isinstance(value, int) or value.is_integer()
+        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        return not isinstance(value, bool) and (is_whole or (kind == "FLOAT" and isinstance(value, float)))
     return True
 
 
@@ -226,8 +225,9 @@ def _fits(item: InputSpec, value: object) -> bool:
     if item.choices is not None:
         return item.accepts(value) or (isinstance(value, str) and "." in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = item.options.get("min"), item.options.get("max")
-        return (low is None or value >= low) and (high is None or value <= high)
+        low, high = (item.options.get(key) for key in ("min", "max"))
+        is_low = isinstance(low, int | float) and value < low
+        return not is_low and not (isinstance(high, int | float) and value > high)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -82,6 +83,7 @@ OUTER = [["-1", "text"], ["3", "cfg"], ["-1", "seed"]]
     [
         (VALUES, {}, VALUES),
         (VALUES, {"inputs": []}, VALUES),
+        ([12.0, "a cat", 10**400, "b.safetensors"], {}, [12, "a cat", 10**400, "b.safetensors"]),
         (VALUES, {"properties": {"proxyWidgets": []}}, VALUES),
         ([12, None, None, None], {}, [12, "inner", 1, "a.safetensors"]),
         ([], {}, INNER),
@@ -193,6 +195,11 @@ def test_a_value_for_the_widget_of_a_use_within_reaches_the_node_in_it() -> None
         (["b.safetensors", 12, "a cat", 99], {}),  # in the order of no version
         ([12, 99, "a cat", "b.safetensors"], {}),  # a seed as the text
         ([12.5, "a cat", 99, "b.safetensors"], {}),
+        ([math.inf, "a cat", 99, "b.safetensors"], {}),
+        ([math.nan, "a cat", 99, "b.safetensors"], {}),
+        ([True, "a cat", 99, "b.safetensors"], {}),
+        ([[], "a cat", 99, "b.safetensors"], {}),
+        ([12, "a cat", 99, {}], {}),
         (["a cat", None, 99, 1], {"properties": {"proxyWidgets": OUTER}}),
         ([1, 2], {"properties": {"proxyWidgets": [["3", "steps"]]}}),
         # Two readings that both fit: a list that may be of the inputs or of the entries.
