@@ -190,6 +190,8 @@ class Attack:
         for name, (before, after) in {"front": report.front_mb, "engine": report.engine_mb}.items():
             if after > before + MEMORY_ROOM_MB:
                 yield f"the {name} held {before} MB and holds {after} MB"
+        if any(planted.environment()["HF_TOKEN"].encode() in head for head in self._liar.heads):
+            yield "the hub's token was sent for a source that a request names"
         assets = self._worker.base / "state" / "assets"
         num_bytes = sum(path.stat().st_size for path in assets.glob("*"))
         if num_bytes > MAX_STORED_BYTES:
