@@ -24,6 +24,7 @@ LARGE_TEXT_LENGTH: Final = 64 * 1024
 MAX_WORK_SECONDS: Final = 20.0
 """Processor seconds of one call. The largest document that the default limits allow takes a quarter of them."""
 
+PLAIN: Final = frozenset({int, float, bool, type(None)})
 NUM_THREADS: Final = 2
 CHECK_SECONDS: Final = 0.2
 
@@ -45,25 +46,23 @@ async def off_loop(
 
 def needs_thread(*documents: object) -> bool:
     """Return True for JSON values that are better examined in a thread; looks at a bounded part of them."""
-    num_elements, length = 0, 0
+    num_elements, length = len(documents), 0
     waiting: list[Any] = list(documents)
     while waiting:
         item = waiting.pop()
-        num_elements += 1
-        if isinstance(item, str):
+        kind = type(item)
+        if kind is str:
             length += len(item)
-        elif isinstance(item, Mapping):
-            if num_elements + len(item) > LARGE_ELEMENTS:
+        elif kind is dict or kind is list or (kind not in PLAIN and isinstance(item, Mapping | tuple)):
+            num_elements += len(item)
+            if num_elements > LARGE_ELEMENTS or length > LARGE_TEXT_LENGTH:
                 return True
-            length += sum(map(len, item))
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple):
-            if num_elements + len(item) > LARGE_ELEMENTS:
-                return True
-            waiting.extend(item)
-        if num_elements + len(waiting) > LARGE_ELEMENTS or length > LARGE_TEXT_LENGTH:
-            return True
-    return False
+            if kind is list or kind is tuple:
+                waiting += item
+            else:
+                length += sum(map(len, item))
+                waiting += item.values()
+    return length > LARGE_TEXT_LENGTH
 
 
 async def run_bounded(function: Callable[[], Answer], max_seconds: float = MAX_WORK_SECONDS) -> Answer:
