@@ -81,9 +81,10 @@ async def test_guesses_of_keys_from_this_machine_are_limited(tmp_path: Path, eng
 async def test_a_trusted_machine_has_no_limit(tmp_path: Path, engine: FakeEngine) -> None:
     limit: dict[str, Any] = {
         "api_keys": "customers-key",
+        "trust_loopback": True,
         "caller_max_requests_per_second": 0.02,
     }
-    async with running_front(tmp_path, engine, trust_loopback=True, **limit) as front:
+    async with running_front(tmp_path, engine, **limit) as front:
         for number in range(4):
             headers = {"Authorization": f"Bearer {number}"}
             assert (await front.http.get("/result/x", headers=headers)).status_code == 404
