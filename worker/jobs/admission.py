@@ -183,8 +183,6 @@ class Admission:
     def _room_problem(self, priority: int) -> TryLater | None:
         if self._store.problem and self._store.is_remote:
             return DatabaseUnreachable(self._store.problem)
-        if self._store.problem:
-            return DiskLow(self._store.problem, retry_after_seconds=5)
         in_flight = len(self._store.jobs)
         if in_flight >= self._limits.max_queued:
             retry = max(1.0, min(60.0, self._queue_info.seconds_per_job or 5.0))
