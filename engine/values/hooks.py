@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,10 @@ import torch
 from engine.adapters.lora import lora_patches
 from engine.diffusion.options import Options
 from engine.diffusion.wrappers import merge_options
-from engine.values.lora_keys import denoiser_lora_keys, renamed_lora, text_lora_keys
+from engine.log_context import report_warning
+from engine.values.lora_keys import TEXT_STARTS, denoiser_lora_keys, renamed_lora, text_lora_keys
+
+log = logging.getLogger(__name__)
 
 BEFORE_EVERYTHING = 999999999.9  # a sigma above all others
 
@@ -246,6 +250,12 @@ class WeightHook(Hook):
         if self.need_weight_init:
             keys = text_lora_keys(model.model) if is_clip else denoiser_lora_keys(model.model)
             patches = lora_patches(renamed_lora(None if is_clip else model.model, given), keys, warn=False)
+            is_of_text = any(name.startswith(TEXT_STARTS) for name in given)
+            if given and not patches and not is_clip and not is_of_text:
+                message = (
+                    f"hook: its LoRA has no effect, since none of its keys is one of the model; got {min(given)!r}"
+                )
+                report_warning(log, "lora_without_effect", message)
         model.add_hook_patches(hook=self, patches=patches, strength_patch=strength)
 
 

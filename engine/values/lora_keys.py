@@ -13,6 +13,8 @@ from engine.adapters.weight_adapters import LoraAdapter
 from engine.families.base import ModelFamily
 from engine.values.weight_handle import Network
 
+TEXT_STARTS = ("lora_te", "text_encoder", "lora_prior_te", "clip_", "t5xxl")  # of keys for text encoders
+
 
 def denoiser_lora_keys(network: Network) -> Mapping[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of a denoising network, or parts of them.

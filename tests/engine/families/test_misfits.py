@@ -25,6 +25,7 @@ from engine.formats.unfilled import unfilled
 from engine.log_context import NodeWarning, logged_as
 from engine.nodes.library.model.lora import with_lora
 from engine.store.model_store import denoiser
+from engine.values.hooks import EnumWeightTarget, WeightHook
 from engine.values.lora_keys import denoiser_lora_keys, lora_misfit
 from engine.values.vae import Vae
 
@@ -137,6 +138,16 @@ def test_a_lora_without_a_key_of_the_model_is_warned_about(family: ModelFamily) 
     assert [warning.type for warning in told] == ["lora_without_effect"]
     assert "got 'other_model.lora_up.weight'" in told[0].message
     assert f"expected a LoRA for a model of {family.label}" in told[0].message
+
+
+def test_a_hook_s_lora_without_a_key_of_the_model_is_warned_about() -> None:
+    hook = WeightHook(strength_model=1.0, strength_clip=1.0)
+    hook.weights = {"other_model.lora_up.weight": torch.zeros(4, 2)}
+    model: Any = SimpleNamespace(model=network_of(FAMILIES[0]), add_hook_patches=lambda **given: None)
+    told: list[NodeWarning] = []
+    with logged_as("prompt", "1", "KSampler", told):
+        hook._prepare(model, {}, {"target": EnumWeightTarget.Model})
+    assert [warning.type for warning in told] == ["lora_without_effect"]
 
 
 def test_a_lora_s_text_layers_are_expected_to_be_left_out_without_a_text_encoder() -> None:

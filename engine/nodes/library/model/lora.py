@@ -14,13 +14,11 @@ from engine.log_context import report_warning
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import CLIP, MODEL
 from engine.values.clip import Clip
-from engine.values.lora_keys import denoiser_lora_keys, lora_misfit, renamed_lora, text_lora_keys
+from engine.values.lora_keys import TEXT_STARTS, denoiser_lora_keys, lora_misfit, renamed_lora, text_lora_keys
 from engine.values.model import Model
 
 Strength = Annotated[float, Float(min=-100.0, max=100.0, step=0.01)]
 LoraName = Annotated[str, ModelFile("loras")]
-
-TEXT_STARTS = ("lora_te", "text_encoder", "lora_prior_te", "clip_", "t5xxl")  # of keys for text encoders
 
 log = logging.getLogger(__name__)
 
