@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -13,6 +14,23 @@ from worker.worker_alone import worker_alone
 from worker.worker_client import worker_client
 
 LOOK_SECONDS = 0.1
+
+
+def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a report as lines of text: speed, seconds a picture, and the verdict with its reason."""
+    workload = (
+        f"{report.get('model')} at {report.get('width_px')}x{report.get('height_px')}, {report.get('steps')} steps"
+    )
+    if report.get("its_per_second") is not None:
+        yield f"speed          {report['its_per_second']:.2f} it/s ({workload})"
+    if report.get("seconds_per_picture") is not None:
+        yield f"a picture      {report['seconds_per_picture']:.2f} s"
+    if report.get("shrunk"):
+        yield f"smaller        {report['shrunk']}"
+    for warning in report.get("warnings") or ():
+        yield f"warning        {warning}"
+    reasons = "; ".join(str(report[name]) for name in ("reason", "error") if report.get(name))
+    yield f"verdict        {report['verdict']}{f': {reasons}' if reasons else ''}"
 
 
 def run_benchmark(url: str, api_key: str = "", verify: ssl.SSLContext | bool = True) -> dict[str, object]:

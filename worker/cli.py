@@ -29,7 +29,7 @@ from worker.settings.environment import child_environment
 from worker.tuning_command import commands as tuning_commands
 from worker.version import version
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(no_args_is_help=True)
 app.add_typer(model_commands, name="models")
 app.add_typer(tuning_commands, name="tuning")
 app.add_typer(job_commands, name="jobs")
@@ -174,6 +174,7 @@ def build(
 def benchmark(
     url: Annotated[str, typer.Option(help="a worker that runs; else the local one, else one is started")] = "",
     last: Annotated[bool, typer.Option("--last", help="show what was measured last, run nothing")] = False,
+    is_json: Annotated[bool, typer.Option("--json", help="print the whole report as JSON")] = False,
     api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker on another machine")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
@@ -200,7 +201,11 @@ def benchmark(
     except httpx.HTTPStatusError as error:
         typer.echo(f"{worker.url} refused: {error.response.status_code} {error.response.text}", err=True)
         raise typer.Exit(2) from None
-    Console().print_json(data=report)
+    if is_json:
+        Console().print_json(data=report)
+    else:
+        for line in benchmark_command.report_lines(report):
+            typer.echo(line)
     raise typer.Exit(0 if report["verdict"] in ("pass", "skipped") else 1)
 
 

@@ -47,6 +47,9 @@ def _line(job: Mapping[str, Any], queued: Mapping[str, Any] | None) -> str:
     """Return a job in one line; `queued`: its entry in the queue, where it has not ended."""
     at = datetime.fromtimestamp(job["timings"]["queued_at_ms"] / 1000).astimezone()
     about = str(job["message"])
+    total_ms = job["timings"].get("total_ms")
+    if total_ms is not None:
+        about = f"{total_ms / 1000:.1f} s  {about}"
     if queued is not None:
         about = f"{queued['percent']:5.1f} %  {queued['estimated_wait_time']:.0f} s to wait"
     return f"{job['id']}  {job['status']:<10}  {at:%Y-%m-%d %H:%M:%S}  {about}"

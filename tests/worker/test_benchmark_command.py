@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
+from worker.benchmark_command import report_lines
 from worker.engines.supervisor import free_port
 
 
@@ -25,7 +26,7 @@ def workflow(tmp_path: Path) -> str:
 
 async def darkroom_benchmark(*arguments: str, **environment: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker", "benchmark", *arguments),
+        *(sys.executable, "-m", "worker", "benchmark", "--json", *arguments),
         env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -75,3 +76,18 @@ async def test_where_no_worker_answers_one_is_started_and_stopped(
 async def test_an_address_that_is_named_must_answer() -> None:
     code, _, stderr = await darkroom_benchmark("--url", "http://127.0.0.1:9")
     assert code == 2 and "does not answer" in stderr
+
+
+def test_a_report_in_words_has_speed_seconds_a_picture_and_verdict() -> None:
+    report = {
+        "verdict": "slow", "reason": "12 it/s where 30 are usual", "error": None, "warnings": ["the clock was low"],
+        "its_per_second": 12.345, "seconds_per_picture": 1.6, "model": "sd15", "width_px": 512, "height_px": 512,
+        "steps": 20, "shrunk": None,
+    }  # fmt: skip
+    assert list(report_lines(report)) == [
+        "speed          12.35 it/s (sd15 at 512x512, 20 steps)",
+        "a picture      1.60 s",
+        "warning        the clock was low",
+        "verdict        slow: 12 it/s where 30 are usual",
+    ]
+    assert list(report_lines({"verdict": "skipped"})) == ["verdict        skipped"]

@@ -100,7 +100,7 @@ async def test_a_worker_with_a_certificate_that_nobody_signed_is_spoken_to(tmp_p
     tls: dict[str, Any] = {"USE_SSL": "true", "SSL_CERTFILE": str(certificate), "SSL_KEYFILE": str(key)}
     async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine, **tls) as front:
         local = {**tls, "WORKER_PORT": str(urlsplit(front.url).port)}
-        last = await invoked("benchmark", "--last", **local)
+        last = await invoked("benchmark", "--last", "--json", **local)
         assert (last.exit_code, json.loads(last.stdout)["verdict"]) == (0, "skipped"), last.output
         for arguments, environment in (((), local), (("--url", front.url, "--insecure"), {})):
             drawn = await invoked("generate", "a fox", *arguments, **environment)
