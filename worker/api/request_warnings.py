@@ -43,6 +43,15 @@ def find_form_warnings(payload: JsonObject) -> list[RequestWarning]:
     return found[:MAX_WARNINGS]
 
 
+def find_misspelt(payload: JsonObject) -> list[Problem]:
+    """Return the fields of a refused body that are near a known name: often the reason of the refusal."""
+    return [
+        Problem(str(item["message"]), field=str(item["field"]), type=str(item["type"]))
+        for item in find_form_warnings(payload)
+        if item["type"] == "unknown_field" and "nearest" in item
+    ]
+
+
 def id_warning(asked: str, used: str, place: str) -> list[RequestWarning]:
     """Return a warning where a request id is replaced because it cannot be part of a path; `place` is its field."""
     if asked == used:

@@ -21,7 +21,7 @@ from worker.api.job_making import JobName, build_prompt, make_job
 from worker.api.multipart import Received, is_multipart, read_multipart
 from worker.api.request_forms import is_plain, open_request
 from worker.api.request_tracing import traceparent_of
-from worker.api.request_warnings import RequestWarning, find_form_warnings, id_warning
+from worker.api.request_warnings import RequestWarning, find_form_warnings, find_misspelt, id_warning
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.autoscaler.autoscaler import Caller
@@ -254,7 +254,13 @@ def _parse(
 ) -> ParsedRequest:
     found_json = FoundJson(services_of(request).bodies.structure)
     payload = open_request(payload, found_json)
-    parsed = parse_generate(payload, found_json)
+    try:
+        parsed = parse_generate(payload, found_json)
+    except RequestRejected as rejected:
+        misspelt = find_misspelt(payload)
+        if not misspelt:
+            raise
+        raise RequestRejected([*misspelt, *rejected.problems]) from None
     sent_along = {"multipart/form-data": {part: file.digest for part, file in files.items()}} if files else {}
     header = request.headers.get
     return ParsedRequest(

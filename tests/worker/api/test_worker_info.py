@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import RunningFront, running_front
 
 
@@ -14,8 +14,27 @@ async def test_a_worker_names_its_devices_and_what_the_caller_may_do(front: Runn
     assert [set(device) for device in shown["devices"]] in ([], [{"name", "memory_bytes"}])
     assert shown["caller"] == {"key_name": "", "scopes": ["admin", "read", "submit"]}
     assert shown["benchmark"]["verdict"] == "skipped"
+    assert (shown["is_demo_only"], shown["jobs"]) == (False, {"num_jobs": 0, "seconds_per_file": None})
     (engine,) = (await front.http.get("/engines")).json()
     assert (engine["state"], engine["memory"]) == ("up", None)
+
+
+async def test_the_pace_of_jobs_is_told_and_kept_over_a_restart(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine) as front:
+        body = {"input": {"workflow_json": draw()}}
+        assert (await front.http.post("/generate/sync", json=body)).status_code == 200
+        assert (await front.http.get("/worker")).json()["jobs"]["num_jobs"] == 1
+    async with running_front(tmp_path, engine) as front:
+        jobs = (await front.http.get("/worker")).json()["jobs"]
+        assert jobs["num_jobs"] == 1 and jobs["seconds_per_file"] is not None
+
+
+async def test_a_misspelt_field_of_a_refused_request_is_named_with_the_nearest(front: RunningFront) -> None:
+    refused = await front.http.post("/generate/sync", json={"input": {"modifer": "Text2Image"}})
+    problems = refused.json()["error"]["problems"]
+    assert refused.status_code == 422
+    assert problems[0]["field"] == "input.modifer" and "did you mean 'modifier'?" in problems[0]["message"]
+    assert len(problems) == 2
 
 
 async def test_without_a_key_nothing_may_be_done_and_engines_are_hidden(tmp_path: Path, engine: FakeEngine) -> None:
