@@ -41,7 +41,7 @@ def find_port_holder(host: str, port: int, *, proc: Path = PROC) -> PortHolder:
 
 
 def _is_worker(host: str, port: int) -> bool:
-    """Return True if `/live` is answered as a worker answers it, without TLS or with it."""
+    """Return True where `/live` is answered as by a worker, without TLS or with it."""
     for has_tls in (False, True):
         try:
             if _answers_as_worker(host, port, has_tls=has_tls):

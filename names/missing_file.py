@@ -1,4 +1,4 @@
-"""Words about a path where there is no file: the nearest name that is there."""
+"""Problem of a path where there is no file, with the nearest name that is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first argument of `darkroom generate` where it is no file: a modifier, a prompt, or a mistake."""
+"""Meaning of the first argument of `darkroom generate` that is no file: a modifier, a prompt, or a mistake."""
 
 from __future__ import annotations
 
