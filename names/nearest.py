@@ -59,7 +59,7 @@ def nearest_names(given: str, known: Iterable[Any], *, limit: int, cutoff: float
 
 
 def _means_another(given: str, known: str) -> bool:
-    """Return True for names that are alike by their common words alone, as `lora_name` and `vae_name` are."""
+    """Return True for names alike by common words alone, as `lora_name` and `vae_name` are."""
     left, right = given.split("_"), known.split("_")
     num_words = min(len(left), len(right))
     start = next((index for index in range(num_words) if left[index] != right[index]), num_words)

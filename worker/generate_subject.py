@@ -1,4 +1,4 @@
-"""Meaning of the first argument of `darkroom generate` that is no file: a modifier, a prompt, or a mistake."""
+"""Meaning of the first argument of `darkroom generate` that is no file: modifier, prompt, or mistake."""
 
 from __future__ import annotations
 
