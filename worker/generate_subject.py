@@ -48,7 +48,7 @@ def modifier_of(subject: str, values: Collection[str], modifiers: Sequence[str],
 
 
 def looks_like_path(text: str) -> bool:
-    """Return True for a text that is written as a path: with the ending of a file, or one word with a folder before it."""
+    """Return True for a text written as a path: with the ending of a file, or one word with a folder before it."""
     is_one_word = not re.search(r"\s", text)
     return bool(FILE_SUFFIX.search(text) or PATH_START.match(text) or (is_one_word and re.search(r"[\\/]", text)))
 
