@@ -1,4 +1,4 @@
-"""`python -m engine model-faults`: what is wrong with model files by their headers, for programs without torch.
+"""`python -m engine model-faults`: faults of model files by their headers, for programs without torch.
 
 Standard input is a JSON list of `[kind, path]`; output a list of the faults in its order, null for a file without one.
 No weights are read.

@@ -19,7 +19,7 @@ class LaterNode:
 
     @property
     def words(self) -> str:
-        """Name of the node's origin, with what to do."""
+        """A sentence on the node, and the way to run it."""
         if self.is_partner:
             return (
                 f"{self.class_type}: is a partner node of ComfyUI {self.version} and later, which needs an account with"

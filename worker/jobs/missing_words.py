@@ -1,4 +1,4 @@
-"""Words of a refusal about files that are not here: their size, source and command, or the ways to send them. Pure."""
+"""Words of refusals for files that are not here: size, source and command, or the ways to send them. Pure."""
 
 from __future__ import annotations
 
