@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import random
 
 import pytest
 from hypothesis import given, strategies
 
-from names.nearest import MAX_NAME_LENGTH, nearest_name
+from names.nearest import MAX_COMPARISONS, MAX_NAME_LENGTH, nearest_name, nearest_names
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,20 @@ def test_names_that_are_not_compared_would_not_have_been_chosen(name: str, known
     folded = {other.lower(): other for other in known}
     alike = [name.lower()] if name.lower() in folded else difflib.get_close_matches(name.lower(), folded, 1, cutoff)
     assert nearest_name(name, known, cutoff=cutoff) == (folded[alike[0]] if alike else None)
+
+
+def test_names_made_to_be_compared_for_long_are_compared_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    ratio = difflib.SequenceMatcher.ratio
+
+    def counted(matcher: difflib.SequenceMatcher[str]) -> float:
+        compared.append(len(matcher.a) * len(matcher.b))
+        return ratio(matcher)
+
+    monkeypatch.setattr(difflib.SequenceMatcher, "ratio", counted)
+    letters = random.Random(1)
+    known = ["".join(letters.choices("ab", k=150)) for _ in range(100)]
+    given = "".join(letters.choices("ab", k=150))
+    nearest_name(given, known)
+    nearest_names(given, known, limit=8)
+    assert 0 < sum(compared) <= 2 * MAX_COMPARISONS

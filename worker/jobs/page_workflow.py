@@ -49,9 +49,9 @@ async def with_overrides(
     prompt = await as_prompt(workflow, object_info, rules)
     if not overrides and not inputs:
         return Overridden(prompt)
-    is_large = needs_thread(prompt, overrides, inputs or {})
     if named_inputs is None:
         named_inputs = (await app_mode_of(workflow, object_info, rules)).inputs
+    is_large = needs_thread(prompt, overrides, inputs or {}, named_inputs)
     overridden = await off_loop(is_large, override, prompt, overrides, object_info, named_inputs, inputs)
     await rules.check_size(overridden.prompt)
     return overridden

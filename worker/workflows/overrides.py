@@ -140,7 +140,7 @@ class PlaceFinder:
 
 
 def _unknown_name(name: str, named_inputs: Mapping[str, object]) -> Problem:
-    known = list(islice(named_inputs, MAX_COMPARED))
+    known = list(islice((known for known in named_inputs if len(known) <= MAX_TARGET_LENGTH), MAX_COMPARED))
     shown, nearest = name[:MAX_TARGET_LENGTH], nearest_name(name, known, by_start=True)
     hint = f"; did you mean {nearest}?" if nearest else ""
     message = f"{shown}: the workflow has no input of this name{hint}"
@@ -237,14 +237,24 @@ class _Inputs:
         for node_name, _ in _splits(target):
             for ids in self._ids.values():
                 for node_id in ids.get(node_name, ())[:1]:
-                    yield from (f"{node_name}.{name}" for name in object_at(self._nodes[node_id], "inputs"))
+                    yield from _targets([node_name], object_at(self._nodes[node_id], "inputs"))
 
     def _names(self) -> Iterator[str]:
-        """Yield every name of an input that has a value."""
-        yield from (f"{EVERY}{name}" for name in (*self._named_inputs, *self._with_value))
+        """Yield every name of an input that has a value and that an override may name."""
+        yield from (
+            f"{EVERY}{name}" for name in (*self._named_inputs, *self._with_value) if len(name) < MAX_TARGET_LENGTH
+        )
         for places in self._with_value.values():
             for place in places:
-                yield from (f"{name}.{place.input_name}" for name in self._names_of(place.node_id).values())
+                yield from _targets(self._names_of(place.node_id).values(), [place.input_name])
+
+
+def _targets(node_names: Iterable[str], input_names: Iterable[str]) -> Iterator[str]:
+    """Yield the targets of inputs, without those that no override may name: a long title is not written many times."""
+    for node_name in node_names:
+        for name in input_names:
+            if len(node_name) + len(name) < MAX_TARGET_LENGTH:
+                yield f"{node_name}.{name}"
 
 
 def _splits(target: str) -> Iterator[tuple[str, str]]:

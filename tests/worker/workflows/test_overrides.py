@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.worker.workflows.pages import OBJECT_INFO, node, page
 from worker.errors import RequestRejected
 from worker.workflows.app_mode import read_app_mode
-from worker.workflows.overrides import Place, override
+from worker.workflows.overrides import MAX_TARGET_LENGTH, Place, override
 
 PROMPT: dict[str, Any] = {
     "3": {"class_type": "Sampler", "inputs": {"seed": 1, "steps": 20, "model": ["4", 0]}, "_meta": {"title": "First"}},
@@ -83,6 +84,19 @@ def test_very_many_wrong_targets_cost_little() -> None:
         override(prompt, wrong, {})
     assert raised.value.num_unlisted > 3000
     assert time.process_time() - began < 30  # a quadratic search would take minutes
+
+
+def test_a_long_title_is_not_written_for_each_input_of_its_node() -> None:
+    inputs = {f"input{number}": 1 for number in range(500)}
+    prompt = {"1": {"class_type": "Sampler", "_meta": {"title": "t" * 100_000}, "inputs": inputs}}
+    tracemalloc.start()
+    with pytest.raises(RequestRejected) as raised:
+        override(prompt, {"1.inputt3": 1, "nowhere.inputt3": 1}, {})
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 10_000_000  # fifty megabytes with the title before each
+    assert "1.input3" in raised.value.problems[0].allowed
+    assert all(len(name) <= MAX_TARGET_LENGTH for problem in raised.value.problems for name in problem.allowed)
 
 
 def test_inputs_of_the_pages_app_mode_are_named_without_a_node() -> None:
