@@ -1,7 +1,8 @@
 """Bodies with a Content-Encoding: unpacked as they arrive, before any route reads them.
 
 Routes count the bytes that they receive, which are the unpacked ones, so a small body that unpacks to a large one meets
-the limit that the large one would. No piece is larger than PIECE_BYTES, whatever the ratio. An encoding that is not
+the limit that the large one would. No piece is larger than PIECE_BYTES, whatever the ratio. A body that unpacks to much
+less than itself, as one of empty gzip members, would meet no limit: it is refused. An encoding that is not
 read is refused with 415 and `Accept-Encoding` (RFC 9110, 12.5.3).
 """
 
@@ -17,6 +18,11 @@ from worker.api.results import refuse
 from worker.errors import EncodingUnsupported, Problem, RequestRejected
 
 PIECE_BYTES: Final = 256 * 1024
+MAX_MEMBERS: Final = 10_000  # of a gzip body; writers make one, or one for each 64 KiB
+MAX_PACKED_RATIO: Final = 4
+SPARE_PACKED_BYTES: Final = 64 * 1024
+"""A body may have so many bytes more than MAX_PACKED_RATIO times those that it unpacks to."""
+
 PLAIN: Final = frozenset({"", "identity"})
 ENCODINGS: Final = ("gzip", "deflate")
 GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
@@ -72,6 +78,9 @@ class _Unpacking:
         self._has_more = False  # of what was taken in already
         self._is_received = False
         self._is_handed_on = False
+        self._num_members = 0
+        self._num_packed_bytes = 0
+        self._num_unpacked_bytes = 0
 
     async def __call__(self) -> Message:
         """Return the next piece, then further messages of the client."""
@@ -80,8 +89,12 @@ class _Unpacking:
         while True:
             piece = self._unpack()
             if piece:
+                self._num_unpacked_bytes += len(piece)
                 await asyncio.sleep(0)  # a small body may have many pieces
                 return {"type": "http.request", "body": piece, "more_body": True}
+            allowed_bytes = SPARE_PACKED_BYTES + MAX_PACKED_RATIO * self._num_unpacked_bytes
+            if self._num_packed_bytes > allowed_bytes:
+                raise self._damaged(f"unpacks to {self._num_unpacked_bytes} bytes of {self._num_packed_bytes}")
             if self._is_received:
                 self._is_handed_on = True
                 if self._unpacker is not None and not self._unpacker.eof:
@@ -90,7 +103,9 @@ class _Unpacking:
             message = await self._receive()
             if message["type"] != "http.request":
                 return message
-            self._packed += message.get("body", b"")
+            chunk = message.get("body", b"")
+            self._packed += chunk
+            self._num_packed_bytes += len(chunk)
             self._is_received = not message.get("more_body", False)
 
     def _unpack(self) -> bytes:
@@ -99,6 +114,9 @@ class _Unpacking:
             if self._unpacker is None or self._unpacker.eof:  # a gzip body may consist of several members
                 if self._unpacker is not None and self._encoding != "gzip":
                     raise self._damaged("goes on behind its end")
+                self._num_members += 1
+                if self._num_members > MAX_MEMBERS:
+                    raise self._damaged(f"has more than {MAX_MEMBERS} gzip members")
                 self._unpacker = zlib.decompressobj(_window(self._encoding, self._packed))
             try:
                 piece = self._unpacker.decompress(self._packed, PIECE_BYTES)

@@ -147,6 +147,16 @@ async def test_what_does_not_unpack_is_named_on_every_route(front: RunningFront,
         assert reply.status_code in (400, 422) and "Content-Encoding" in reply.text, (path, reply.text)
 
 
+@pytest.mark.parametrize(
+    "packed",
+    [gzip.compress(b"") * 5000 + gzip.compress(b"{}"), gzip.compress(b" " * 100) * 12_000],
+    ids=["of nothing", "of too many members"],
+)
+async def test_a_body_that_unpacks_to_little_for_its_length_is_refused(front: RunningFront, packed: bytes) -> None:
+    reply = await front.http.post("/generate/sync", content=packed, headers={"content-encoding": "gzip"})
+    assert reply.status_code == 422 and "Content-Encoding" in reply.text, reply.text
+
+
 @pytest.fixture
 async def small_front(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[RunningFront]:
     async with running_front(tmp_path, engine, max_request_bytes=4 * MIB) as front:
