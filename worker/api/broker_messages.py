@@ -35,7 +35,7 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
     structure = services.bodies.structure
     await _forget_handed_back(services, clean_id(delivery.job_id), delivery)
     await asyncio.to_thread(check_json, delivery.body, structure)
-    body = await asyncio.to_thread(parse_json, delivery.body)
+    body = await asyncio.to_thread(parse_json, delivery.body, structure)
     parsed = await off_loop(True, _parse, body, delivery, FoundJson(structure))
     await services.prompt_rules.check_size(parsed.input.workflow_json, len(delivery.body))
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
@@ -114,9 +114,10 @@ async def refuse_message(services: Services, delivery: Delivery, error: WorkerEr
 
 def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[str, Any], Credentials | None]:
     """Return what a refused message asks for at its end, as far as it can be read: its webhook, metadata and secret."""
-    receipt = delivery.receipt
+    receipt, structure = delivery.receipt, services.bodies.structure
     try:
-        given = object_at(parse_json(delivery.body), "input")
+        check_json(delivery.body, structure)
+        given = object_at(parse_json(delivery.body, structure), "input")
         metadata, extra = object_at(given, "metadata"), given.get("webhook")
         if len(json.dumps(metadata)) > MAX_METADATA_BYTES:
             metadata = {}

@@ -21,6 +21,7 @@ from typing import Any, Final
 import httpx
 
 from worker.autoscaler.runpod.shapes import InputRefused, Translated, result_reply, translate
+from worker.errors import RequestRejected
 from worker.guard.own_certificate import trusting_context
 from worker.identity.own_key import read_own_key
 from worker.network_errors import cause_of
@@ -54,6 +55,8 @@ class Handler:
             translated = translate(job.get("input"), job_id, wants_base64=self.wants_base64)
         except InputRefused as refused:
             return refused.as_reply()
+        except RequestRejected as rejected:
+            return {"error": str(rejected)}
         progress = Progress(job, self.update)
         timeout = httpx.Timeout(30, read=None)
         try:  # anew for each job: the front may load a new certificate while it runs

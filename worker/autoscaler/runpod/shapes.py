@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -60,13 +59,13 @@ class Translated:
 def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
     """Return the request for a job's input; its id is the request's, so a job that is delivered twice is run once.
 
-    Raises InputRefused, in worker-comfyui's terms.
+    Raises InputRefused, in worker-comfyui's terms, and RequestRejected for a JSON text over the limits of bodies.
     """
     if job_input is None:
         raise InputRefused("Please provide input")
     if isinstance(job_input, str):
         try:
-            job_input = json.loads(job_input)
+            job_input = _read_text(job_input)
         except ValueError:
             raise InputRefused("Invalid JSON format in input") from None
     if not isinstance(job_input, Mapping):

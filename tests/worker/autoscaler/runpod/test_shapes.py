@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from worker.autoscaler.runpod.shapes import InputRefused, result_reply, translate
+from worker.errors import RequestRejected
 from worker.workflows.forms import EXPECTED
 
 PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
@@ -34,6 +35,13 @@ def test_an_input_may_be_a_text_and_bring_our_fields_but_no_key_for_others() -> 
     given = json.dumps({"workflow": WORKFLOW, "webhook": {"url": "https://a"}, "comfy_org_api_key": "secret"})
     body = translate(given, "job-1", wants_base64=False).body["input"]
     assert body["webhook"] == {"url": "https://a"} and "secret" not in json.dumps(body)
+
+
+def test_an_input_that_is_a_text_is_held_to_the_limits_of_json() -> None:
+    deep = '{"workflow": ' + "[" * 500 + "]" * 500 + "}"
+    with pytest.raises(RequestRejected) as raised:
+        translate(deep, "job-1", wants_base64=False)
+    assert raised.value.problems[0].type == "json_too_deep"
 
 
 def test_our_own_form_is_passed_on() -> None:
