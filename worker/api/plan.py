@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from worker.api.body_sizes import takes_jobs
 from worker.api.declared import refusals
 from worker.api.replies.plan import Plan
-from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, LARGE_BYTES, body_schema, checked_workflow, reply_to
+from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, Problem, RequestRejected
@@ -90,7 +90,6 @@ def _terms(services: Services, card: str, vram_gb: float | None, price_per_hour:
 
 async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _Terms) -> WorkflowPlan:
     """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
-    is_large = size_bytes >= LARGE_BYTES
     workflow = await checked_workflow(services, body, size_bytes)
     engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
@@ -98,7 +97,7 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _T
         is_page = is_page_format(workflow)
         most = services.prompt_rules.max_nodes
         uses = await off_loop(
-            is_large or is_page,
+            is_page or needs_thread(workflow),
             lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow),
         )
         needs = await off_loop(True, services.models.needs, uses, object_info, workflow if is_page else {})
@@ -126,7 +125,7 @@ async def _checked(
     except RequestRejected as rejected:
         problems += rejected.problems
     else:
-        planned = services.inputs.plan(prompt, object_info)
+        planned = await off_loop(needs_thread(prompt), services.inputs.plan, prompt, object_info)
         names = [item.model.name for item in needs.missing]
         with _noting(problems):
             await engine.check(planned.prompt, (*planned.pending_files, *names))

@@ -111,7 +111,7 @@ class _Submission:
             self._parsed = parsed
             await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
             wishes = parsed.wants_base64, parsed.wants_engine_response
-            digest = await _apart(size_bytes, body_hash, parsed.raw, *wishes, is_large=size_bytes >= LARGE_BODY_BYTES)
+            digest = await _apart(is_large, body_hash, parsed.raw, *wishes, is_large=is_large)
             is_named = await self._choose_id(parsed, envelope, digest, identity.key_name)
             parsed = replace(parsed, warnings=(*parsed.warnings, *self._id_warnings))
             return await self._admit(parsed, digest, identity.key_name, counted_as, is_named=is_named)
@@ -181,10 +181,10 @@ class _Submission:
 
 
 async def _apart(
-    size_bytes: int, function: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs
+    is_apart: bool, function: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs
 ) -> Answer:
-    """Call a function on a body, off the event loop if the body is large."""
-    if size_bytes < LARGE_BODY_BYTES:
+    """Call a function on a body, off the event loop if the body is large or may have been unpacked to a large one."""
+    if not is_apart:
         return function(*arguments, **named)
     return await asyncio.to_thread(function, *arguments, **named)
 
