@@ -27,6 +27,7 @@ MAX_WORK_SECONDS: Final = 20.0
 PLAIN: Final = frozenset({int, float, bool, type(None)})
 NUM_THREADS: Final = 2
 CHECK_SECONDS: Final = 0.2
+STOP_AGAIN_SECONDS: Final = 2.0  # longer than a thread needs to leave what it does
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
@@ -80,8 +81,14 @@ async def run_bounded(function: Callable[[], Answer], max_seconds: float = MAX_W
             if work.used_seconds() > max_seconds:
                 raise _takes_too_long(max_seconds)
     finally:
-        work.stop()
+        _end(work)
         ended.cancel()
+
+
+def _end(work: _Work[Any]) -> None:
+    """Stop a call, again while it runs: an exception that arrives in a finaliser, as of a generator, is lost."""
+    if work.stop():
+        asyncio.get_running_loop().call_later(STOP_AGAIN_SECONDS, _end, work)
 
 
 @cache
@@ -141,14 +148,13 @@ class _Work(Generic[Answer]):
                 return time.monotonic() - self._began_seconds
             return time.clock_gettime(time.pthread_getcpuclockid(self._thread_id)) - self._began_seconds
 
-    def stop(self) -> None:
-        """End the call if it has not ended."""
+    def stop(self) -> bool:
+        """End the call if it has not ended. Returns True if it still runs."""
         with self._lock:
-            if self._is_stopped:
-                return
             self._is_stopped = True
             if self._thread_id is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread_id), ctypes.py_object(_Stopped))
+            return self._thread_id is not None
 
 
 def _has_thread_clocks() -> bool:

@@ -83,3 +83,28 @@ def test_a_document_is_large_by_its_values_and_by_its_texts_at_any_depth() -> No
     for _ in range(10 * LARGE_ELEMENTS):
         nested = [nested]
     assert needs_thread(nested)
+
+
+async def test_work_that_loses_the_first_end_is_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.off_loop.STOP_AGAIN_SECONDS", 0.1)
+    endless, num_lost = Endless(), 0
+
+    def loses_one() -> None:
+        nonlocal num_lost
+        try:
+            endless()
+        except BaseException:  # noqa: BLE001 - as in a finaliser, where Python drops what is raised
+            num_lost += 1
+        endless()
+
+    task = asyncio.create_task(run_bounded(loses_one))
+    assert await asyncio.to_thread(endless.has_begun.wait, 30)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for _ in range(200):
+        if num_lost:
+            break
+        await asyncio.sleep(0.02)
+    assert num_lost == 1
+    await asyncio.sleep(0.2)
+    assert await endless.has_ended()
