@@ -81,9 +81,14 @@ class GroupDefinition:
         return node.inputs[link.target_slot].type if node is not None and is_there else ANY
 
 
-def graph_of_group(node: PageNode, group: GroupDefinition, find_spec: FindSpec) -> tuple[PageGraph, PageNode]:
-    """Return the graph of a group node with the values of this node's widgets, and the node as host of that graph."""
-    return _Use(node, group, find_spec).read()
+def graph_of_group(
+    node: PageNode, group: GroupDefinition, find_spec: FindSpec, add_bytes: Callable[[int], None]
+) -> tuple[PageGraph, PageNode]:
+    """Return the graph of a group node with the values of this node's widgets, and the node as host of that graph.
+
+    `add_bytes` is called with the length of each name of an input that is made, and raises for too many.
+    """
+    return _Use(node, group, find_spec, add_bytes).read()
 
 
 @dataclass
@@ -93,6 +98,7 @@ class _Use:
     node: PageNode
     group: GroupDefinition
     find_spec: FindSpec
+    add_bytes: Callable[[int], None]
     nodes: dict[str, PageNode] = field(default_factory=dict)
     links: dict[int, Link] = field(default_factory=dict)
     inputs: list[Slot] = field(default_factory=list)
@@ -170,6 +176,7 @@ class _Use:
         key = name
         if name in self.seen:
             title = (node.title or node.type)[:MAX_TITLE_LENGTH]
+            self.add_bytes(len(title) + len(slot.name))
             key = name = f"{title} {slot.name}"
             if name in self.seen:
                 name = f"{title} {self.seen[name]} {slot.name}"

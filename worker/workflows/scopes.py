@@ -134,7 +134,7 @@ class Unfolding:
                 self._read_groups[name] = GroupDefinition(self._groups[name])
             group = self._read_groups[name]
             self._expansion.add_elements(group.num_elements + len(node.values))
-            return graph_of_group(node, group, self._declarations.find)
+            return graph_of_group(node, group, self._declarations.find, self._expansion.add_new_bytes)
         if node.type not in self._definitions:
             return None
         return self._graph_of_definition(node.type), node

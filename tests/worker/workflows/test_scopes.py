@@ -8,6 +8,7 @@ import pytest
 
 from tests.worker.workflows.pages import Json, node, page, save
 from tests.worker.workflows.test_to_prompt import inputs_of, refusal_of
+from worker.errors import RequestRejected
 
 INNER_LINKS = [
     {"id": 1, "origin_id": -10, "origin_slot": 0, "target_id": 5, "target_slot": 0},
@@ -106,6 +107,14 @@ def test_a_group_node_shares_its_values_among_its_nodes() -> None:
     assert found["2:0"] == {"model": ["1", 0], "strength": 0.5}
     assert found["2:1"] == {"model": ["2:0", 0], "strength": 0.6}
     assert found["9"]["images"] == ["2:1", 0]
+
+
+def test_names_that_uses_of_a_group_make_are_counted_before_they_are_kept() -> None:
+    inner = [{"type": "Text", "inputs": [{"name": "n" * 40_000, "type": "STRING"}]} for _ in range(100)]
+    uses = [node(number, "workflow>Named") for number in range(300)]
+    with pytest.raises(RequestRejected) as raised:
+        inputs_of(page(*uses, extra={"groupNodes": {"Named": {"nodes": inner, "links": []}}}))
+    assert raised.value.problems[0].type == "max_bytes"
 
 
 def test_a_group_node_names_a_reroute_for_what_takes_it_and_shows_the_outputs_that_it_is_told_to() -> None:
