@@ -31,7 +31,8 @@ def parse_json(body: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) -> 
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
         value = value[0]  # one item of a workflow tool's list of them
     if not isinstance(value, dict):
-        got = "a list" if isinstance(value, list) else "a text" if isinstance(value, str) else str(value).lower()[:20]
+        kinds = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}
+        got = kinds.get(type(value), "a number")
         raise RequestRejected([Problem(f"the body must be a JSON object; got {got}", field="body")])
     return value
 
