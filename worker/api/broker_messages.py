@@ -25,6 +25,7 @@ from worker.json_values import object_at
 from worker.off_loop import off_loop
 from worker.services import Services
 from worker.sources.broker import Delivery
+from worker.sources.oversized_jobs import check_size
 
 
 async def accept_message(services: Services, delivery: Delivery) -> Job:
@@ -36,6 +37,7 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
     await _forget_handed_back(services, clean_id(delivery.job_id), delivery)
     await asyncio.to_thread(check_json, delivery.body, structure)
     body = await asyncio.to_thread(parse_json, delivery.body, structure)
+    check_size(body)
     parsed = await off_loop(True, _parse, body, delivery, FoundJson(structure))
     await services.prompt_rules.check_size(parsed.input.workflow_json, len(delivery.body))
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)

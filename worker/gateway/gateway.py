@@ -34,9 +34,11 @@ from worker.gateway.request_rates import RequestRates
 from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
+from worker.json_values import JsonObject
 from worker.settings.gateway import GatewayConfig
 from worker.settings.jobs import CallerLimits, RetentionConfig
 from worker.sources.broker import BrokerUnreachable, JobTooLarge, Producer
+from worker.sources.oversized_jobs import message_in_place_of, too_large
 
 SEND_AGAIN_SECONDS = 2.0
 COLLECT_SECONDS = 1.0
@@ -173,12 +175,15 @@ class Gateway:
             await self._send(job, model)
         except JobTooLarge as error:
             await self.records.delete(job)
-            raise RequestTooLarge(f"body: too large for the broker; {error}", value=error.size_bytes) from None
+            raise too_large(error) from None
         except (BrokerUnreachable, DatabaseUnreachable) as error:
             log.warning("job waits for broker", request_id=job.id, reason=str(error))
 
     async def _send(self, job: Job, model: str) -> None:
-        body = json.dumps(job.prompt, separators=(",", ":")).encode()
+        await self._put(job, job.prompt, model)
+
+    async def _put(self, job: Job, message: JsonObject, model: str = "") -> None:
+        body = json.dumps(message, separators=(",", ":")).encode()
         name = broker_id(job.number)
         asked = {"owner": job.owner or "", "asked_id": job.public_id}
         await self.producer.put(name, body, priority=job.request.priority, model=model, **asked)
@@ -254,9 +259,16 @@ class Gateway:
             try:
                 await self._send(job, "")
             except JobTooLarge as error:  # it has been acknowledged while the broker was away
-                too_large = RequestTooLarge(f"body: too large for the broker; {error}", value=error.size_bytes)
-                told = {"status": http_status(RequestTooLarge), **too_large.as_json()}
-                await self.records.end(job, refusal(job.id, too_large.message, told))
+                await self._end_too_large(job, error)
+
+    async def _end_too_large(self, job: Job, error: JobTooLarge) -> None:
+        """End an acknowledged job that is too large for the broker: a worker does, so that its webhook is sent."""
+        try:
+            await self._put(job, message_in_place_of(job.prompt, error))
+        except JobTooLarge:  # its webhook alone is
+            refused = too_large(error)
+            told = {"status": http_status(RequestTooLarge), **refused.as_json()}
+            await self.records.end(job, refusal(job.id, refused.message, told))
 
     async def _collect(self) -> None:
         """Store the results of jobs that nobody has waited for."""

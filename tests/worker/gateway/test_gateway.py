@@ -14,6 +14,7 @@ import pytest
 from tests.fakes import FakeEngine, draw, fail, wait
 from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.postgres_server import PostgresServer
+from tests.worker.receiver import Receiver
 from tests.worker.running_front import running_front, until
 from tests.worker.sources.servers import RedisServer, nats_server, redis_server
 
@@ -254,6 +255,32 @@ async def test_jobs_go_through_nats_too(tmp_path: Path, engine: FakeEngine, data
             await until(is_announced)
             wrong = await gateway.post("/generate", json=body("wrong", {"1": {"class_type": "None", "inputs": {}}}))
             assert wrong.status_code == 422
+
+
+async def test_an_accepted_job_that_is_too_large_for_the_broker_ends_with_its_webhook(
+    tmp_path: Path, engine: FakeEngine, database: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.sources.nats_jetstream.CONNECT_SECONDS", 0.3)
+    local = {"allowed_private_hosts": ("127.0.0.1",)}
+    async with nats_server(tmp_path / "nats") as broker, running_gateway(broker.url, database, **local) as gateway:
+        broker.kill()  # whose limit cannot be asked for now
+        hook = {"url": receiver.url}
+        large = body("large", draw("x" * 1_100_000), webhook=hook, metadata={"order": 7})
+        assert (await gateway.post("/generate", json=large)).status_code == 202
+        await broker.start()
+        (tmp_path / "worker").mkdir()
+        async with running_front(tmp_path / "worker", engine, broker_url=broker.url, **local):
+            ended = await until_status(gateway, "large", "failed")
+            assert (ended["error"]["status"], ended["error"]["code"]) == (413, "request_too_large")
+
+            async def has_come() -> bool:
+                return bool(receiver.calls)
+
+            await until(has_come)
+    ((_, content),) = receiver.calls
+    sent = json.loads(content)
+    assert (sent["id"], sent["status"], sent["metadata"]) == ("large", "failed", {"order": 7})
+    assert not engine.runs
 
 
 async def test_requests_in_runpods_form_and_in_vasts_envelope_become_jobs_of_the_fleet(
