@@ -44,6 +44,7 @@ from worker.sources.nats_leases import Lease, key_of
 from worker.sources.stream_order import PRIORITIES, priority_name
 
 CONNECT_SECONDS = 5
+CONNECT_AGAIN_SECONDS = 1.0  # after a connection that did not come about; until then nobody waits for one
 REPLY_SECONDS = 5
 FETCH_SECONDS = 0.2
 WAIT_SECONDS = 1.0
@@ -78,6 +79,8 @@ class NatsBroker:
         self.name = f"{parts.scheme}://{parts.hostname}:{parts.port or 4222}"
         self._prefix = config.prefix.replace(".", "-")
         self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+        self._connects_again_at = 0.0  # monotonic
         self._opened: _Opened | None = None
         self._consumer = ""
 
@@ -278,21 +281,33 @@ class NatsBroker:
     @contextlib.asynccontextmanager
     async def _reached(self) -> AsyncIterator[_Opened]:
         with self._translated():
-            if self._client is None or self._client.is_closed:
-                self._opened = None
-                self._client = await nats.connect(
-                    self._servers, connect_timeout=CONNECT_SECONDS, max_reconnect_attempts=-1, reconnect_time_wait=0.5,
-                    allow_reconnect=True, error_cb=_ignore, name="darkroom",
-                )  # fmt: skip
-            if not self._client.is_connected:
+            if not (await self._connection()).is_connected:
                 raise BrokerUnreachable(f"{self.name}: disconnected")
             if self._opened is None:
-                self._opened = await self._open(self._client)
+                self._opened = await self._open(self._connected)
             try:
                 yield self._opened
             except (NotThere, NoStreamResponseError, NoRespondersError):  # the server has lost its data: make it anew
                 self._opened = None
                 raise
+
+    async def _connection(self) -> Client:
+        """Return the connection, made within a time: the library itself tries a first one without end."""
+        async with self._connecting:
+            if self._client is None or self._client.is_closed:
+                if time.monotonic() < self._connects_again_at:
+                    raise BrokerUnreachable(f"{self.name}: not connected")
+                self._opened = None
+                try:
+                    async with asyncio.timeout(CONNECT_SECONDS):
+                        self._client = await nats.connect(
+                            self._servers, connect_timeout=CONNECT_SECONDS, max_reconnect_attempts=-1,
+                            reconnect_time_wait=0.5, allow_reconnect=True, error_cb=_ignore, name="darkroom",
+                        )  # fmt: skip
+                except TimeoutError:
+                    self._connects_again_at = time.monotonic() + CONNECT_AGAIN_SECONDS
+                    raise
+            return self._client
 
     async def _open(self, client: Client) -> _Opened:
         stream = client.jetstream(timeout=REPLY_SECONDS)

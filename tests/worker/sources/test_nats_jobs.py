@@ -236,3 +236,23 @@ def test_every_id_has_a_key() -> None:
     assert key_of("order-17") == "order-17"
     keys = {key_of(name) for name in ("", "a b", "é", "a..b", "a.", ".a", "x" * 300)}
     assert len(keys) == 7 and all(key.startswith("sha256-") for key in keys)
+
+
+async def test_a_server_that_was_never_reached_is_an_error_within_a_time_and_reached_later(
+    server: NatsServer, producer: NatsBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.sources.nats_jetstream.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("worker.sources.nats_jetstream.CONNECT_AGAIN_SECONDS", 0.1)
+    server.kill()
+    asked = [producer.depth() for _ in range(5)]
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {BrokerUnreachable}
+    await server.start()
+
+    async def is_reached() -> bool:
+        with contextlib.suppress(BrokerUnreachable):
+            return await producer.depth() == 0
+        return False
+
+    await until(is_reached)
