@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from modifiers.registry import ModifierRegistry
 from worker.demo_model import defaults_among
 from worker.engines.choices import choices_in
 from worker.engines.client import EngineClient
 from worker.engines.families import Family, ModelFile
+from worker.errors import EngineUnreachable
 from worker.json_values import JsonObject
+
+CHECKPOINTS: Final = "checkpoints"
+NETWORKS: Final = "diffusion_models"
+KINDS: Final = (CHECKPOINTS, NETWORKS)
+"""Kinds of the files whose families give a modifier its defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,20 @@ async def find_defaults(
     network = registry.network_of(name, modifications)
     fields = {} if network else defaults_among(checkpoints, modifications, registry.checkpoint_of(name, {}))
     checkpoint = registry.checkpoint_of(name, {**modifications, **fields})
-    file = None if checkpoint is None else ModelFile("checkpoints", checkpoint)
-    file = ModelFile("diffusion_models", network) if network else file
-    found = await engine.families_of([] if file is None else [file])
-    return ModifierDefaults(fields, parameters_of(None if file is None else found.get(file)))
+    file = None if checkpoint is None else ModelFile(CHECKPOINTS, checkpoint)
+    file = ModelFile(NETWORKS, network) if network else file
+    family = None if file is None else await _family_of(file, engine, checkpoints)
+    return ModifierDefaults(fields, parameters_of(family))
+
+
+async def _family_of(file: ModelFile, engine: EngineClient, checkpoints: Sequence[str]) -> Family | None:
+    """Return the family of a file. Raises EngineUnreachable where only an engine that is away can tell it."""
+    try:
+        return (await engine.families_of([file])).get(file)
+    except EngineUnreachable:
+        if engine.is_away and file.kind == CHECKPOINTS and file.name not in checkpoints:
+            return None  # the engine does not have it either
+        raise
 
 
 async def find_all_defaults(

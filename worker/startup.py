@@ -61,7 +61,7 @@ from worker.jobs.workflow_store import WorkflowStore
 from worker.json_values import JsonObject
 from worker.listener.connections import ConnectionTable, connection_table
 from worker.models.library import build_library
-from worker.modifier_defaults import checkpoints_of, find_all_defaults
+from worker.modifier_defaults import KINDS, checkpoints_of, find_all_defaults
 from worker.observe.gpu_metrics import GpuMetrics
 from worker.observe.http_metrics import HttpMetrics
 from worker.observe.io_metrics import IoMetrics
@@ -90,6 +90,7 @@ from worker.version import version
 from worker.workload import Workload
 
 LINK_KEY_BYTES = 32
+LEARN_SECONDS = 60.0  # between looks at the families of model files
 PACE_DELAY_SECONDS = 1.0
 EXIT_UNRECOVERABLE = 4
 
@@ -501,6 +502,7 @@ class Front:
             self._stop_server(1)
             return
         self._spawn(self._fleet.watch())
+        self._spawn(self._keep_families())
 
     # outcomes of the benchmark (an `Announcer`)
 
@@ -517,6 +519,15 @@ class Front:
         if was_closed:
             write_marker("BACKENDS_READY")
 
+    async def _keep_families(self) -> None:
+        """Learn the families of files that are added while the worker runs."""
+        while True:
+            await asyncio.sleep(LEARN_SECONDS)
+            for client in self.services.pool.clients_serving:
+                if client.has_check:
+                    with contextlib.suppress(EngineUnreachable):
+                        await client.families.learn(KINDS)
+
     async def _learn_families(self) -> None:
         """Learn the families of the engines' models, so that jobs can be priced and made while an engine is away."""
         modifiers = self.services.modifiers
@@ -524,7 +535,7 @@ class Front:
             if not client.has_check:  # it has none
                 continue
             with contextlib.suppress(EngineUnreachable):
-                await client.families.checkpoints()
+                await client.families.learn(KINDS)
                 checkpoints = checkpoints_of(await client.object_info())
                 await find_all_defaults(client, modifiers, checkpoints, modifiers.names())
 

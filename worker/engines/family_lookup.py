@@ -128,6 +128,16 @@ class FamilyLookup:
         families = {family.name: family for family in await self.families()}
         return {item.name: families.get(item.family) for item in await self.checkpoints()}
 
+    async def learn(self, kinds: Iterable[str]) -> None:
+        """Ask for all files of these kinds, so that their families are known while the engine is away.
+
+        Raises EngineUnreachable.
+        """
+        if await self.families():
+            for kind in kinds:
+                for item in await self._described(kind) or ():
+                    self._keep(ModelFile(kind, str(item.get("name"))), _Named.of(item))
+
     def _name_of(self, file: ModelFile) -> _Named:
         if file.kind == FAMILY_KIND:
             return _Named(file.name)

@@ -110,3 +110,12 @@ async def test_an_engine_that_is_gone_is_said_to_be() -> None:
     engine.is_up = False
     with pytest.raises(EngineUnreachable):
         await engine.lookup.of(files("plain.safetensors"))
+
+
+async def test_what_was_learned_of_all_files_is_remembered_while_the_engine_is_away() -> None:
+    engine, asked = Engine(), files("plain.safetensors", "large & more.safetensors", "odd.safetensors")
+    await engine.lookup.learn(["checkpoints"])
+    engine.is_up, engine.now = False, 10 * TTL_SECONDS
+    assert engine.lookup.remembered(asked) == {asked[0]: PLAIN, asked[1]: LARGE}
+    with pytest.raises(EngineUnreachable):
+        engine.lookup.remembered(files("added later.safetensors"))
