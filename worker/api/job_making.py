@@ -17,6 +17,7 @@ from names.tuning import DEFAULT_QUALITY, QualityName
 from worker.api.asset_references import with_assets
 from worker.api.request_warnings import RequestWarning, find_size_warnings, warning_of
 from worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, WebhookInput
+from worker.dedicated_thread import run_in_dedicated_thread
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
@@ -270,7 +271,8 @@ async def _prompt_checked_by(
         check = partial(services.inputs.check, engine_checks_links=engine.has_check)
         await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())
         if parsed.files:
-            prompt = await asyncio.to_thread(services.uploads.place, prompt, parsed.files, object_info)
+            # its checks may wait long for a process: not in one of the few threads that all else shares
+            prompt = await run_in_dedicated_thread(services.uploads.place, prompt, parsed.files, object_info)
         planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
         page = page_of(_extra_data(parsed.input))
         models = await services.models.pending_names(prompt, object_info, page)

@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx
 
+from worker.dedicated_thread import run_in_dedicated_thread
 from worker.errors import DiskLow, InputRejected
 from worker.files.kinds import HEAD_BYTES, BrokenFile, check_kind
 from worker.guard.plain_responses import EncodedResponse, plain_chunks, plain_client
@@ -171,7 +172,8 @@ class InputFetcher:
                 digest, size_bytes = await self._download(reference.value, shown, partial, asked_headers)
             else:
                 digest, size_bytes = await asyncio.to_thread(self._decode, reference, partial)
-            kept = await asyncio.to_thread(self._keep, reference, partial, digest, size_bytes)
+            # its check may wait long for a process: not in one of the few threads that all else shares
+            kept = await run_in_dedicated_thread(self._keep, reference, partial, digest, size_bytes)
             self._io_metrics.input_fetched(reference.source, size_bytes)
             return kept
         except OSError as error:

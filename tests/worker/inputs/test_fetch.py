@@ -8,6 +8,7 @@ import hashlib
 import io
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.worker.running_front import until
 from tests.worker.shared_media_processes import media_processes
 from worker.errors import DiskLow, InputRejected, http_status
 from worker.files.kinds import Media
@@ -25,6 +27,7 @@ from worker.inputs.folder import InputFolder
 from worker.inputs.references import Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source
+from worker.media_process.processes import MediaProcesses
 from worker.s3.stores import S3Stores
 from worker.settings.outputs import InputLimits, S3Config
 
@@ -242,3 +245,27 @@ async def test_a_download_of_unknown_size_stops_at_the_floor_of_the_disk_and_not
         await fetcher(tmp_path, min_free=1000).fetch(asking(f"{site.url}/a"), "job")
     assert caught.value.fields["node_id"] == "7" and names_in(tmp_path) == []
     assert next(free) == 2**40  # nothing was written after that
+
+
+async def test_files_that_wait_for_their_check_hold_up_nothing_else(tmp_path: Path) -> None:
+    """Strangers' slow images take the processes; the threads of the front are there for others."""
+    processes = MediaProcesses(num_processes=1)
+    waiting = fetcher(tmp_path / "inputs")
+    waiting._media_processes = processes
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    contents = [asking(base64.b64encode(picture()).decode()) for _ in range(4)]
+
+    async def all_wait() -> bool:
+        return sum(thread.name == "_keep" for thread in threading.enumerate()) >= len(contents)
+
+    processes._slots.acquire()
+    try:
+        fetches = [asyncio.create_task(waiting.fetch(content, "job")) for content in contents]
+        await until(all_wait, seconds=5)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(int)
+    finally:
+        processes._slots.release()
+    assert len({fetched.path for fetched in await asyncio.gather(*fetches)}) == len(fetches)
+    await waiting.close()
+    processes.close()
