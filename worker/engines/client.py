@@ -316,7 +316,7 @@ class EngineClient:
             if self._object_info is None:
                 with self._judging("object_info"):
                     found = await self._get("/object_info")
-                    read = await off_loop(True, answers.read_object_info, "GET /object_info", found)
+                    read = await asyncio.to_thread(answers.read_object_info, "GET /object_info", found)
                 self._object_info = self._last_object_info = read
             return self._object_info
 

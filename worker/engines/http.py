@@ -12,18 +12,17 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from worker.engines import answers
 from worker.engines.address import EngineAddress
 from worker.errors import EngineUnreachable
 from worker.network_errors import cause_of
-from worker.off_loop import off_loop
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive
@@ -36,6 +35,8 @@ MAX_LENGTH_DIGITS = 18
 CHUNK_BYTES = 256 * 1024
 SLOWEST_BYTES_PER_SECOND = 500_000  # at which a large body may be sent
 BACKLOG_PAUSE_SECONDS = 0.01
+
+Answer = TypeVar("Answer")
 
 
 class BadResponse(Exception):
@@ -52,11 +53,17 @@ class Reply:
 
     async def json_value(self) -> Any:
         """Return the body as JSON. Raises EngineAnswerInvalid."""
-        return await off_loop(len(self.body) > LARGE_ANSWER_BYTES, answers.parse, self.route, self.body)
+        return await self._parsed(answers.parse)
 
     async def json_object(self) -> dict[str, Any]:
         """Return the body as a JSON object. Raises EngineAnswerInvalid."""
-        return await off_loop(len(self.body) > LARGE_ANSWER_BYTES, answers.parse_object, self.route, self.body)
+        return await self._parsed(answers.parse_object)
+
+    async def _parsed(self, parse: Callable[[str, bytes], Answer]) -> Answer:
+        """Parse the body, a large one in a thread that waits for no caller's document."""
+        if len(self.body) <= LARGE_ANSWER_BYTES:
+            return parse(self.route, self.body)
+        return await asyncio.to_thread(parse, self.route, self.body)
 
 
 @dataclass(slots=True)
