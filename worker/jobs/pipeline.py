@@ -695,7 +695,7 @@ class Pipeline:
         Returns False when it cannot be stored at all.
         """
         writes = [*map(webhook_insert, self._make_webhooks(job, kept))]
-        if job.num_outside_losses:
+        if job.num_outside_losses or job.is_recovered:  # an earlier front may have counted some
             writes.append((FACT_DELETE, {"gone_name": _losses_name(job)}))
         committed = self._store.save(job, *writes)
         # Nothing may come between the last state and its commit, not even a second cancel.

@@ -226,8 +226,9 @@ class _WarmProcess:
 
     def kill(self) -> None:
         """Kill it and its job. From any thread: another one may read its pipes."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.returncode is None:  # else its number may be another process's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
