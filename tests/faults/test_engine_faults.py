@@ -116,6 +116,7 @@ async def test_a_job_goes_on_whose_engine_and_front_are_killed_by_others_again_a
         await rig.until_begun("unlucky", number)
         await rig.kill_front()
         await rig.start()
+    await rig.until_ready()
     ended = await rig.until("unlucky")
     assert ended["status"] == "completed", ended
     assert rig.num_begun("unlucky") == 6
