@@ -197,7 +197,7 @@ class PutInput(RequestModel):
 
     @field_validator("headers", mode="before")
     @classmethod
-    def _headers_alone(cls, value: Any) -> Any:
+    def _headers_alone(cls, value: object) -> object:
         return _without_nulls(value)
 
     @field_validator("headers")
@@ -229,7 +229,7 @@ class OutputInput(RequestModel):
 
     @field_validator("format", mode="before")
     @classmethod
-    def _other_name(cls, value: Any) -> Any:
+    def _other_name(cls, value: object) -> object:
         return "jpeg" if value == "jpg" else value
 
     @model_validator(mode="after")
@@ -329,9 +329,16 @@ class GenerateInput(StoresInput):
     )
     priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Higher ones are made first.")] = 0
 
+    @field_validator("priority", mode="before")
+    @classmethod
+    def _no_boolean(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("is true or false; expected a whole number")
+        return value
+
     @field_validator("webhook", mode="before")
     @classmethod
-    def _as_an_address(cls, value: Any) -> Any:
+    def _as_an_address(cls, value: object) -> object:
         return {"url": value} if isinstance(value, str) else value
 
     @field_validator("overrides", "inputs")
@@ -341,7 +348,7 @@ class GenerateInput(StoresInput):
 
     @field_validator("download_headers", mode="before")
     @classmethod
-    def _headers_of_servers(cls, value: Any) -> Any:
+    def _headers_of_servers(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
         return {prefix: _without_nulls(headers) for prefix, headers in value.items()}
