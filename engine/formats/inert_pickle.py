@@ -8,6 +8,7 @@ read, and every other object is an `Inert` one: the arguments and the state that
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -17,13 +18,33 @@ from typing import Any
 import torch
 
 from engine.errors import BadModelFile
+from engine.formats.pickle_file import check_pickle, is_zip
+from engine.formats.refusals import refusing
 
 MAX_BYTES = 1 << 28  # textual inversions have a few megabytes at most
 EXPECTED = "tensors in a zip file of torch's"
+
+
+class _Fixed:
+    """A function or class of torch's that a file can call and not change."""
+
+    __slots__ = ("_called",)
+
+    def __init__(self, called: Any) -> None:
+        self._called = called
+
+    def __call__(self, *arguments: object) -> Any:
+        return self._called(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        """Raise: pickle's instruction for the state of an object would set a function's attributes."""
+        raise pickle.UnpicklingError("a state for a function of torch's")
+
+
 # The only functions and classes that a file can name; storages are named by torch's own reader.
 PLAIN: dict[tuple[str, str], Any] = {
-    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
-    ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
+    ("torch._utils", "_rebuild_tensor_v2"): _Fixed(torch._utils._rebuild_tensor_v2),
+    ("torch._utils", "_rebuild_parameter"): _Fixed(torch._utils._rebuild_parameter),
     ("collections", "OrderedDict"): OrderedDict,
 }
 STORAGES = frozenset({
@@ -68,6 +89,8 @@ class _InertUnpickler(pickle.Unpickler):
 def read_inert(path: Path) -> Any:
     """Read a zipped pickle of torch's with other objects as `Inert` ones. Raises `BadModelFile`."""
     _check_contents(path)
+    with refusing(path.name, EXPECTED):
+        check_pickle(path)
     reader = ModuleType("inert_pickle")
     vars(reader)["Unpickler"] = _InertUnpickler
     vars(reader)["load"] = lambda file, **options: _InertUnpickler(file, **options).load()
@@ -83,26 +106,39 @@ def _check_contents(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             items = archive.infolist()
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
         raise BadModelFile(path.name, f"a damaged file ({error})", EXPECTED) from error
     size_bytes = sum(item.file_size for item in items)
     if size_bytes > MAX_BYTES:
         found = f"a pickle of {size_bytes} bytes that holds more than weights"
         raise BadModelFile(path.name, found, f"at most {MAX_BYTES} bytes, or weights alone")
-    if any(item.filename.endswith("constants.pkl") for item in items):
+    with refusing(path.name, EXPECTED):  # what torch itself finds in it, which decides about what it runs
+        records = torch._C.PyTorchFileReader(str(path)).get_all_records()
+    if not is_zip(path) or "constants.pkl" in records:
         raise BadModelFile(path.name, "a program of TorchScript", EXPECTED)
 
 
-def plain(value: object, depth: int = 8) -> Any:
-    """Return a value with inert objects as dictionaries: their items, or the parameters of a module, or their state."""
-    if depth == 0 or isinstance(value, torch.Tensor):
+def plain(value: object, depth: int = 8, made: dict[tuple[int, int], Any] | None = None) -> Any:
+    """Return a value with inert objects as dictionaries: their items, or the parameters of a module, or their state.
+
+    `made` holds what was made before by the object and depth: an object may be in a file once and held many times.
+    """
+    if depth == 0 or not isinstance(value, Inert | dict | list | tuple):
         return value
+    made = {} if made is None else made
+    key = id(value), depth
+    if key not in made:
+        made[key] = _plain(value, depth, made)
+    return made[key]
+
+
+def _plain(
+    value: Inert | dict[Any, Any] | list[Any] | tuple[Any, ...], depth: int, made: dict[tuple[int, int], Any]
+) -> Any:
     if isinstance(value, Inert):
         state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
         held = state.get("_parameters", state) if isinstance(state, dict) else {}
-        return plain({**(held if isinstance(held, dict) else {}), **value.items}, depth - 1)
+        value = {**(held if isinstance(held, dict) else {}), **value.items}
     if isinstance(value, dict):
-        return {key: plain(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, depth - 1) for item in value]
-    return value
+        return {key: plain(item, depth - 1, made) for key, item in value.items()}
+    return [plain(item, depth - 1, made) for item in value]

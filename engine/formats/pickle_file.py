@@ -14,6 +14,7 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.mapped_file import TensorPlace
+from engine.formats.pickle_program import CostlyPickle, check_legacy, check_program
 from engine.formats.refusals import find_shape_problem, refusing, shown
 
 EXPECTED = "a file of weights that torch's weights-only reader takes"
@@ -21,6 +22,7 @@ MAX_WRAPPINGS = 16  # dictionaries around the named tensors
 # Tensors may share their storage, as tied weights do, so all of them may stand for more bytes than the file has.
 MAX_TIMES_FILE = 8
 FREE_BYTES = 64 << 20
+ZIP_START = b"PK\x03\x04"  # as torch tells the formats apart
 
 
 def read_pickle(path: Path) -> Any:
@@ -28,6 +30,7 @@ def read_pickle(path: Path) -> Any:
     with refusing(path.name, EXPECTED):
         try:
             _check_archive(path)
+            check_pickle(path)
             with warnings.catch_warnings(action="ignore"):
                 content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
         except (pickle.UnpicklingError, zipfile.BadZipFile) as error:
@@ -39,10 +42,24 @@ def read_pickle(path: Path) -> Any:
     return content
 
 
+def check_pickle(path: Path) -> None:
+    """Refuse a pickle that would not end, or is damaged, by `BadModelFile`; a damaged archive raises RuntimeError."""
+    try:
+        if is_zip(path):
+            check_program(torch._C.PyTorchFileReader(str(path)).get_record("data.pkl"))
+        else:
+            check_legacy(path)
+    except CostlyPickle as error:
+        raise BadModelFile(path.name, str(error), EXPECTED) from error
+    except ValueError as error:
+        found = f"a pickle that is damaged or holds more than weights ({shown(error)})"
+        raise BadModelFile(path.name, found, EXPECTED) from error
+
+
 def is_zip(path: Path) -> bool:
     """Return True for torch's zip format, which can be mapped; older files are a plain pickle."""
     with path.open("rb") as file:
-        return file.read(2) == b"PK"
+        return file.read(len(ZIP_START)) == ZIP_START
 
 
 class PickleFile:
