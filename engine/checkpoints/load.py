@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.errors import BadModelFile
+from engine.errors import BadModelFile, EngineError
 from engine.families import registry
 from engine.families.base import (
     ModelFamily,
@@ -319,7 +319,7 @@ def _empty(file: WeightFile, network: Network, names: Names, dtype: torch.dtype)
     try:
         with unfilled():
             module = network.build(config)
-    except (ValueError, RuntimeError) as error:
+    except (ArithmeticError, ValueError, RuntimeError) as error:
         found = f"tensors of shapes that no network can have ({error})"
         raise BadModelFile(file.path.name, found, f"a network of {registry.labels()}") from error
     _set_defaults(module, network, names, dtype)
@@ -338,6 +338,8 @@ def configured(file: WeightFile, network: Network, names: Names) -> object:
     """Return the configuration of a network of the file. Raises `BadModelFile` for what is missing for it."""
     try:
         return network.as_described(network.configure(registry.shapes_under(names, file.shapes)), file.metadata)
-    except LookupError as error:
+    except registry.OF_SHAPES as error:
+        if isinstance(error, EngineError):
+            raise
         expected = f"a network of {registry.labels()}"
-        raise BadModelFile(file.path.name, f"no tensor {error}", expected) from error
+        raise BadModelFile(file.path.name, registry.misshapen(error), expected) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import pkgutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +31,10 @@ from engine.families.unsupported import describe
 from engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
 from engine.formats.weight_file import Names, shape_of
 
+log = logging.getLogger(__name__)
+
+# What reading the shapes of tensors raises that have other numbers of dimensions than the network's.
+OF_SHAPES = (ArithmeticError, LookupError, TypeError, ValueError)
 HEAD_WIDTH = 64  # of networks that no family is known to have
 UNTYPED = "stable_diffusion"  # the type that ComfyUI's loader has until somebody sets another
 SHARED = "parts"  # the folder of what families have in common
@@ -161,7 +166,7 @@ def _best_match(index: TensorIndex) -> Recognised | None:
     later = describe_refused(index.shapes)
     if later is not None:
         raise NotRecognised(later)
-    matches = [Recognised(family, match) for family in families() if (match := family.detect(index)) is not None]
+    matches = [Recognised(family, match) for family in families() if (match := _detected(family, index)) is not None]
     if not matches:
         return None
     best = max(item.match.specificity for item in matches)
@@ -179,6 +184,15 @@ def describe_refused(shapes: Shapes) -> str | None:
 def shapes_under(names: Names, shapes: Shapes) -> Shapes:
     """Return the shapes of a network's weights under its own names."""
     return {name: shape_of(item, shapes) for name, item in names.items()}
+
+
+def _detected(family: ModelFamily, index: TensorIndex) -> Match | None:
+    """Return a family's match, None also for a file whose tensors of its names have no shapes of a network's."""
+    try:
+        return family.detect(index)
+    except OF_SHAPES as error:
+        log.debug("not %s: %r", family.name, error)
+        return None
 
 
 def recognise_text_encoders(
@@ -213,7 +227,7 @@ def _untyped_encoder(shapes: Shapes) -> tuple[ModelFamily, list[tuple[TextEncode
         for encoder in family.text:
             if encoder.encoding.slot in family.comfyui.untyped_slots:
                 names = names_of(encoder.network, shapes)
-                if names is not None and encoder.fits(shapes_under(names, shapes)):
+                if names is not None and _fits(encoder, shapes_under(names, shapes)):
                     return family, [(encoder, names)]
     return None
 
@@ -228,9 +242,22 @@ def _takes(family: ModelFamily, num_encoders: int) -> bool:
 def _encoder_of(family: ModelFamily, shapes: Shapes) -> tuple[TextEncoder, Names] | None:
     for encoder in family.text:
         names = names_of(encoder.network, shapes)
-        if names is not None and encoder.fits(shapes_under(names, shapes)):
+        if names is not None and _fits(encoder, shapes_under(names, shapes)):
             return encoder, names
     return None
+
+
+def _fits(encoder: TextEncoder, shapes: Shapes) -> bool:
+    try:
+        return encoder.fits(shapes)
+    except OF_SHAPES as error:
+        log.debug("not %s: %r", encoder.encoding.slot, error)
+        return False
+
+
+def misshapen(error: Exception) -> str:
+    """Return what an error in reading the shapes of a network says of its file."""
+    return f"no tensor {error}" if isinstance(error, KeyError) else f"tensors of shapes that no network has ({error})"
 
 
 def recognise_vae(shapes: Shapes) -> tuple[ModelFamily, Names]:
@@ -245,6 +272,9 @@ def recognise_vae(shapes: Shapes) -> tuple[ModelFamily, Names]:
             vae.configure(shapes_under(names, shapes))
         except NotRecognised as error:
             refusals.append(error.found)
+            continue
+        except OF_SHAPES as error:
+            refusals.append(misshapen(error))
             continue
         return family, names
     raise NotRecognised("; ".join(dict.fromkeys(refusals)) or describe(shapes))

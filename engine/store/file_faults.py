@@ -14,6 +14,7 @@ from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import NotRecognised, TensorIndex
 from engine.formats.quantised.open_model import open_model
+from engine.formats.refusals import refusing
 from engine.formats.safetensors_file import SafetensorsFile
 from engine.formats.weight_file import SAFETENSORS_ENDINGS, WeightFile
 from engine.store.file_families import DENOISER_KINDS
@@ -54,7 +55,8 @@ def fault_of_file(path: Path, kind: str) -> str | None:
     try:
         SafetensorsFile(path)
         if check is not None:
-            check(open_model(path))
+            with refusing(path.name, "a model of a supported family"):
+                check(open_model(path))
     except BadModelFile as error:
         return str(error)
     except (OSError, registry.AmbiguousFile):  # it cannot be read, or not be told apart: reported when it is loaded
