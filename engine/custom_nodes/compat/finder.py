@@ -1,8 +1,9 @@
 """Meta-path finder that serves ComfyUI's import names, installed when custom nodes are loaded.
 
 `import comfy.utils` gives `names/comfy/utils.py` beside this file. A module that ComfyUI has and this engine has not
-gives one whose known names are placeholders (`missing_symbol.py`). A name that ComfyUI does not have either is missing
-as usual, so that packs which probe for versions get the same result as in ComfyUI.
+gives one whose known names are placeholders (`missing_symbol.py`), but for a pack that imports them with a fallback of
+its own (`fallbacks.py`). A name that ComfyUI does not have either is missing as usual, so that packs which probe for
+versions get the same result as in ComfyUI.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 
 from engine.custom_nodes.compat import node_classes
+from engine.custom_nodes.compat.fallbacks import has_fallback
 from engine.custom_nodes.compat.host import HOST
-from engine.custom_nodes.compat.missing_symbol import leave_to_pack, missing_symbol
+from engine.custom_nodes.compat.missing_symbol import MissingSymbol, leave_to_pack, missing_symbol
 from engine.custom_nodes.compat.replaceable_names import is_replaceable, replace
 
 NAMES = "engine.custom_nodes.compat.names"
@@ -64,14 +66,18 @@ class CompatModule(ModuleType):
         if found is not None:
             return found
         imported = _imported(host.known.imports.get(foreign, {}).get(name, ""))
-        if imported is not None:
+        if imported is not None and not isinstance(imported, MissingSymbol):
             vars(self)[name] = imported
             return imported
         if name in host.known.modules.get(foreign, ()):
             host.ask(full)
-            placeholder = missing_symbol(full)
-            vars(self)[name] = placeholder
-            return placeholder
+            if has_fallback(sys._getframe(1)):  # as a ComfyUI without the name
+                raise AttributeError(f"module {foreign!r} has no attribute {name!r} here")
+            # Not an attribute of the module, where a later import with a fallback would find it.
+            placeholders: dict[str, type] = vars(self).setdefault("_placeholders", {})
+            if name not in placeholders:
+                placeholders[name] = imported if isinstance(imported, MissingSymbol) else missing_symbol(full)
+            return placeholders[name]
         raise AttributeError(f"module {foreign!r} has no attribute {name!r}")
 
     def _offered(self) -> list[str]:

@@ -122,6 +122,34 @@ def test_a_name_that_is_lacking_can_be_imported_and_raises_when_used(tmp_path: P
         assert "needy uses comfy.ldm.flux.model.Flux, which this engine does not support" in failure.exception_message
 
 
+def test_an_import_with_a_fallback_gets_the_fallback_for_what_is_lacking(tmp_path: Path) -> None:
+    """Whatever else imported the name before; one whose handler gives up gets the placeholder, as without a handler."""
+    source = """
+        from comfy.ldm.flux.model import Flux as first
+        try:
+            from comfy.ldm.flux.model import (
+                Flux,
+            )
+        except ImportError:
+            Flux = None
+        try:
+            from comfy.ldm.flux.model import Flux as needed
+        except ImportError as error:
+            raise RuntimeError("update ComfyUI") from error
+        try:
+            import comfy.utils
+            from comfy.utils import ProgressBar
+        except (ImportError, AttributeError):
+            ProgressBar = None
+        assert Flux is None and needed is first and ProgressBar is not None
+        NODE_CLASS_MAPPINGS = {}
+    """
+    write_pack(tmp_path, "falls_back.py", source)
+    with loaded(tmp_path) as made:
+        assert made.reports["falls_back"].error is None
+        assert made.reports["falls_back"].missing == ("comfy.ldm.flux.model.Flux",)
+
+
 def test_libraries_that_comfyuis_modules_import_are_found_in_them(tmp_path: Path) -> None:
     source = "from comfy.sample import np\nassert np.zeros(2).sum() == 0\nNODE_CLASS_MAPPINGS = {}"
     write_pack(tmp_path, "borrows.py", source)
