@@ -112,10 +112,13 @@ def _check_contents(path: Path) -> None:
     if size_bytes > MAX_BYTES:
         found = f"a pickle of {size_bytes} bytes that holds more than weights"
         raise BadModelFile(path.name, found, f"at most {MAX_BYTES} bytes, or weights alone")
+    program = BadModelFile(path.name, "a program of TorchScript", EXPECTED)
+    if not is_zip(path) or any(item.filename.endswith("constants.pkl") for item in items):
+        raise program
     with refusing(path.name, EXPECTED):  # what torch itself finds in it, which decides about what it runs
         records = torch._C.PyTorchFileReader(str(path)).get_all_records()
-    if not is_zip(path) or "constants.pkl" in records:
-        raise BadModelFile(path.name, "a program of TorchScript", EXPECTED)
+    if "constants.pkl" in records:
+        raise program
 
 
 def plain(value: object, depth: int = 8, made: dict[tuple[int, int], Any] | None = None) -> Any:
