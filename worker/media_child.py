@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from worker.files.kinds import BrokenFile, check_file
 from worker.media_process.confinement import JobLimits, confine_job, lower_priority
@@ -34,7 +35,7 @@ PRELOADED = (
     *("PIL.ImageOps", "PIL.ImageSequence"),
 )
 
-Arguments = dict[str, object]
+Arguments = dict[str, Any]
 
 
 def _check_file(asked: Arguments) -> dict[str, object]:
@@ -107,7 +108,7 @@ def _line(requests: io.FileIO) -> bytes:
     return b""
 
 
-def _run(request: dict[str, object]) -> bytes:
+def _run(request: Arguments) -> bytes:
     """Fork a process for a job and return its reply, or how it ended, as JSON."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -133,7 +134,7 @@ def _run(request: dict[str, object]) -> bytes:
     return bytes(received) or json.dumps({"crashed": f"exit code {os.WEXITSTATUS(status)}"}).encode()
 
 
-def _work(request: dict[str, object], write_end: int) -> None:
+def _work(request: Arguments, write_end: int) -> None:
     """Do a job in the process forked for it, write the reply and end. Does not return."""
     reply: dict[str, object] = {"crashed": "no reply"}
     try:
@@ -153,7 +154,7 @@ def _work(request: dict[str, object], write_end: int) -> None:
             os._exit(0)
 
 
-def _reply(request: dict[str, object]) -> dict[str, object]:
+def _reply(request: Arguments) -> dict[str, object]:
     try:
         return {"result": OPERATIONS[request["operation"]](request["arguments"])}
     except MemoryError:

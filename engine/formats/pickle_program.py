@@ -32,7 +32,7 @@ class CostlyPickle(ValueError):
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """What a program made: the hashes that hashing it computes, its depth in tuples, and what it holds directly."""
+    """Object that a program made: the hashes that hashing it computes, its depth in tuples, its direct parts."""
 
     cost: int = 1
     depth: int = 0

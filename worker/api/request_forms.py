@@ -8,7 +8,7 @@ HTTP clients wrap into `body`, `data` or `json`. What is none of them is refused
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from worker.autoscaler.runpod.shapes import InputRefused, read_pictures, substitute_pictures
 from worker.errors import Problem, RequestRejected
@@ -35,7 +35,7 @@ CLIENT_FIELDS: Final = ("prompt", "client_id", "prompt_id", "number", "front", "
 """Fields of other tools' requests that have done their part, or have none here."""
 
 
-def open_request(payload: JsonObject, found_json: FoundJson) -> dict[str, object]:
+def open_request(payload: JsonObject, found_json: FoundJson) -> dict[str, Any]:
     """Return the body of a generate request for one in any known form. Raises RequestRejected for no request.
 
     Fields that are null are left out. The limits of `found_json` hold for JSON within texts and files, too.

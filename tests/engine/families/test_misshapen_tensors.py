@@ -34,7 +34,7 @@ class ReadShapes(dict[str, tuple[int, ...]]):
 
     def get(self, name: str, default: object = None) -> object:  # type: ignore[override]
         self.read.add(name)
-        return super().get(name, default)  # type: ignore[arg-type]
+        return super().get(name, default)
 
 
 def read_shapes(family: ModelFamily) -> list[str]:
@@ -42,7 +42,7 @@ def read_shapes(family: ModelFamily) -> list[str]:
     shapes = ReadShapes(shapes_of(family))
     match = family.detect(TensorIndex(shapes))
     assert match is not None
-    configured = ReadShapes(registry.shapes_under(match.names, shapes_of(family)))
+    configured = ReadShapes(dict(registry.shapes_under(match.names, shapes_of(family))))
     family.denoiser.configure(configured)
     of_network = {match.names[name] for name in configured.read & configured.keys()}
     return sorted((shapes.read | {name for name in of_network if isinstance(name, str)}) & shapes.keys())

@@ -26,17 +26,20 @@ PREFIXES = (
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
-@cache
-def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+def shapes_of(family: ModelFamily) -> dict[str, tuple[int, ...]]:
     """The tensors of a file of the family's small network alone."""
-    weights = weightless_denoiser(name, "small").state_dict()
-    return {key: tuple(weight.shape) for key, weight in weights.items()}
+    return dict(_shapes_of(family.name))
+
+
+@cache
+def _shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(weight.shape) for name, weight in weightless_denoiser(name, "small").state_dict().items()}
 
 
 @every_family
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_every_family_is_recognised_behind_every_prefix(family: ModelFamily, prefix: str) -> None:
-    shapes = shapes_of(family.name)
+    shapes = shapes_of(family)
     bare = registry.recognise(TensorIndex(shapes)).match
     found = registry.recognise(TensorIndex({prefix + name: shape for name, shape in shapes.items()}))
     assert found.family is family
@@ -46,7 +49,7 @@ def test_every_family_is_recognised_behind_every_prefix(family: ModelFamily, pre
 
 def test_what_lies_beside_the_network_is_left_out() -> None:
     family = registry.family_named("flux")
-    shapes = {f"module.{name}": shape for name, shape in shapes_of(family.name).items()} | {"optimizer.step": (1,)}
+    shapes = {f"module.{name}": shape for name, shape in shapes_of(family).items()} | {"optimizer.step": (1,)}
     found = registry.recognise(TensorIndex(shapes))
     assert found.family is family and "optimizer.step" not in found.match.names.values()
 
@@ -55,7 +58,7 @@ def test_what_lies_beside_the_network_is_left_out() -> None:
 def test_a_file_loads_to_the_same_bits(tmp_path: Path, prefix: str) -> None:
     family = registry.family_named("flux")
     generator = torch.Generator().manual_seed(0)
-    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes_of(family.name).items()}
+    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes_of(family).items()}
     path = tmp_path / "network.safetensors"
     write_safetensors(path, {prefix + name: weight for name, weight in weights.items()})
     loaded = load_unet(path, LoadTypes()).unet.state_dict()
@@ -66,7 +69,7 @@ def test_a_file_loads_to_the_same_bits(tmp_path: Path, prefix: str) -> None:
 @every_family
 def test_a_network_in_part_is_not_described_as_what_was_expected(family: ModelFamily, tmp_path: Path) -> None:
     """A few tensors of a network: whatever is said of them, not that they are the network that is expected."""
-    shapes = shapes_of(family.name)
+    shapes = shapes_of(family)
     path = tmp_path / "part.safetensors"
     write_safetensors(path, {name: torch.zeros(shape) for name, shape in list(shapes.items())[:3]})
     with pytest.raises(BadModelFile) as raised:

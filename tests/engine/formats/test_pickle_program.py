@@ -81,7 +81,8 @@ def archive(path: Path, program: bytes) -> Path:
 def legacy(path: Path, program: bytes) -> Path:
     """Write torch's older format with a program of its own."""
     held = io.BytesIO()
-    for value in (0x1950A86A20F9469CFC6C, 1001, {}):
+    parts: tuple[object, ...] = (0x1950A86A20F9469CFC6C, 1001, {})
+    for value in parts:
         pickle.dump(value, held, protocol=2)
     path.write_bytes(held.getvalue() + program + pickle.dumps([], protocol=2))
     return path
