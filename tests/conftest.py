@@ -89,7 +89,7 @@ def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
     options = {"--build-option": "--compression=stored"}  # packing takes longer than all the rest
     build = f"import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1], {options})"
     subprocess.run([sys.executable, "-c", build, str(wheels)], check=True, cwd=source)
-    (wheel,) = wheels.glob("darkroom-*.whl")
+    (wheel,) = wheels.glob("darkroom_worker-*.whl")
     # The tests use a tenth of its modules, which Python compiles when it imports them.
     quick = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--target", str(site)]
     subprocess.run([sys.executable, "-m", "pip", "install", *quick, str(wheel)], check=True, cwd=wheels)
