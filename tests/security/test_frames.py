@@ -62,7 +62,7 @@ def test_one_in_the_input_folder_is_refused_by_the_engines_check(files_worker: R
     found = re.search(
         r"at least (\d+) pixels in (\d+) frames of up to 512x512 px; expected at most (\d+)", problem["message"]
     )
-    assert found is not None, problem
+    assert found is not None, problem["message"]
     num_pixels, num_frames, most = map(int, found.groups())
     assert num_pixels == num_frames * FRAME_PIXELS and num_pixels - FRAME_PIXELS <= most < num_pixels
     assert most <= MAX_INPUT_PIXELS

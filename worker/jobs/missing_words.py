@@ -19,8 +19,7 @@ FETCH: Final = "darkroom models fetch"
 MAX_NEAREST: Final = 3
 MAX_COMMAND_NAMES: Final = 20
 COMPLAINT: Final = "Custom validation failed for node: "
-MISSING_INPUTS: Final = frozenset({NOT_IN_LIST, "custom_validation_failed"})
-"""Types of problems of a file that is not in the folder of inputs."""
+COMPLAINED: Final = "custom_validation_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +70,20 @@ def missing_inputs(
         node_id, name = problem.node_id or "", problem.field or ""
         node = object_at(prompt, node_id)
         value, class_type = object_at(node, "inputs").get(name), str(node.get("class_type"))
-        if problem.type not in MISSING_INPUTS or not isinstance(value, str):
+        if not isinstance(value, str) or not _is_missing(problem, value):
             continue
         media = media_of(object_info, class_type, name)
         if media is not None:
             found[node_id, name] = MissingInput(node_id, class_type, name, value, str(media))
     return found
+
+
+def _is_missing(problem: Problem, name: str) -> bool:
+    """Return True if a file is not in the folder of inputs.
+
+    A node complains of a missing file by its name alone, and adds the reason for one that cannot be read.
+    """
+    return problem.type == NOT_IN_LIST or (problem.type == COMPLAINED and problem.message.endswith(name))
 
 
 def explained(
