@@ -36,7 +36,7 @@ TLS: Final = {
     "UNSUPPORTED_PROTOCOL": "the other side speaks no version of TLS that is allowed",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the other side speaks no version of TLS that is allowed",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side asks for a client certificate",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refused the TLS handshake",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refused the TLS handshake (no certificate, or no cipher)",
     "TLSV1_ALERT_INTERNAL_ERROR": "the other side refused the TLS handshake",
     "TLSV1_UNRECOGNIZED_NAME": "the other side has no certificate for this host",
     "UNEXPECTED_EOF_WHILE_READING": "the connection was closed in the middle of TLS",

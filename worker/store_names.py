@@ -43,8 +43,8 @@ def find_secret_problem(value: str) -> str | None:
     """Return the problem of a key, a secret or a token, or None; the value is not shown."""
     if value != value.strip():
         return "white space around it, of a copy perhaps; expected the value alone"
-    if not value.isascii() or not value.isprintable() or " " in value:
-        return "a character that no key has (white space or other than ASCII); expected the value alone"
+    if not value.isascii() or not value.isprintable():
+        return "a character that no key has (a line break, say, or other than ASCII); expected the value alone"
     return None
 
 

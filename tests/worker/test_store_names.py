@@ -48,7 +48,7 @@ def test_what_is_no_bucket_is_named(name: str, words: str) -> None:
     assert words in (find_bucket_problem(name) or "")
 
 
-@pytest.mark.parametrize("value", [" planted", "planted\n", "plan ted", "plänted", "plan\x00ted"])
+@pytest.mark.parametrize("value", [" planted", "planted\n", "plänted", "plan\x00ted"])
 def test_keys_with_white_space_are_found_and_not_shown(value: str) -> None:
     problem = find_secret_problem(value)
     assert problem is not None and "plan" not in problem
@@ -146,8 +146,8 @@ async def test_a_host_that_may_hold_the_bucket_is_a_warning(front: RunningFront)
         ("s3_bucket_name", "mybucket/sub", "S3_BUCKET_NAME"),
         ("s3_bucket_name", "s3://mybucket", "S3_BUCKET_NAME"),
         ("s3_region", "us east", "S3_REGION"),
-        ("s3_access_key_id", "planted id", "S3_ACCESS_KEY_ID"),
-        ("s3_secret_access_key", "planted secret", "S3_SECRET_ACCESS_KEY"),
+        ("s3_access_key_id", "planted\tid", "S3_ACCESS_KEY_ID"),
+        ("s3_secret_access_key", "planted\tsecret", "S3_SECRET_ACCESS_KEY"),
         ("s3_key_template", "{filename} ", "S3_KEY_TEMPLATE"),
         ("s3_allowed_buckets", "a,b/c", "S3_ALLOWED_BUCKETS"),
         ("hf_output_repos", "a/b,https://huggingface.co/a/b", "HF_OUTPUT_REPOS"),
