@@ -163,7 +163,7 @@ def _result_of(client: Client, request: Request, console: Console) -> Result:
 
 
 def _remarks(result: Result) -> list[str]:
-    """Return what a completed result has to say besides its files: the message beyond the usual one, the warnings."""
+    """Return the remarks of a completed result: the message beyond the usual one, the warnings."""
     message = result.message.removeprefix(USUAL_MESSAGE).strip()
     return [*filter(None, [message]), *(str(warning.get("message")) for warning in result.warnings)]
 

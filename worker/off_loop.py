@@ -134,7 +134,7 @@ class _Work(Generic[Answer]):
             self._error = error
 
     def outcome(self) -> Answer:
-        """Return what the function returned, or raise what it raised."""
+        """Return the function's result, or raise its error."""
         if self._error is not None:
             raise self._error
         return self._results[0]

@@ -79,7 +79,7 @@ def find_endpoint_problem(url: str, bucket: str = "") -> str | None:
 
 
 def find_endpoint_doubt(url: str, bucket: str) -> str | None:
-    """Return what is doubtful about the address of a store for a bucket, or None."""
+    """Return the doubt about the address of a store for a bucket, or None."""
     host = urlsplit(url).hostname or "" if url else ""
     if bucket and host.startswith(f"{bucket.lower()}."):
         return (

@@ -98,7 +98,7 @@ def embedding_rows(path: Path, *, key: str, width: int) -> torch.Tensor:
 
 @refuses(EXPECTED)
 def stored_rows(path: Path, *, key: str, width: int) -> object:
-    """Return what a file has as rows for an encoder. Raises `BadModelFile` where it cannot be read or has none."""
+    """Return the rows that a file has for an encoder. Raises `BadModelFile` where it cannot be read or has none."""
     content: Any
     if path.suffix.lower() == ".safetensors":
         file = SafetensorsFile(path)
@@ -112,7 +112,7 @@ def stored_rows(path: Path, *, key: str, width: int) -> object:
 
 
 def _unpickled(path: Path) -> Any:
-    """Return what a pickle holds; objects of classes of its trainer's as dictionaries."""
+    """Return the content of a pickle; objects of classes of its trainer's as dictionaries."""
     try:
         return read_pickle(path)
     except BadModelFile:

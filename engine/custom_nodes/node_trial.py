@@ -102,7 +102,7 @@ def _run(engine: Any, prompt: Prompt) -> str | None:
 
 
 def lack_of(failed: RunFailed) -> str | None:
-    """Return what a failed node asked for that is not there, None for a failure of another kind."""
+    """Return the missing name that a failed node asked for, None for a failure of another kind."""
     message = failed.exception_message.strip()
     kind = failed.exception_type.rpartition(".")[2]
     if kind == "NotSupported" or failed.code == "not_supported":

@@ -256,7 +256,7 @@ def _fits(encoder: TextEncoder, shapes: Shapes) -> bool:
 
 
 def misshapen(error: Exception) -> str:
-    """Return what an error in reading the shapes of a network says of its file."""
+    """Return the problem of a file that an error in reading its network's shapes tells."""
     return f"no tensor {error}" if isinstance(error, KeyError) else f"tensors of shapes that no network has ({error})"
 
 

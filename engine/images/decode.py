@@ -140,7 +140,7 @@ def _described(path: Path) -> str | None:
 
 
 def _leniently(path: Path, read: Callable[[], Read]) -> Read:
-    """Return what `read` returns of a file, at the second try of what Pillow decodes of a damaged one.
+    """Return the result of `read`, at the second try with all that Pillow decodes of a damaged file.
 
     A warning is reported where pixels are missing: not for texts that are too long, nor for the end of a JPEG alone.
     """
@@ -160,7 +160,7 @@ def _leniently(path: Path, read: Callable[[], Read]) -> Read:
 
 
 def _again(read: Callable[[], Read], first: Exception) -> Read:
-    """Return what `read` returns. Raises the first error where this try fails, too; PictureTooLarge."""
+    """Return the result of `read`. Raises the first error where this try fails, too; PictureTooLarge."""
     try:
         return read()
     except PictureTooLarge:

@@ -48,7 +48,7 @@ class FileFaults:
 
 
 def fault_of_file(path: Path, kind: str) -> str | None:
-    """Return what is wrong with a `.safetensors` file of a kind, None for a whole one and for other formats."""
+    """Return the problem of a `.safetensors` file of a kind, None for a whole one and for other formats."""
     if path.suffix.lower() not in SAFETENSORS_ENDINGS:
         return None
     check = CHECKS.get(kind)

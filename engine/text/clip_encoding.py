@@ -226,7 +226,7 @@ class TextEncoderSet(nn.Module):
 
 
 def _replaced(owner: Any) -> Callable[..., Any] | None:
-    """Return what a pack has put into the place of an `encode_token_weights`; None for the method itself."""
+    """Return the replacement that a pack has given for `encode_token_weights`; None for the method itself."""
     found: Any = vars(owner).get("encode_token_weights")
     return None if getattr(found, "__func__", None) is type(owner).encode_token_weights else found
 

@@ -115,7 +115,7 @@ async def refuse_message(services: Services, delivery: Delivery, error: WorkerEr
 
 
 def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[str, Any], Credentials | None]:
-    """Return what a refused message asks for at its end, as far as it can be read: its webhook, metadata and secret."""
+    """Return the wishes of a refused message for its end, as far as they can be read: webhook, metadata, secret."""
     receipt, structure = delivery.receipt, services.bodies.structure
     try:
         check_json(delivery.body, structure)

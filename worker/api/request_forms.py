@@ -62,7 +62,7 @@ def is_plain(payload: JsonObject) -> bool:
 
 
 def _given(payload: JsonObject, read_text: TextReader, depth: int) -> tuple[JsonObject, JsonObject]:
-    """Return what is beside `input` in a request, and the fields of `input`. Raises RequestRejected."""
+    """Return the fields beside `input` in a request, and the fields of `input`. Raises RequestRejected."""
     given = as_json(payload.get("input"), read_text)
     if isinstance(given, Mapping):
         if depth and not _has_job(given):

@@ -347,7 +347,7 @@ class EngineClient:
         return self.families.remembered(files)
 
     async def known_families_of(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
-        """Return what `families_of` does, and nothing while the engine is away and was not asked before.
+        """Return the families of files as `families_of` does; none while the engine is away and was not asked before.
 
         For an estimate, which a restart of the engine must not fail. Raises EngineUnreachable.
         """

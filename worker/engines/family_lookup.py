@@ -42,7 +42,7 @@ class _Named:
 
     @classmethod
     def of(cls, described: JsonObject) -> Self:
-        """Return what an engine's description of a file has of them."""
+        """Return the facts in an engine's description of a file."""
         weights = described.get("num_weights")
         return cls(
             str(described.get("family") or ""),
@@ -89,7 +89,7 @@ class FamilyLookup:
         return self._among(files, families)
 
     def remembered(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
-        """Return what `of` returned last, without asking the engine. Raises EngineUnreachable where that is unknown."""
+        """Return the last result of `of`, without asking the engine. Raises EngineUnreachable where that is unknown."""
         if not files:
             return {}
         is_known = self._families is not None and all(file.kind == FAMILY_KIND or file in self._names for file in files)

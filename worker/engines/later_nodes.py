@@ -32,7 +32,7 @@ class LaterNode:
 
 
 def find_later_node(class_type: str) -> LaterNode | None:
-    """Return what is known of a class of later versions of ComfyUI, None for any other class.
+    """Return the facts about a class of later versions of ComfyUI, None for any other class.
 
     >>> find_later_node("LTXVEmptyLatentAudio").version, find_later_node("VHS_LoadVideo")
     ('0.8.0', None)

@@ -84,7 +84,7 @@ def _tuning_of(messages: Any) -> dict[str, Any]:
 
 
 def _warnings_of(messages: Any, hidden: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Return what the engine's messages `node_warning` say, in the form of a problem."""
+    """Return the engine's messages `node_warning`, in the form of a problem."""
     told = [data for name, data in messages if name == NODE_WARNING]
     return tuple(
         {

@@ -208,7 +208,7 @@ def _damage_types() -> tuple[type[Exception], ...]:
 
 
 def _damage(error: Exception) -> str:
-    """Return what Pillow found, without the path that its message for an unknown format repeats."""
+    """Return Pillow's finding, without the path that its message for an unknown format repeats."""
     from PIL import UnidentifiedImageError
 
     return "damaged, or another format" if isinstance(error, UnidentifiedImageError) else str(error)[:200] or "damaged"

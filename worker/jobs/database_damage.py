@@ -36,7 +36,7 @@ def damaged(path: Path, what: str) -> StateUnusable:
 
 
 def damage_of(error: Exception) -> str | None:
-    """Return what an error of the database says about damage of its file; None for another error."""
+    """Return the damage of its file that an error of the database tells; None for another error."""
     if isinstance(error, UnicodeDecodeError):
         return "a text is not UTF-8"
     said = str(error.orig if isinstance(error, sa.exc.DBAPIError) else error).partition("\n")[0]

@@ -18,7 +18,7 @@ class LayoutsUnread(Exception):
 
 
 def find_unknown_layouts(models: Sequence[ModelFile]) -> Mapping[str, str]:
-    """Return what is wrong with the layout of model files, by name; whole files of a known one are left out.
+    """Return the problems of the layout of model files, by name; whole files of a known one are left out.
 
     Raises LayoutsUnread.
     """

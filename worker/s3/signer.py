@@ -82,7 +82,7 @@ def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
 
 
 def _problem_of(error: Exception) -> str:
-    """Return what botocore found wrong; its words name buckets and regions, never keys."""
+    """Return botocore's finding; its words name buckets and regions, never keys."""
     text = " ".join(str(error).split())
     return text.removeprefix("Parameter validation failed: ")[:300] or "not valid"
 

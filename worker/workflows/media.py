@@ -54,7 +54,7 @@ def find_workflow(content: bytes, check: CheckJson = accept) -> JsonObject:
 
 
 def find_metadata(content: bytes, check: CheckJson = accept) -> dict[str, JsonObject]:
-    """Return what a file carries of `prompt` and `workflow`.
+    """Return the `prompt` and the `workflow` that a file carries.
 
     Raises NoWorkflow for a broken file, and what `check` raises.
     """

@@ -185,7 +185,7 @@ def _bare_spec(fullname: str) -> ModuleSpec | None:
 
 
 def _imported(source: str) -> object:
-    """Return what a module of ComfyUI's has imported (`module` or `module:name`); None where it cannot be."""
+    """Return the import of a module of ComfyUI's (`module` or `module:name`); None where it cannot be."""
     module, _, name = source.partition(":")
     if not module:
         return None
