@@ -109,6 +109,7 @@ from engine.tuning.strategy import MachineFacts
 from engine.tuning.tuner import Tuner
 from engine.tuning.workload import Trial, TrialSize
 from machine.cores import processor_model, usable_cores
+from machine.heap import trim_heap
 from names.checkpoints import CHECKPOINT_KEY
 
 __all__ = [
@@ -569,7 +570,7 @@ class Engine:
         self._frozen_device = self.device_identity()
         self._free(unload_models=True, free_memory=False)
         gc.collect()
-        machine_memory.trim_heap()
+        trim_heap()
 
     def _thaw(self) -> None:
         before, now = self._frozen_device, self.device_identity()
@@ -759,7 +760,7 @@ class Engine:
             self.memory.pool.find_leaks()
         self.memory.device.empty_cache()
         if free_memory:
-            machine_memory.trim_heap()
+            trim_heap()
 
     def _graph_limits(self) -> GraphLimits:
         asked = self.settings

@@ -63,6 +63,7 @@ from worker.listener.connections import ConnectionTable, connection_table
 from worker.models.library import build_library
 from worker.modifier_defaults import KINDS, checkpoints_of, find_all_defaults
 from worker.observe.gpu_metrics import GpuMetrics
+from worker.observe.heap_trimming import HeapTrimming
 from worker.observe.http_metrics import HttpMetrics
 from worker.observe.io_metrics import IoMetrics
 from worker.observe.log_markers import write_marker
@@ -210,6 +211,7 @@ class Front:
         if self._intake is not None:
             self._spawn(self._intake.run_forever())
         self._spawn(expiry.run_forever())
+        self._spawn(HeapTrimming().run_forever())
         self._spawn(self.services.manifest_state.run_forever())
         if self._settings.models.limits_disk:
             self._spawn(self._models.run_forever())

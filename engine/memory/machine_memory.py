@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from pathlib import Path
 
 from machine import memory
@@ -32,14 +30,3 @@ def available_bytes(root: Path = ROOT) -> int:
 def total_bytes(root: Path = ROOT) -> int:
     """Return the machine's memory, or the lowest limit of a control group."""
     return memory.total_bytes(root) or 0
-
-
-def trim_heap() -> None:
-    """Return unused memory of the heap to the system, where the C library can do that (glibc).
-
-    Otherwise the process keeps the memory of many small tensors for as long as it runs.
-    """
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

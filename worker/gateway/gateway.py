@@ -35,6 +35,7 @@ from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal
 from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.json_values import JsonObject
+from worker.observe.heap_trimming import HeapTrimming
 from worker.settings.gateway import GatewayConfig
 from worker.settings.jobs import CallerLimits, RetentionConfig
 from worker.sources.broker import BrokerUnreachable, JobTooLarge, Producer
@@ -83,7 +84,7 @@ class Gateway:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         await self.records.open()
-        for loop in (self._send_left(), self._collect(), self._expire()):
+        for loop in (self._send_left(), self._collect(), self._expire(), HeapTrimming().run_forever()):
             task = asyncio.create_task(loop, name="gateway")
             self._tasks.add(task)
         try:

@@ -9,6 +9,7 @@ import pytest
 
 from engine.memory import machine_memory
 from engine.memory.machine_memory import available_bytes, total_bytes
+from machine.heap import trim_heap
 
 GIB = 2**30
 
@@ -71,7 +72,7 @@ def test_what_many_small_things_took_goes_back_to_the_system() -> None:
     last = bytes(4000)  # above them in the heap, which cannot simply shrink therefore
     before = own_bytes()
     del things
-    machine_memory.trim_heap()
+    trim_heap()
     assert before - own_bytes() > 40_000_000 and len(last) == 4000
 
 
