@@ -17,7 +17,7 @@ class Held(MachineMemory):
         return self.held_bytes
 
 
-async def test_a_front_that_has_grown_is_trimmed_once() -> None:
+async def test_a_front_that_has_grown_is_trimmed() -> None:
     memory, trimmed = Held(), []
 
     def trim() -> None:
@@ -33,9 +33,17 @@ async def test_a_front_that_has_grown_is_trimmed_once() -> None:
     await trimming.look()
     await trimming.look()
     assert trimmed == [100 * MIB + GROWTH_BYTES]
-    memory.held_bytes = 120 * MIB + GROWTH_BYTES
+
+
+async def test_what_is_freed_later_without_growth_is_returned_too() -> None:
+    """The memory was in use at the first trimming."""
+    memory, trimmed = Held(), []
+    trimming = HeapTrimming(lambda: trimmed.append(memory.held_bytes), memory)
     await trimming.look()
-    assert len(trimmed) == 2
+    memory.held_bytes = 500 * MIB
+    for _ in range(8):
+        await trimming.look()
+    assert len(trimmed) == 3  # with pauses of one and of three looks between
 
 
 async def test_a_front_that_has_shrunk_is_measured_anew() -> None:
