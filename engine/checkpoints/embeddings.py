@@ -12,7 +12,7 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.inert_pickle import plain, read_inert
-from engine.formats.pickle_file import is_plain, is_zip, read_pickle
+from engine.formats.pickle_file import check_size, check_sizes, is_plain, is_zip, read_pickle
 from engine.formats.refusals import refuses
 from engine.formats.safetensors_file import SafetensorsFile
 from engine.log_context import report_warning
@@ -105,7 +105,7 @@ def stored_rows(path: Path, *, key: str, width: int) -> object:
         content = {name: file.tensor(name) for name in file.tensors}
     else:
         content = _unpickled(path)
-    rows = _rows(content, key, width)
+    rows = _rows(path, content, key, width)
     if rows is None:
         raise BadModelFile(path.name, "no rows of a text encoder", EXPECTED)
     return rows
@@ -118,7 +118,9 @@ def _unpickled(path: Path) -> Any:
     except BadModelFile:
         if not is_zip(path):
             raise
-        return plain(read_inert(path))
+        content = plain(read_inert(path))
+        check_sizes(path, content)
+        return content
 
 
 @refuses(EXPECTED)
@@ -132,7 +134,7 @@ def checked_rows(path: Path, rows: object) -> torch.Tensor:
     return rows
 
 
-def _rows(content: object, key: str, width: int) -> object:
+def _rows(path: Path, content: object, key: str, width: int) -> object:
     """Return the value that holds the rows, None where nothing does."""
     if isinstance(content, list):
         vectors = [
@@ -141,7 +143,7 @@ def _rows(content: object, key: str, width: int) -> object:
             for tensor in (item.values() if isinstance(item, Mapping) else (item,))
             if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[-1] == width
         ]
-        return _joined([tensor.reshape(-1, tensor.shape[-1]) for tensor in vectors])
+        return _joined(path, [tensor.reshape(-1, tensor.shape[-1]) for tensor in vectors])
     if isinstance(content, torch.Tensor):
         return content
     if not isinstance(content, Mapping):
@@ -156,9 +158,11 @@ def _rows(content: object, key: str, width: int) -> object:
             tensor for name, tensor in content.items() if name.startswith("bundle_emb.") and name.endswith(ending)
         ]
         if bundled:
-            return _joined(bundled)
+            return _joined(path, bundled)
     return next(iter(content.values()), None)
 
 
-def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def _joined(path: Path, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return tensors one after the other. Raises `BadModelFile` where a file holds few of them many times."""
+    check_size(path, sum(tensor.numel() * tensor.element_size() for tensor in tensors), "rows")
     return torch.cat(list(tensors)) if tensors else None

@@ -38,7 +38,7 @@ def read_pickle(path: Path) -> Any:
             raise BadModelFile(path.name, found, EXPECTED) from error
         except (RuntimeError, zlib.error) as error:  # torch's archive reader, NotImplementedError for packings
             raise BadModelFile(path.name, f"an unreadable file ({shown(error)})", EXPECTED) from error
-        _check_sizes(path, content)
+        check_sizes(path, content)
     return content
 
 
@@ -117,20 +117,21 @@ def _check_archive(path: Path) -> None:
         return
     with zipfile.ZipFile(path) as archive:
         num_bytes = sum(entry.file_size for entry in archive.infolist())
-    _check_size(path, num_bytes, "an archive")
+    check_size(path, num_bytes, "an archive")
 
 
-def _check_sizes(path: Path, content: object) -> None:
+def check_sizes(path: Path, content: object) -> None:
     """Raise `BadModelFile` for tensors that stand for many times the bytes that the file has."""
     num_bytes = 0
     for tensor in _tensors_in(content):
         if problem := find_shape_problem(tuple(tensor.shape)):
             raise BadModelFile(path.name, f"a tensor of {problem}", EXPECTED)
         num_bytes += tensor.numel() * tensor.element_size()
-        _check_size(path, num_bytes, "tensors")
+        check_size(path, num_bytes, "tensors")
 
 
-def _check_size(path: Path, num_bytes: int, what: str) -> None:
+def check_size(path: Path, num_bytes: int, what: str) -> None:
+    """Raise `BadModelFile` for what takes many times the bytes that the file has."""
     size = path.stat().st_size
     allowed = MAX_TIMES_FILE * size + FREE_BYTES
     if num_bytes > allowed:

@@ -22,7 +22,10 @@ HASHES_PER_OPERATION = 16  # of all values that are hashed
 FREE_HASHES = 1 << 16
 NUM_LEGACY, NUM_OF_VERSION = 5, 3  # pickles of a file of torch's older format
 
+MAX_SHOWN_LENGTH = 4096  # of a text where a function, a class or a storage belongs
+
 CALLS = frozenset({"REDUCE", "NEWOBJ", "NEWOBJ_EX", "BUILD", "OBJ", "INST"})
+NAMING = frozenset({"GLOBAL", "PERSID"})
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -40,6 +43,7 @@ class _Value:
 
 
 ATOM = _Value()  # a number, a text, an object: nothing that hashing looks into
+LONG_TEXT = _Value()
 MARK = _Value()
 
 
@@ -83,10 +87,15 @@ class _Program:
         return _Value(min(MAX_COST, 1 + sum(item.cost for item in items)), depth, items)
 
     def walk(self, value: _Value) -> None:
-        """Count everything below a value, which is shown in an error where it is not what belongs there."""
+        """Count everything below a value, which is shown in an error where it is not what belongs there.
+
+        Raises `CostlyPickle` for a long text: torch searches the error for phrases by the square of a word's length.
+        """
         waiting = [value]
         while waiting:
             item = waiting.pop()
+            if item is LONG_TEXT:
+                raise CostlyPickle(f"a name of more than {MAX_SHOWN_LENGTH:,} characters")
             self.hash(ATOM)
             waiting += item.items
 
@@ -119,10 +128,10 @@ class _Program:
         elif name in ("GET", "BINGET", "LONG_BINGET"):
             self.stack.append(self.memo.get(int(str(argument)), ATOM))
         else:
-            self._other(name)
+            self._other(name, argument)
 
     def _call(self, name: str) -> None:
-        if name in ("OBJ", "INST"):
+        if name in ("OBJ", "INST"):  # which torch's reader does not take: they name nothing in an error
             self.hash_arguments(_Value(items=self.to_mark()))
             self.stack.append(_Value())
             return
@@ -132,12 +141,15 @@ class _Program:
             self.walk(self.pop())
             self.stack.append(_Value())
 
-    def _other(self, name: str) -> None:
+    def _other(self, name: str, argument: object) -> None:
         """Follow an operation that only takes values from the stack and puts plain ones there."""
         operation = OPERATIONS[name]
         for _ in operation.stack_before:
             self.walk(self.pop())
-        self.stack += [ATOM] * len(operation.stack_after)
+        is_long = isinstance(argument, str | bytes) and len(argument) > MAX_SHOWN_LENGTH
+        if is_long and name in NAMING:
+            self.walk(LONG_TEXT)
+        self.stack += [LONG_TEXT if is_long else ATOM] * len(operation.stack_after)
 
 
 def _dictionary(program: _Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,20 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"x": RunsCode()}, tmp_path / "bad.pt")
     with pytest.raises(BadModelFile, match="no tensor"):
         embedding_rows(tmp_path / "bad.pt", key="clip_l", width=768)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda rows: [{"a": rows}] * 2000,
+        lambda rows: {f"bundle_emb.{number}.string_to_param.*": rows for number in range(2000)},
+    ],
+    ids=["a list of one dictionary", "a bundle of one tensor"],
+)
+def test_a_file_that_holds_its_rows_many_times_is_refused_before_they_are_joined(
+    tmp_path: Path, held: Callable[[torch.Tensor], object]
+) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(held(torch.ones(100, 768)), path)
+    with pytest.raises(BadModelFile, match="rows of|tensors of"):
+        embedding_rows(path, key="clip_l", width=768)

@@ -139,3 +139,28 @@ def test_objects_that_are_held_many_times_are_made_plain_once() -> None:
         held = [held] * 1000
     made = plain(held)
     assert made[0] is made[999]
+
+
+LONG = "a" * 100_000
+NAMING: dict[str, bytes] = {
+    "a global": named(LONG, "b"),
+    "a global of its stack": pickle.BINUNICODE
+    + struct.pack("<I", len(LONG))
+    + LONG.encode()
+    + pickle.NONE
+    + pickle.STACK_GLOBAL,
+    "a storage": pickle.BINUNICODE + struct.pack("<I", len(LONG)) + LONG.encode() + pickle.TUPLE1 + pickle.BINPERSID,
+    "a function": pickle.BINUNICODE + struct.pack("<I", len(LONG)) + LONG.encode() + pickle.EMPTY_TUPLE + pickle.REDUCE,
+}
+
+
+@pytest.mark.parametrize("kind", NAMING)
+def test_a_name_whose_error_torch_would_search_for_hours_is_refused(kind: str) -> None:
+    with pytest.raises(CostlyPickle, match="a name of more than 4,096 characters"):
+        check_program(START + NAMING[kind] + END)
+
+
+def test_a_long_text_beside_weights_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(pickled({**tensors(), "notes": LONG, LONG: 1}, is_zip=True))
+    assert read_pickle(path)["notes"] == LONG
