@@ -68,6 +68,13 @@ def with_group_of_reroutes(num: int) -> Json:
     return page(node(1, "workflow>g"), **group(num, num, "Reroute"))
 
 
+def with_reroute_of_many_inputs(num: int) -> Json:
+    reroute = {"index": 0, "type": "Reroute", "inputs": [slot("", kind="*")] * num, "outputs": [slot("")]}
+    end = {"index": 1, "type": "Pass", "inputs": [slot("image", kind="*")]}
+    definition = {"nodes": [reroute, end], "links": [[0, 0, 1, 0, None, "*"]] * num, "external": []}
+    return page(node(1, "workflow>g"), extra={"groupNodes": {"g": definition}})
+
+
 def with_many_uses(num: int) -> Json:
     return page(*(node(index, "workflow>g") for index in range(num)), **group(1, num))
 
@@ -145,6 +152,7 @@ PAGES: dict[str, tuple[Callable[[int], Json], int]] = {
     "inputs of one name": (with_inputs_of_one_name, 500),
     "a large group": (with_large_group, 200),
     "a group of reroutes": (with_group_of_reroutes, 200),
+    "a reroute of many inputs in a group": (with_reroute_of_many_inputs, 1500),
     "many uses of a group": (with_many_uses, 100),
     "reroutes": (with_reroutes, 200),
     "bypassed nodes": (with_bypassed, 200),

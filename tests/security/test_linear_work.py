@@ -277,6 +277,28 @@ def test_a_shared_value_is_counted_for_every_input_that_it_fills() -> None:
     assert refused.value.problems[0].type == "max_bytes"
 
 
+def test_copies_of_a_value_are_fewer_bytes_than_a_front_can_write_again_and_again() -> None:
+    prompt = prompt_of(100, "Text", text="x")
+    with pytest.raises(RequestRejected) as refused:
+        override(prompt, {"#text": "a" * 400_000}, OBJECT_INFO)
+    assert refused.value.problems[0].allowed == {"maximum": 32 * 1024 * 1024}
+    inner = sub_graph([node(9, "Save", {"filename_prefix": "x", "other": "a" * 400_000}, inputs=[])], [], [])
+    scripted = {"Save": OBJECT_INFO["Save"] | {"python_module": "custom_nodes.a"}}
+    document = page(*(node(index, "sub") for index in range(100)), **inner)
+    with pytest.raises(RequestRejected) as refused:
+        to_prompt(document, scripted, lambda _count: 0)
+    assert refused.value.problems[0].allowed == {"maximum": 32 * 1024 * 1024}
+
+
+def test_a_file_that_fills_one_input_is_no_copy() -> None:
+    content = "a" * 40 * 1024 * 1024
+    changed = override(prompt_of(2, "Text", text="x"), {"1.text": content}, OBJECT_INFO)
+    assert changed.prompt["1"]["inputs"]["text"] is content
+    document = page(node(1, "Save", {"filename_prefix": "x", "other": content}))
+    scripted = {"Save": OBJECT_INFO["Save"] | {"python_module": "custom_nodes.a"}}
+    assert to_prompt(document, scripted, lambda _count: 0)["1"]["inputs"]["other"] is content
+
+
 def test_a_text_in_a_sub_graph_is_counted_for_every_use() -> None:
     inner = sub_graph([node(9, "Text", ["{a|b}" + "x" * 1_000_000])], [], [])
     document = page(*(node(index, "sub") for index in range(200)), **inner)

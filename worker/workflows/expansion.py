@@ -6,15 +6,16 @@ names, a value for ten thousand inputs. What is produced is counted before it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from worker.errors import Problem, RequestRejected
 
 MAX_UNFOLDED_NODES: Final = 100_000
 MAX_ELEMENTS: Final = 2_000_000  # nodes, links, slots, inputs and values
-MAX_BYTES: Final = 256 * 1024 * 1024  # of all values, equal ones counted each time
-MAX_NEW_BYTES: Final = 64 * 1024 * 1024  # of texts that are made
+MAX_BYTES: Final = 32 * 1024 * 1024  # of values beyond the first use of each, since a job is written with each of them
+MAX_NEW_BYTES: Final = 32 * 1024 * 1024  # of texts that are made
+LONG_LENGTH: Final = 256  # of texts whose first use is not counted; shorter ones weigh little beside their node
 MAX_TYPE_TESTS: Final = 2_000_000
 ELEMENT_BYTES: Final = 8
 FIELD: Final = "input.workflow_json"
@@ -32,7 +33,7 @@ class Weight:
 class Expansion:
     """Counts of what is produced from one document, with their limits; 0 is no limit of the operator's.
 
-    `num_nodes` are those of the scopes, `num_elements` and `num_bytes` what scopes and prompt consist of,
+    `num_nodes` are those of the scopes, `num_elements` what scopes and prompt consist of, `num_bytes` what they repeat,
     `num_new_bytes` the texts among it that are made, and `num_type_tests` the comparisons of types at bypassed nodes.
     A method raises RequestRejected at a limit.
     """
@@ -43,6 +44,8 @@ class Expansion:
     num_bytes: int = 0
     num_new_bytes: int = 0
     num_type_tests: int = 0
+    _used: dict[int, object] = field(default_factory=dict)  # values of the document that were used, by identity
+    _weights: dict[int, Weight] = field(default_factory=dict)
 
     def add_nodes(self, num_nodes: int) -> None:
         """Count the nodes of one more scope."""
@@ -70,10 +73,16 @@ class Expansion:
         if self.num_new_bytes > MAX_NEW_BYTES:
             raise _too_many_bytes(self.num_new_bytes, MAX_NEW_BYTES)
 
-    def add(self, weight: Weight, times: int = 1) -> None:
-        """Count a value that is produced several times."""
+    def add(self, value: object, times: int = 1) -> None:
+        """Count uses of a value of the document; its bytes from the second use on, as the first is in the document."""
+        key = id(value)
+        weight = self._weights.get(key)
+        if weight is None:
+            weight = self._weights[key] = weight_of(value)
         self.add_elements(weight.num_elements * times)
-        self.add_bytes(weight.num_bytes * times)
+        copies = times if key in self._used else times - 1
+        self._used[key] = value  # which keeps its identity from being another's
+        self.add_bytes(weight.num_bytes * copies)
 
     def add_type_tests(self, num_tests: int) -> None:
         """Count comparisons of the types of slots."""

@@ -40,7 +40,7 @@ class GroupDefinition:
         self.links: list[Link] = []
         self.linked: dict[str, dict[int, int]] = {}  # by inner node: the link of each of its inputs
         self.used: set[tuple[str, int]] = set()  # inner nodes and outputs that links begin at
-        self._types: dict[str, list[str]] = {}  # by inner node: the types of what its links lead to and name
+        self._types: dict[str, str] = {}  # by inner node: the first type of what its links lead to and name
         named: list[tuple[str, str]] = []
         links = definition.get("links")
         for item in links if isinstance(links, list) else ():
@@ -49,9 +49,9 @@ class GroupDefinition:
                 if len(item) > 5:
                     named += [(str(item[0]), str(item[5])), (str(item[2]), str(item[5]))]
         for link in self.links:
-            self._types.setdefault(link.origin_id, []).append(self._type_of_input(link))
+            self._name_type(link.origin_id, self._type_of_input(link))
         for node_id, kind in named:
-            self._types.setdefault(node_id, []).append(kind)
+            self._name_type(node_id, kind)
         external = definition.get("external")
         places = (_external_place(item) for item in (external if isinstance(external, list) else ()))
         self.external = {place for place in places if place is not None}
@@ -64,7 +64,11 @@ class GroupDefinition:
 
     def type_through(self, node: PageNode) -> str:
         """Return the type of what passes through a reroute: of the input that takes it, else as its links name it."""
-        return next((kind for kind in self._types.get(node.id, ()) if kind != ANY), ANY)
+        return self._types.get(node.id, ANY)
+
+    def _name_type(self, node_id: str, kind: str) -> None:
+        if kind != ANY:
+            self._types.setdefault(node_id, kind)
 
     def _read_link(self, item: list[Any]) -> None:
         if len(item) < 4 or not all(isinstance(part, int) and part >= 0 for part in item[:4]):

@@ -18,7 +18,7 @@ from typing import Any, Final
 from names.nearest import nearest_name, nearest_names
 from worker.errors import Problem, RequestRejected
 from worker.json_values import JsonObject, object_at
-from worker.workflows.expansion import Expansion, weight_of
+from worker.workflows.expansion import Expansion
 
 EVERY: Final = "#"
 FIELD: Final = "input.overrides"
@@ -86,7 +86,7 @@ def override(
     for name, value in (inputs or {}).items():
         places = known.named(name)
         if places:
-            expansion.add(weight_of(value), len(places))
+            expansion.add(value, len(places))
             found.append((-1, f"{INPUTS_FIELD}.{name}", value, places))
         elif len(problems) < MAX_HINTED:
             problems.append(_unknown_name(name, named_inputs or {}))
@@ -95,7 +95,7 @@ def override(
     for target, value in overrides.items():
         rank, places = known.find(target)
         if places:
-            expansion.add(weight_of(value), len(places))
+            expansion.add(value, len(places))
             found.append((rank, f"{FIELD}.{target}", value, places))
         else:
             unknown.append(target)

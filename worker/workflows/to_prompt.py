@@ -13,7 +13,7 @@ from typing import Any, Final
 from worker.errors import Problem, RequestRejected
 from worker.json_values import JsonObject
 from worker.workflows.declarations import Declarations
-from worker.workflows.expansion import ELEMENT_BYTES, Expansion, Weight, weight_of
+from worker.workflows.expansion import ELEMENT_BYTES, LONG_LENGTH, Expansion
 from worker.workflows.front_end_nodes import SCRIPTED, VIRTUAL
 from worker.workflows.link_sources import Constant, LinkSources, Source
 from worker.workflows.page_graph import BYPASS, NEVER, PageNode
@@ -45,7 +45,6 @@ class _Conversion:
     expansion: Expansion
     sources: LinkSources
     problems: list[Problem] = field(default_factory=list)
-    weights: dict[int, Weight] = field(default_factory=dict)  # of the document's lists and objects, by identity
 
     def run(self) -> dict[str, Any]:
         prompt: dict[str, Any] = {}
@@ -74,15 +73,12 @@ class _Conversion:
         num_bytes = len(node_id)
         for name, value in inputs.items():
             num_bytes += len(name) + ELEMENT_BYTES
-            if isinstance(value, str):
-                num_bytes += len(value)
-            elif isinstance(value, Source):
+            if isinstance(value, Source):
                 num_bytes += len(value.node_id)
-            elif isinstance(value, list | dict):
-                weight = self.weights.get(id(value))
-                if weight is None:
-                    weight = self.weights[id(value)] = weight_of(value)
-                self.expansion.add(weight)
+            elif isinstance(value, list | dict) or (isinstance(value, str) and len(value) > LONG_LENGTH):
+                self.expansion.add(value)
+            elif isinstance(value, str):
+                num_bytes += len(value)
         self.expansion.add_bytes(num_bytes)
 
     def _node(self, scope: Scope, node: PageNode) -> dict[str, Any] | None:
