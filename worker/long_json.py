@@ -23,20 +23,21 @@ def loads(
     body: bytes | bytearray,
     parse_constant: Callable[[str], Any] | None = None,
     parse_float: Callable[[str], float] | None = None,
+    parse_int: Callable[[str], int] | None = None,
 ) -> Any:
     """Parse like `json.loads`, but refuse half a surrogate pair, which nothing could store.
 
     Raises ValueError, RecursionError.
     """
     if len(body) <= LONG_LENGTH or body.count(b'"') * MIN_MEAN_LENGTH > len(body):
-        return _loads(body, parse_constant, parse_float)
+        return _loads(body, parse_constant, parse_float, parse_int)
     mark, rest, held, done = uuid.uuid4().hex, bytearray(), list[str](), 0
     for start, end in _long_strings(body):
         rest += body[done:start] + f"{mark}{len(held)}".encode()
         held.append(_decoded(body, start, end))
         done = end
     rest += body[done:]
-    value = _loads(rest, parse_constant, parse_float)
+    value = _loads(rest, parse_constant, parse_float, parse_int)
     return _with_held(value, mark, held) if held else value
 
 
@@ -44,8 +45,9 @@ def _loads(
     body: bytes | bytearray,
     parse_constant: Callable[[str], object] | None,
     parse_float: Callable[[str], float] | None,
+    parse_int: Callable[[str], int] | None,
 ) -> object:
-    value = json.loads(body, parse_constant=parse_constant, parse_float=parse_float)
+    value = json.loads(body, parse_constant=parse_constant, parse_float=parse_float, parse_int=parse_int)
     if b"\\u" in body:
         json.dumps(value, ensure_ascii=False).encode()
     return value

@@ -58,7 +58,8 @@ class InputSpec:
         """The values to choose from, in either of ComfyUI's notations; None when the input is no choice."""
         if not isinstance(self.type, str):
             return self.type
-        return self.options.get("options") if self.type == "COMBO" else None
+        found = self.options.get("options") if self.type == "COMBO" else None
+        return found if isinstance(found, list | tuple) else None
 
     def accepts(self, value: object) -> bool:
         """Return True if a value is one of the choices, or may be valid without being one, or if there are none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ LIMITS: Final = JsonLimits(max_depth=200, max_elements=1_000_000, max_string_byt
 """A prompt has up to 100 levels, history and queue hold prompts; /object_info of 5,000 classes has 400,000 values."""
 
 MAX_SHOWN: Final = 60
+PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+HALF_PAIR: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 WRONG_SHAPE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of readers at values of another shape than they expect."""
 
@@ -29,11 +32,16 @@ def parse(route: str, body: bytes) -> Any:
     """Return the JSON value of an answer. Raises EngineAnswerInvalid."""
     try:
         check_json(body, LIMITS)
-        return json.loads(body)
+        value = json.loads(body)
+        if HALF_PAIR.search(PAIR.sub(b"", body)):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except RequestRejected as rejected:
         raise invalid(route, rejected.problems[0].message) from None
     except RecursionError:
         raise invalid(route, "the JSON is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise invalid(route, "a text with half a surrogate pair") from None
     except ValueError:
         shown = body[:MAX_SHOWN].decode(errors="replace")
         raise invalid(route, f"no JSON; got {shown!r}") from None

@@ -21,6 +21,7 @@ from worker.json_values import JsonObject
 
 NAMES: Final = ("prompt", "workflow")
 PNG: Final = b"\x89PNG\r\n\x1a\n"
+MAX_DIGITS: Final = 400
 MAX_TEXT_BYTES: Final = 8 * 1024 * 1024
 PNG_TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 BOX_PATHS: Final = frozenset({b"moov", b"udta", b"meta"})
@@ -90,11 +91,16 @@ def _parsed(text: bytes, check: CheckJson) -> JsonObject | None:
         raise NoWorkflow(f"carries a text of {len(text)} bytes or more; expected at most {MAX_TEXT_BYTES}")
     check(text)
     try:
-        decoder = json.JSONDecoder(parse_constant=lambda _name: None, parse_float=_finite)
+        decoder = json.JSONDecoder(parse_constant=lambda _name: None, parse_float=_finite, parse_int=_whole)
         value, _end = decoder.raw_decode(text.decode(errors="replace").lstrip())
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _whole(text: str) -> int | None:
+    """Return a number, None for one of so many digits that reading and writing it would take long."""
+    return int(text) if len(text) <= MAX_DIGITS else None
 
 
 def _finite(text: str) -> float | None:

@@ -90,7 +90,7 @@ def default_of(item: InputSpec) -> object:
         return item.options["default"]
     choices = item.choices
     if item.type == DYNAMIC_COMBO:
-        choices = [option.get("key") for option in item.options.get("options") or () if isinstance(option, Mapping)]
+        choices = [option.get("key") for option in _options_of(item)]
     if choices is not None:
         return choices[0] if choices else None
     if item.options.get("socketless"):
@@ -184,10 +184,16 @@ def has_control(item: InputSpec) -> bool:
     return bool(asked) or (asked is None and item.type == "INT" and item.name in SEED_NAMES)
 
 
+def _options_of(item: InputSpec) -> list[JsonObject]:
+    """Return the choices of a dynamic combo, as far as its pack declares them as ComfyUI does."""
+    found = item.options.get("options")
+    return [option for option in found if isinstance(option, Mapping)] if isinstance(found, list | tuple) else []
+
+
 def _inputs_of_choice(item: InputSpec, value: object) -> Iterator[InputSpec]:
     """Yield the inputs that a choice of a dynamic combo brings, under their own names."""
-    for option in item.options.get("options") or ():
-        if isinstance(option, Mapping) and option.get("key") == value:
+    for option in _options_of(item):
+        if option.get("key") == value:
             for section in SECTIONS:
                 for name, config in object_at(option, "inputs", section).items():
                     yield read_input(str(name), config, section)

@@ -57,6 +57,7 @@ def test_what_is_not_as_comfyui_writes_it_is_passed_over(declared: dict[str, Any
 def test_choices_are_read_in_both_notations() -> None:
     assert read_input("x", [["a"]]).allowed() == ["a"]
     assert read_input("x", ["COMBO", {"options": ["a"]}]).allowed() == ["a"]
+    assert read_input("x", ["COMBO", {"options": 5}]).choices is None
     assert read_input("x", ["INT", {"min": 1, "max": 3, "step": 2, "default": 1}]).allowed() == {
         "type": "INT",
         "min": 1,

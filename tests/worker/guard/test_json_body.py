@@ -26,3 +26,10 @@ def test_an_object_in_a_text_is_held_to_the_limits_of_a_body() -> None:
     with pytest.raises(RequestRejected) as raised:
         parse_json(b'"{\\"a\\": [1, 2, 3, 4]}"', JsonLimits(max_elements=3))
     assert raised.value.problems[0].type == "json_too_large"
+
+
+@pytest.mark.parametrize("body", [b'{"a": %s}', b'"{\\"a\\": %s}"', b'{"a": "' + b"x" * 100_000 + b'", "b": %s}'])
+def test_a_number_of_many_digits_is_refused_wherever_it_is(body: bytes) -> None:
+    assert parse_json(body % (b"9" * 400))
+    with pytest.raises(RequestRejected, match="a number is too large; got 9{40}... of 401 characters"):
+        parse_json(body % (b"9" * 401))
