@@ -293,7 +293,7 @@ def test_copies_of_a_value_are_fewer_bytes_than_a_front_can_write_again_and_agai
 def test_a_file_that_fills_one_input_is_no_copy() -> None:
     content = "a" * 40 * 1024 * 1024
     changed = override(prompt_of(2, "Text", text="x"), {"1.text": content}, OBJECT_INFO)
-    assert changed.prompt["1"]["inputs"]["text"] is content
+    assert changed.prompt["1"]["inputs"]["text"] is content  # type: ignore[index]
     document = page(node(1, "Save", {"filename_prefix": "x", "other": content}))
     scripted = {"Save": OBJECT_INFO["Save"] | {"python_module": "custom_nodes.a"}}
     assert to_prompt(document, scripted, lambda _count: 0)["1"]["inputs"]["other"] is content

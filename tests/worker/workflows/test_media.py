@@ -164,4 +164,4 @@ def test_a_text_that_unpacks_to_more_than_is_read_is_refused_by_its_size() -> No
 
 def test_a_number_of_many_digits_in_a_file_is_no_number() -> None:
     text = b'{"1": {"class_type": "A", "inputs": {"a": %s, "b": %s}}}' % (b"9" * 401, b"9" * 20)
-    assert find_workflow(unpacks_to(text))["1"]["inputs"] == {"a": None, "b": 10**20 - 1}
+    assert find_workflow(unpacks_to(text))["1"]["inputs"] == {"a": None, "b": 10**20 - 1}  # type: ignore[index]
