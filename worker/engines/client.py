@@ -653,6 +653,15 @@ class EngineClient:
     def _is_awaited(self, run: _Run) -> bool:
         return self._runs.get(run.prompt_id) is run
 
+    async def forget_unused(self) -> None:
+        """Ask the engine to evict the models that no prompt holds. Raises EngineUnreachable, EngineAnswerInvalid.
+
+        The answer is empty, as ComfyUI's is.
+        """
+        reply = await self._request("POST", "/free", json_body={"free_memory": True})
+        if reply.status != 200:
+            raise answers.invalid("POST /free", f"got status {reply.status}, expected 200")
+
     async def free(self) -> None:
         """Ask the engine to release all memory that it can do without, before its next prompt."""
         with contextlib.suppress(EngineUnreachable):

@@ -477,7 +477,7 @@ async def forget_network(engine: EngineClient, ran: Workload) -> bool:
     if isinstance(ran, OwnWorkload) or ran.scale is None or not engine.has_check:
         return False
     try:
-        await engine.ask("POST", "/free", {"free_memory": True})
+        await engine.forget_unused()
     except WorkerError as error:  # the measurement is valid; losing an engine here is handled elsewhere
         log.warning("benchmark network not unloaded", reason=error.message)
         return False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 from benchmark.qualify.workload import GPU_SCALE, TextToImage
+from tests.fakes import FakeEngine
 from worker.engines.client import EngineClient
 from worker.errors import EngineUnreachable
 from worker.qualification.qualifier import forget_network
@@ -18,13 +19,10 @@ class OwnEngine(EngineClient):
         self.fault = fault
         self.asked: list[str] = []
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, timeout_seconds: float = 1
-    ) -> tuple[int, dict[str, Any]]:
-        self.asked.append(path)
+    async def forget_unused(self) -> None:
+        self.asked.append("/free")
         if self.fault is not None:
             raise self.fault
-        return 200, {}
 
 
 async def test_it_is_taken_out_and_a_checkpoint_stays() -> None:
@@ -36,3 +34,12 @@ async def test_it_is_taken_out_and_a_checkpoint_stays() -> None:
 async def test_an_engine_that_cannot_be_notified_does_not_undo_what_was_measured() -> None:
     engine = OwnEngine(EngineUnreachable("Cannot connect to the engine"))
     assert not await forget_network(engine, RAN) and engine.asked == ["/free"]
+
+
+async def test_the_empty_answer_of_an_engine_says_that_it_is_done(tmp_path: Path) -> None:
+    async with FakeEngine(tmp_path) as engine:
+        client = EngineClient(engine.url, has_check=True)
+        try:
+            assert await forget_network(client, RAN) and engine.frees == [{"free_memory": True}]
+        finally:
+            await client.close()
