@@ -21,7 +21,8 @@ from engine.text.encoder_members import EncoderMembers
 
 log = logging.getLogger(__name__)
 
-TokenWeights = Sequence[tuple[Any, float]]  # (token id or embedding [D] or [n, D], weight)
+TokenWeights = Sequence[Sequence[Any]]
+"""(token id or embedding [D] or [n, D], weight) of each token; packs leave more behind, such as the word's number."""
 
 
 class TokenEncoding(Protocol):
@@ -99,8 +100,8 @@ class ChunkEncoder(TokenEncoder, ABC):
         A token of weight w moves along the line from the empty prompt's output at its place: empty + w * (its own -
         empty).
         """
-        tokens = [[token for token, _ in chunk] for chunk in chunks]
-        is_weighted = not chunks or any(weight != 1.0 for chunk in chunks for _, weight in chunk)
+        tokens = [[token[0] for token in chunk] for chunk in chunks]
+        is_weighted = not chunks or any(token[1] != 1.0 for chunk in chunks for token in chunk)
         if is_weighted:
             tokens = [*tokens, self.empty(max((len(chunk) for chunk in tokens), default=0))]
         cond, pooled, options = self.encode_chunks(tokens, layer_idx, project_pooled=project_pooled)
@@ -109,7 +110,7 @@ class ChunkEncoder(TokenEncoder, ABC):
         if not chunks:
             return Encoded(cond[-1:], pooled, options)
         if is_weighted:
-            weights = torch.tensor([[weight for _, weight in chunk] for chunk in chunks], device=cond.device)
+            weights = torch.tensor([[token[1] for token in chunk] for chunk in chunks], device=cond.device)
             cond = self._weighted(cond[: len(chunks)], cond[-1], weights)
         return Encoded(torch.cat(list(cond[:, None]), dim=-2), pooled, options)
 

@@ -132,7 +132,7 @@ class QwenEncoder(TokenEncoder):
 
         Only the first chunk is read, and no weights: the tokenizer makes one, without any.
         """
-        tokens = [token for token, _ in chunks[0]]
+        tokens = [token[0] for token in chunks[0]]
         cond = self.encode(tokens, layer_idx)
         return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], None)
 

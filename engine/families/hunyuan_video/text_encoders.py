@@ -103,10 +103,10 @@ class PromptEncoder(LanguageEncoder):
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
-        tokens = [token for token, _ in chunks[0]]
+        tokens = [token[0] for token in chunks[0]]
         self._check_pictures(tokens)
         plain = [
-            [(token["data"] if isinstance(token, dict) else token, weight) for token, weight in chunk]
+            [(token["data"] if isinstance(token, dict) else token, weight) for token, weight, *_ in chunk]
             for chunk in chunks
         ]
         cond, pooled, options = super().encode_weighted(plain, layer_idx=layer_idx, project_pooled=project_pooled)

@@ -49,7 +49,7 @@ class PromptEncoder(QwenEncoder):
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         """Return the conditioning [1, T, D] of what follows the template's beginning, and its mask [1, T] of tokens."""
-        tokens = [token for token, _ in chunks[0]]
+        tokens = [token[0] for token in chunks[0]]
         cond = self.encode(tokens, layer_idx)
         is_refined = tokens[0] == LESS_TOKEN and len(tokens) > REFINER_END
         end = REFINER_END if is_refined else template_end(tokens, cond.shape[1])

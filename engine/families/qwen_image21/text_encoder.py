@@ -65,7 +65,7 @@ class SplicedQwenEncoder(QwenEncoder):
 
         The option `image_slots` has the place of each picture in it. Only the first chunk is read, and no weights.
         """
-        tokens = [token for token, _ in chunks[0]]
+        tokens = [token[0] for token in chunks[0]]
         read = self.read(tokens, layer_idx)
         starts = [place for place, token in enumerate(tokens) if isinstance(token, int) and token == START_TOKEN]
         kept = torch.ones(read.cond.shape[1], dtype=torch.bool)

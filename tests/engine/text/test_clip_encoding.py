@@ -59,3 +59,12 @@ def test_layers_are_counted_as_if_a_file_had_all_of_them(kept: int, layer_idx: i
     ours, _ = ClipEncoder(part, encoding).encode([chunk], layer_idx, project_pooled=False)
     theirs, _ = ClipEncoder(whole, encoding).encode([chunk], same_as - 4, project_pooled=False)
     assert torch.equal(ours, theirs)
+
+
+def test_what_packs_leave_behind_a_weight_changes_nothing(encoder: ClipEncoder) -> None:
+    pairs = [[(START_TOKEN, 1.0), (5, 1.5), *[(END_TOKEN, 1.0)] * (CONFIG.num_positions - 2)]]
+    numbered = [[(*token, number, "kept") for number, token in enumerate(chunk)] for chunk in pairs]
+    plain, longer = (
+        encoder.encode_weighted(chunks, layer_idx=None, project_pooled=True).cond for chunks in (pairs, numbered)
+    )
+    assert torch.equal(plain, longer)
