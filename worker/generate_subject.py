@@ -18,6 +18,7 @@ FILE_SUFFIX: Final = re.compile(
     r"|gguf|ya?ml|toml|txt|csv|zip)$",
     re.IGNORECASE,
 )
+ANY_SUFFIX: Final = re.compile(r"\w\.[A-Za-z][A-Za-z0-9]{1,5}$")  # of one word, which may be a misspelt ending
 PATH_START: Final = re.compile(r"(/|~/|\.{1,2}/|[A-Za-z]:\\)\S")
 CERTAIN: Final = 0.8  # alike enough for a lower-case word, which may well be a prompt
 LIKELY: Final = 0.6
@@ -50,7 +51,8 @@ def modifier_of(subject: str, values: Collection[str], modifiers: Sequence[str],
 def looks_like_path(text: str) -> bool:
     """Return True for a text written as a path: with the ending of a file, or one word with a folder before it."""
     is_one_word = not re.search(r"\s", text)
-    return bool(FILE_SUFFIX.search(text) or PATH_START.match(text) or (is_one_word and re.search(r"[\\/]", text)))
+    is_named_like_a_file = is_one_word and (re.search(r"[\\/]", text) or ANY_SUFFIX.search(text))
+    return bool(FILE_SUFFIX.search(text) or PATH_START.match(text) or is_named_like_a_file)
 
 
 def _refuse_misspelt(word: str, values: Collection[str], modifiers: Sequence[str], stored: Sequence[str]) -> None:

@@ -78,3 +78,11 @@ def test_parameters_without_anything_before_them_and_two_prompts_are_refused() -
 def test_plain_words_are_never_refused(prompt: str) -> None:
     assert not looks_like_path(prompt)
     assert modifier_of(prompt, (), MODIFIERS) == "Text2Image"
+
+
+def test_a_word_with_a_misspelt_ending_is_a_file_that_is_not_there() -> None:
+    for name in ("flow.jsn", "flow.jsonn", "photo.pgn", "sound.mp33"):
+        with pytest.raises(SubjectUnclear, match="no such file"):
+            modifier_of(name, (), MODIFIERS)
+    for prompt in ("Dr.", "3.5", "v1.5", "a cat at example.jsn", "hello..."):
+        assert not looks_like_path(prompt)
