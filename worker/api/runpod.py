@@ -137,7 +137,7 @@ async def submit_runpod(request: Request, bodies: Bodies, jobs: FindsJobs) -> Jo
         caller = check_caller(request)
         with bodies.memory.lease(Sender(is_known=True)) as lease:
             body = await bodies.parse(await bodies.read(request, lease))
-        translated = await asyncio.to_thread(translate, body.get("input"), job_id, wants_base64=True)
+        translated = await asyncio.to_thread(translate, body, job_id, wants_base64=True)
     except WorkerError as error:
         return refuse(error, job_id)
     except RecursionError:

@@ -52,7 +52,7 @@ class Handler:
     async def __call__(self, job: dict[str, object]) -> dict[str, object]:
         job_id = str(job["id"])
         try:
-            translated = translate(job.get("input"), job_id, wants_base64=self.wants_base64)
+            translated = translate(job, job_id, wants_base64=self.wants_base64)
         except InputRefused as refused:
             return refused.as_reply()
         except RequestRejected as rejected:

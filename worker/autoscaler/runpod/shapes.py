@@ -56,11 +56,17 @@ class Translated:
     is_comfyui_shape: bool
 
 
-def translate(job_input: Any, job_id: str, *, wants_base64: bool) -> Translated:
-    """Return the request for a job's input; its id is the request's, so a job that is delivered twice is run once.
+def translate(job: JsonObject, job_id: str, *, wants_base64: bool) -> Translated:
+    """Return the request for a job; its id is the request's, so a job that is delivered twice is run once.
+
+    A workflow in the place of `input`, or beside it, is the one of the job.
 
     Raises InputRefused, in worker-comfyui's terms, and RequestRejected for a JSON text over the limits of bodies.
     """
+    job_input: Any = job.get("input")
+    if job_input is None:
+        bare = find_workflow(job, _read_text)
+        job_input = None if bare is None else {"workflow": bare[0], "images": job.get("images")}
     if job_input is None:
         raise InputRefused("Please provide input")
     if isinstance(job_input, str):

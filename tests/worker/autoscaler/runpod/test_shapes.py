@@ -22,7 +22,7 @@ WORKFLOW: dict[str, Any] = {
 
 def test_a_picture_goes_into_the_inputs_that_name_it() -> None:
     given = {"workflow": WORKFLOW, "images": [{"name": "mine.png", "image": f"data:image/png;base64,{PICTURE}"}]}
-    translated = translate(given, "job-1", wants_base64=True)
+    translated = translate({"input": given}, "job-1", wants_base64=True)
     body = translated.body["input"]
     assert translated.is_comfyui_shape
     assert (body["request_id"], body["return_outputs_as_base64"]) == ("job-1", True)
@@ -33,20 +33,20 @@ def test_a_picture_goes_into_the_inputs_that_name_it() -> None:
 
 def test_an_input_may_be_a_text_and_bring_our_fields_but_no_key_for_others() -> None:
     given = json.dumps({"workflow": WORKFLOW, "webhook": {"url": "https://a"}, "comfy_org_api_key": "secret"})
-    body = translate(given, "job-1", wants_base64=False).body["input"]
+    body = translate({"input": given}, "job-1", wants_base64=False).body["input"]
     assert body["webhook"] == {"url": "https://a"} and "secret" not in json.dumps(body)
 
 
 def test_an_input_that_is_a_text_is_held_to_the_limits_of_json() -> None:
     deep = '{"workflow": ' + "[" * 500 + "]" * 500 + "}"
     with pytest.raises(RequestRejected) as raised:
-        translate(deep, "job-1", wants_base64=False)
+        translate({"input": deep}, "job-1", wants_base64=False)
     assert raised.value.problems[0].type == "json_too_deep"
 
 
 def test_our_own_form_is_passed_on() -> None:
     given = {"modifier": "Text2Image", "modifications": {"prompt": "x"}}
-    translated = translate(given, "job-1", wants_base64=True)
+    translated = translate({"input": given}, "job-1", wants_base64=True)
     assert translated.body == {"input": {"request_id": "job-1", "return_outputs_as_base64": True, **given}}
     assert not translated.is_comfyui_shape
 
@@ -69,7 +69,7 @@ def test_our_own_form_is_passed_on() -> None:
 )
 def test_what_makes_no_job_is_refused_in_the_known_words(given: Any, message: str) -> None:
     with pytest.raises(InputRefused) as caught:
-        translate(given, "job-1", wants_base64=True)
+        translate({"input": given}, "job-1", wants_base64=True)
     assert caught.value.as_reply()["error"] == message
 
 
@@ -80,7 +80,7 @@ def test_every_picture_that_is_no_base64_is_named() -> None:
         {"name": "c", "image": "?"},
     ]
     with pytest.raises(InputRefused) as caught:
-        translate({"workflow": {}, "images": images}, "job-1", wants_base64=True)
+        translate({"input": {"workflow": {}, "images": images}}, "job-1", wants_base64=True)
     reply = caught.value.as_reply()
     assert reply["error"] == "Failed to upload one or more input images"
     assert [detail.split(":")[0] for detail in reply["details"]] == [
@@ -156,3 +156,10 @@ def test_a_device_that_was_lost_asks_for_another_machine() -> None:
 def test_our_own_form_gets_our_own_result() -> None:
     given = result(output(data=PICTURE))
     assert result_reply(given, is_comfyui_shape=False) == given
+
+
+@pytest.mark.parametrize("name", ["workflow", "prompt", "data", "body", "output", ""])
+def test_a_workflow_without_an_input_around_it_is_the_jobs(name: str) -> None:
+    graph = {"1": {"class_type": "Draw", "inputs": {}}}
+    body = translate({name: graph} if name else graph, "job-1", wants_base64=True).body["input"]
+    assert body["workflow_json"] == graph and set(body) == {"return_outputs_as_base64", "request_id", "workflow_json"}
