@@ -164,6 +164,7 @@ async def test_a_cancelled_job_leaves_the_download_to_the_others(server: ModelSe
         first, second = [(await front.http.post("/generate", json=body)).json()["id"] for _ in range(2)]
         for job_id in (first, second):
             await front.until_message(job_id, "fetching")
+        await asyncio.sleep(0.5)  # a job says so just before it joins the download
         await front.http.post(f"/cancel/{first}")
         await front.until(first, "cancelled")
         server.hold.set()
