@@ -1,7 +1,8 @@
 """Attention by the kernel that is fastest on this machine for its head size and lengths.
 
 Which one that is depends on both, and torch's own order of preference is the same for all. A kernel is used for a size
-where it is about as exact as torch's choice.
+where it is about as exact as torch's choice. Kernels are called by their own operators: torch's switches between them
+(`sdpa_kernel`) are the whole process's, and would change the attention of a VAE that decodes on another thread.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.architectures.attention import KERNEL_OPTION, AttentionKernel
@@ -26,10 +26,10 @@ LEAST_GAIN = 1.05
 MAX_ERROR_RATIO = 1.5  # against float32, of the error of torch's choice
 MIN_ERROR = 1e-6
 DEFAULT = "default"
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH,
-}  # fmt: skip
+MAX_SCORES_BYTES = 256 << 20
+"""Float32 scores of one item of a batch that a kernel may hold at once: at the lengths of videos all of them take tens
+of gigabytes."""
+HOLDS_SCORES = frozenset({"math", "products"})
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,10 @@ class AttentionKernels(Strategy):
         exact = scaled_dot_product_attention(q.float(), k.float(), v.float())
         seconds: dict[str, float] = {}
         allowed = max(relative_error(scaled_dot_product_attention(q, k, v).float(), exact), MIN_ERROR) * MAX_ERROR_RATIO
+        scores_bytes = q.shape[1] * q.shape[2] * k.shape[2] * torch.float32.itemsize
         for name, kernel in self._kernels.items():
+            if name in HOLDS_SCORES and scores_bytes > MAX_SCORES_BYTES:
+                continue
             try:
                 if relative_error(kernel(q, k, v).float(), exact) <= allowed:
                     seconds[name] = float("inf")
@@ -100,14 +103,36 @@ def _kernels() -> dict[str, AttentionKernel]:
     """Return the kernels by name; those that a device lacks raise RuntimeError."""
     return {
         DEFAULT: scaled_dot_product_attention,
-        **{name: partial(_by_backend, backend) for name, backend in BACKENDS.items()},
+        "flash": _by_flash,
+        "efficient": _by_efficient,
+        "cudnn": _by_cudnn,
+        "math": _by_math,
         "products": _by_products,
     }
 
 
-def _by_backend(backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    with sdpa_kernel(backend):
-        return scaled_dot_product_attention(q, k, v)
+def _by_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    operator = torch.ops.aten._scaled_dot_product_flash_attention
+    if q.device.type == "cpu":
+        operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return _first(operator(q, k, v))
+
+
+def _by_efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _first(torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, False))
+
+
+def _by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _first(torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, False))
+
+
+def _by_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _first(torch.ops.aten._scaled_dot_product_attention_math(q, k, v))
+
+
+def _first(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Return the attention [B, H, T, d] of an operator's results; the others are for gradients."""
+    return results[0]
 
 
 def _by_products(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

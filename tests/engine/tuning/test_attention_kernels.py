@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.architectures.attention import KERNEL_OPTION, optimized_attention
 from engine.diffusion.likeness import relative_error
@@ -74,3 +75,39 @@ def test_every_kernel_of_this_machine_attends_as_torch_does(length: int, heads: 
     found = optimized_attention(q, k, k, heads, transformer_options={KERNEL_OPTION: AttentionKernels().attend})
     expected = optimized_attention(q.float(), k.float(), k.float(), heads)
     assert relative_error(found.float(), expected) < (1e-5 if dtype is torch.float32 else 0.02)
+
+
+def test_no_kernel_changes_what_the_process_computes_attention_with() -> None:
+    """Another thread may decode meanwhile: its heads may fit none of the kernels that this one tries."""
+    before = torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_cudnn_sdp_enabled()
+    seen: list[object] = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(
+                (torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_cudnn_sdp_enabled())
+            )
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        optimized_attention(
+            tokens(1, 9), tokens(1, 9), tokens(1, 9), 4, transformer_options={KERNEL_OPTION: AttentionKernels().attend}
+        )
+    assert len(seen) > 20 and set(seen) == {before}
+
+
+@pytest.mark.parametrize("name", ["math", "products"])
+def test_no_kernel_holds_all_scores_of_a_long_video(name: str) -> None:
+    """At 33,000 tokens and 12 heads they take 49 GiB."""
+    calls: list[torch.Size] = []
+
+    def counted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        calls.append(q.shape)
+        return q
+
+    strategy = AttentionKernels({DEFAULT: lambda q, k, v: scaled_dot_product_attention(q, k, v), name: counted})
+    short, long = torch.randn(1, 2, 16, 8), torch.randn(1, 1, 8193, 1)
+    strategy.attend(short, short, short)
+    assert calls == [short.shape]
+    strategy.attend(long, long, long)
+    assert calls == [short.shape]
