@@ -30,11 +30,16 @@ LOST_DEVICE_WORDS = (
     "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
     "hardware stack error", "uncorrectable ecc error", "uncorrectable nvlink error", "illegal instruction",
     "invalid program counter", "launch timed out", "device is lost", "gpu has fallen off", "no longer available",
+    "cuda error: unknown error", "driver error: unknown error", "hip error: unknown error", "context is destroyed",
+    "not supported on global/shared address space", "hardware error", "no cuda-capable device",
+    "devices are busy or unavailable",
 )  # fmt: skip
-# The last: the error of cuBLAS when there is no memory for its handle.
+# cuBLAS says "not initialized" when there is no memory for its handle. Of cuDNN, the first is what it says when no
+# convolution fits into the memory that is left for its workspace, the second when the allocation itself fails inside.
 OUT_OF_MEMORY_WORDS = (
-    "out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed",
-    "cublas_status_not_initialized",
+    "out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed", "out_of_device_memory",
+    "cublas_status_not_initialized", "unable to find an engine to execute this computation",
+    "cudnn_status_internal_error", "cudnn_status_not_initialized",
 )  # fmt: skip
 
 # Cards as ComfyUI distinguishes them: of compute capability 7.5 without tensor cores, and AMD's up to RDNA 2.

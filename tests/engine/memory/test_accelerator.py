@@ -112,7 +112,17 @@ def test_attention_is_asked_of_cudnn_first_while_models_compute_on_an_nvidia_car
 
 @pytest.mark.parametrize(
     "said",
-    ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"],
+    [
+        "CUDA error: out of memory",
+        "CUDA driver error: out of memory",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "GET was unable to find an engine to execute this computation",
+        "Triton Error [CUDA]: out of memory",
+    ],
 )
 def test_every_way_of_saying_that_memory_ran_out_is_taken_for_that(said: str) -> None:
     with pytest.raises(OutOfMemory), translate_device_error():

@@ -16,6 +16,10 @@ from engine.memory.device import translate_device_error
         "CUDA error: uncorrectable NVLink error detected during the execution",
         "CUDA error: an illegal instruction was encountered",
         "CUDA error: the launch timed out and was terminated",
+        "CUDA error: unknown error",
+        "CUDA driver error: unknown error",
+        "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+        "CUDA error: operation not supported on global/shared address space",
     ],
 )
 def test_a_broken_context_is_a_lost_device(said: str) -> None:
