@@ -116,8 +116,7 @@ def set_up_libraries() -> None:
     """Set how the libraries under torch compute, before it loads them. What the operator has set stays."""
     from engine.memory.library_defaults import library_defaults
 
-    for name, value in library_defaults().items():
-        os.environ.setdefault(name, value)  # noqa: TID251 - written for those libraries, which read nothing else
+    os.environ.update(library_defaults(os.environ))  # noqa: TID251 - for those libraries, which read nothing else
 
 
 if __name__ == "__main__":
