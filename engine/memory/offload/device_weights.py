@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.memory.device import Device, Dtype, Tensor
 from engine.memory.offload.blocks import Block
 from engine.memory.offload.host_weights import HostWeights
 from engine.memory.offload.patching import WantedPatches
+from engine.memory.offload.transfer_speeds import TransferSpeeds
 from engine.memory.offload.weight import Weight
 from engine.memory.offload.weight_state import HostState
 from engine.memory.staging import RawWeight, upload
@@ -33,6 +35,7 @@ class DeviceWeights:
         patches: WantedPatches,
         *,
         can_leave: bool,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._module = module
@@ -41,6 +44,8 @@ class DeviceWeights:
         self._host_weights = host_weights
         self._patches = patches
         self._can_leave = can_leave
+        self._now = now
+        self.speeds = TransferSpeeds()
         self._applied_version = patches.version  # of the patches that all loaded weights carry
         self.cached_hooks: dict[object, dict[str, Tensor]] = {}  # hooks' id -> the weights they gave
 
@@ -111,8 +116,11 @@ class DeviceWeights:
                 by_key[key].begin_load(target)
                 yield target, raw
 
+        began = self._now()
         if raws:
             upload(self._device, pairs(), max(raw.num_bytes for _, raw in raws))
+            num_bytes = sum(weight.in_module.nbytes for weight in weights)
+            self.speeds.note_read(num_bytes, self._now() - began)
         for weight in weights:
             weight.end_load()
             self._keep_original(weight)
@@ -147,10 +155,23 @@ class DeviceWeights:
                 weight.restore_host(*originals[weight.key])
             weight.offload()
 
-    def offload(self, block: Block, *, into_ram: bool = True) -> None:
-        """Offload a block. Without `into_ram` nothing is copied that the file can give again."""
+    def offload_all(self, blocks: Sequence[Block], *, into_ram: bool) -> None:
+        """Offload the blocks of a model that is not in use, the quickest way for it to come back.
+
+        Without `into_ram`, and where the file is read faster than RAM takes copies and gives them back, nothing is
+        copied that the file can give again.
+        """
+        into_ram = into_ram and not self.speeds.prefers_file
+        began, num_bytes = self._now(), 0
+        for block in blocks:
+            num_bytes += self.offload(block, into_ram=into_ram)
+        self.speeds.note_copied(num_bytes, self._now() - began)
+
+    def offload(self, block: Block, *, into_ram: bool = True) -> int:
+        """Offload a block; return the bytes copied. Without `into_ram` only what the file cannot give again is."""
         if not block.is_loaded:
-            return
+            return 0
+        num_copied = 0
         names = () if into_ram else self._host_weights.names
         for weight in block.weights:
             is_lost = weight.host_state is HostState.ABSENT and weight.key not in names
@@ -160,6 +181,8 @@ class DeviceWeights:
             weight.offload()
             if copy is not None:
                 weight.put_host(copy, HostState.IN_RAM)
+                num_copied += copy.nbytes
+        return num_copied
 
     # --- patches of the use ------------------------------------------------------------------------------------------
 

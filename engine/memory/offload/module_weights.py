@@ -187,8 +187,8 @@ class ModuleWeights:
     def unload(self, num_bytes: int | None = None, *, into_ram: bool = True) -> int:
         """Offload at least `num_bytes`, small blocks first; all of them without a number. Return the bytes offloaded.
 
-        Without `into_ram` what the file can give again is not copied, for `load` to read. A model that never leaves its
-        device only undoes its patches.
+        Without `into_ram` what the file can give again is not copied, for `load` to read; nor where reading it took no
+        longer than the copy and the way back would. A model that never leaves its device only undoes its patches.
         """
         before = self.loaded_bytes
         self.undo_hooks()
@@ -200,11 +200,13 @@ class ModuleWeights:
         if num_bytes is not None and num_bytes <= before - self.fixed_bytes:
             leaving = sorted((block for block in leaving if block.is_streamable), key=lambda block: block.size_bytes)
         left = 0
+        chosen: list[Block] = []
         for block in leaving:
             if num_bytes is not None and left >= num_bytes:
                 break
-            self._device_weights.offload(block, into_ram=into_ram)
+            chosen.append(block)
             left += block.size_bytes
+        self._device_weights.offload_all(chosen, into_ram=into_ram)
         self._layers.arrange_hooks()
         return left
 

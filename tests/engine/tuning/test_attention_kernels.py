@@ -82,14 +82,14 @@ def test_no_kernel_changes_what_the_process_computes_attention_with() -> None:
     before = torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_cudnn_sdp_enabled()
     seen: list[object] = []
 
-    class Watching(TorchDispatchMode):
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             seen.append(
                 (torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_cudnn_sdp_enabled())
             )
             return func(*args, **(kwargs or {}))
 
-    with Watching():
+    with Watching():  # type: ignore[no-untyped-call]
         optimized_attention(
             tokens(1, 9), tokens(1, 9), tokens(1, 9), 4, transformer_options={KERNEL_OPTION: AttentionKernels().attend}
         )
