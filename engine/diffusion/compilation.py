@@ -11,8 +11,10 @@ import logging
 import operator
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ KEY = "torch.compile"  # of the wrapper in a model's options
 OPTIONS_KEY = "torch_compile_kwargs"
 BACKENDS = ("inductor", "cudagraphs")
 CXX_COMPILERS = ("g++", "clang++", "c++")
-C_COMPILERS = ("gcc", "clang", "cc")
+C_COMPILERS = ("gcc", "clang")  # those that Triton looks for
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +36,27 @@ def missing_compiler(backend: object, device_type: str) -> str | None:
         return None
     if device_type == "cuda" and importlib.util.find_spec("triton") is None:
         return "backend: no compiler; got inductor without Triton, expected the package triton"
-    wanted = C_COMPILERS if device_type == "cuda" else CXX_COMPILERS
-    if not any(shutil.which(name, path=os.defpath) or shutil.which(name) for name in wanted):
-        return f"backend: no compiler; got inductor on a machine without one, expected {' or '.join(wanted)} in PATH"
+    if device_type == "cuda":
+        missing = missing_launcher_compiler()
+        return None if missing is None else f"backend: no compiler; got inductor on a machine that {missing}"
+    if not any(shutil.which(name, path=os.defpath) or shutil.which(name) for name in CXX_COMPILERS):
+        found = " or ".join(CXX_COMPILERS)
+        return f"backend: no compiler; got inductor on a machine without one, expected {found} in PATH"
     return None
+
+
+def missing_launcher_compiler() -> str | None:
+    """Return what this machine lacks to compile the functions that launch Triton's kernels, or None.
+
+    Triton does that with the system's C compiler and the headers of this Python, in the first launch of a kernel
+    (`triton/runtime/build.py`).
+    """
+    if not any(shutil.which(name) for name in C_COMPILERS):
+        return f"needs a C compiler: {' or '.join(C_COMPILERS)} in PATH"
+    scheme = sysconfig.get_default_scheme()
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme  # as Triton chooses, for a system's Python of Debian
+    header = Path(sysconfig.get_paths(scheme=scheme)["include"], "Python.h")
+    return None if header.is_file() else f"needs Python's headers: {header}"
 
 
 @dataclass(slots=True)

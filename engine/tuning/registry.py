@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine.tuning.barred import BarredStrategies
 from engine.tuning.strategies.attention_kernels import AttentionKernels
 from engine.tuning.strategies.channels_last import ChannelsLast
 from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
@@ -26,8 +27,12 @@ from engine.tuning.strategy import Strategy
 from names.tuning import STRATEGIES
 
 
-def make_strategies(folder: Path | None = None) -> Mapping[str, Strategy]:
-    """Make one of each strategy, by name. `folder` keeps compiled code from one process to the next."""
+def make_strategies(folder: Path | None = None, barred: BarredStrategies | None = None) -> Mapping[str, Strategy]:
+    """Make one of each strategy, by name.
+
+    `folder` keeps compiled code from one process to the next. `barred` is for strategies that go on without an error
+    where they cannot be used, and bar themselves.
+    """
     graphs = Graphs(CudaRecorder())  # both kinds share the memory budget
     made: list[Strategy] = [
         ZeroBlocks(),

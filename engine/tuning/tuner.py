@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.diffusion.tuned import tuning_active
+from engine.tuning.barred import BarredStrategies
 from engine.tuning.choose import Measured, Names, choose
 from engine.tuning.networks_in_use import NetworksInUse
 from engine.tuning.outcome import PLAIN, Choice, Outcome
@@ -34,7 +35,8 @@ class Tuner:
 
     def __init__(self, allowed: tuple[str, ...] | None, folder: Path | None = None) -> None:
         self.allowed = allowed
-        self._strategies = dict(make_strategies(folder))
+        self.barred = BarredStrategies()
+        self._strategies = dict(make_strategies(folder, self.barred))
         self._networks = NetworksInUse()
         self._outcomes: dict[str, Outcome] = {}
         self._lock = threading.Lock()

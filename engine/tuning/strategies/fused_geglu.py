@@ -6,7 +6,6 @@ of the layer, with the patches that they have.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import torch
@@ -15,6 +14,7 @@ from torch.nn import functional
 from engine.architectures.latent_unet_layers import Geglu
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import SamplingUse, Strategy, Undo, custom_code, replace_forwards, unchanged_layers
+from engine.tuning.triton_compiler import has_triton
 
 
 class FusedGeglu(Strategy):
@@ -33,7 +33,7 @@ class FusedGeglu(Strategy):
         return found
 
     def apply(self, use: SamplingUse) -> Undo:
-        gated = _by_kernel if use.device.type == "cuda" and importlib.util.find_spec("triton") else _in_place
+        gated = _by_kernel if has_triton(use.device) else _in_place
         return replace_forwards([(layer, _fused(layer, gated)) for layer in unchanged_layers(use, (Geglu,))])
 
 

@@ -5,7 +5,6 @@ torch's group normalisation on CUDA changes the layout, which the convolution be
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import torch
@@ -15,6 +14,7 @@ from torch.nn import functional
 from engine.architectures.latent_unet_layers import ResBlock
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, has_own_forward, replace_forwards
+from engine.tuning.triton_compiler import missing_triton
 
 
 class NhwcGroupNorm(Strategy):
@@ -26,9 +26,7 @@ class NhwcGroupNorm(Strategy):
     conflicts = frozenset({"compiled_blocks"})
 
     def missing(self, machine: MachineFacts) -> str | None:
-        if machine.device_type != "cuda":
-            return "needs a CUDA device"
-        return None if importlib.util.find_spec("triton") is not None else "needs the package triton"
+        return missing_triton(machine)
 
     def unfit(self, use: SamplingUse) -> str | None:
         return None if _pairs(use) else "the network has no residual blocks of this kind"
