@@ -24,6 +24,7 @@ STRATEGIES: Final = (
     "host_sigmas",
     "nhwc_group_norm",
     "half_vae",
+    "nhwc_vae",
     "bfloat16_layers",
     "step_cache",
     "token_merging",

@@ -42,6 +42,7 @@ class VaeConfig:
 class ResnetBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
+        self.swish = nn.SiLU()
         self.norm1 = GroupNorm(32, in_channels, eps=1e-6)
         self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1)
         self.norm2 = GroupNorm(32, out_channels, eps=1e-6)
@@ -49,8 +50,8 @@ class ResnetBlock(nn.Module):
         self.nin_shortcut = Conv2d(in_channels, out_channels, 1) if in_channels != out_channels else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.conv1(functional.silu(self.norm1(x)))
-        h = self.conv2(functional.silu(self.norm2(h)))
+        h = self.conv1(self.swish(self.norm1(x)))
+        h = self.conv2(self.swish(self.norm2(h)))
         out: torch.Tensor = self.nin_shortcut(x) + h
         return out
 
@@ -153,13 +154,14 @@ class Encoder(nn.Module):
         )
         self.mid = Middle(levels[-1])
         self.norm_out = GroupNorm(32, levels[-1], eps=1e-6)
+        self.swish = nn.SiLU()
         self.conv_out = Conv2d(levels[-1], config.latent_channels * 2, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.conv_in(x)
         for level in self.down:
             x = level(x)
-        out: torch.Tensor = self.conv_out(functional.silu(self.norm_out(self.mid(x))))
+        out: torch.Tensor = self.conv_out(self.swish(self.norm_out(self.mid(x))))
         return out
 
 
@@ -181,13 +183,14 @@ class Decoder(nn.Module):
             for i, channels in enumerate(levels)
         )
         self.norm_out = GroupNorm(32, levels[0], eps=1e-6)
+        self.swish = nn.SiLU()
         self.conv_out = Conv2d(levels[0], config.picture_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.mid(self.conv_in(x))
         for level in reversed(self.up):
             x = level(x)
-        out: torch.Tensor = self.conv_out(functional.silu(self.norm_out(x)))
+        out: torch.Tensor = self.conv_out(self.swish(self.norm_out(x)))
         return out
 
 

@@ -17,7 +17,7 @@ from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.host_sigmas import HostSigmas
 from engine.tuning.strategies.joined_embeddings import JoinedEmbeddings
 from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
-from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm
+from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
 from engine.tuning.strategies.prompt_cache import PromptCache
 from engine.tuning.strategies.step_graph import StepGraph
 from engine.tuning.strategies.threads import Threads
@@ -50,6 +50,7 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         NhwcGroupNorm(),
         CompiledBlocks(Compiler(folder)),
         HalfVae(),
+        NhwcVae(),
         Bfloat16Layers(),
         StepCache(),
         MergedTokens(),
