@@ -116,7 +116,8 @@ def set_up_libraries() -> None:
     """Set how the libraries under torch compute, before it loads them. What the operator has set stays."""
     from engine.memory.library_defaults import library_defaults
 
-    os.environ.update(library_defaults(os.environ))  # noqa: TID251 - for those libraries, which read nothing else
+    for name, value in library_defaults().items():
+        os.environ.setdefault(name, value)  # noqa: TID251 - written for those libraries, which read nothing else
 
 
 if __name__ == "__main__":

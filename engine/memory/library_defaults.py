@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from importlib import metadata
 from typing import Final
 
 from machine.cores import allowed_processors, cpu_quota
@@ -18,30 +16,15 @@ LARGE_PAGES: Final = {"THP_MEM_ALLOC_ENABLE": "1"}
 """Tensors of 2 MB and more lie on pages of 2 MB, where the kernel has some: giving out new memory is a tenth of the
 time from an engine's start to its first picture otherwise: `benchmark/results/large_pages.json`."""
 
-ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Names of the settings of torch's allocator on a GPU, of which it reads the first that is set."""
-ALLOCATOR_SETTING: Final = "expandable_segments:True"
+GROWING_SEGMENTS: Final = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 """Memory of a GPU is mapped in small pieces, which fit a tensor of any size: else each new image size leaves blocks
-that no other size can use."""
-COMMON_NAME_SINCE: Final = (2, 9)  # torch before it knows the second name alone
+that no other size can use. The name is the older of two: torch 2.9.1 takes the setting under no other, later versions
+under both, the newer one first; those up to 2.11 log that it is deprecated."""
 
 
-def library_defaults(given: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that fit this machine. The libraries read them once, when torch loads them.
-
-    `given` are the names of the variables that the operator has set.
-    """
-    found = openmp_defaults(len(allowed_processors()), cpu_quota()) | LARGE_PAGES
-    if not any(name in given for name in ALLOCATOR_NAMES):
-        found |= allocator_defaults(metadata.version("torch"))
-    return {name: value for name, value in found.items() if name not in given}
-
-
-def allocator_defaults(torch_version: str) -> dict[str, str]:
-    """Return the setting of the allocator under the name that a version of torch, such as `2.11.0+cu130`, reads."""
-    major, minor = (int(part) for part in torch_version.split(".")[:2])
-    common, cuda, _ = ALLOCATOR_NAMES
-    return {common if (major, minor) >= COMMON_NAME_SINCE else cuda: ALLOCATOR_SETTING}
+def library_defaults() -> dict[str, str]:
+    """Return the variables that fit this machine. The libraries read them once, when torch loads them."""
+    return openmp_defaults(len(allowed_processors()), cpu_quota()) | LARGE_PAGES | GROWING_SEGMENTS
 
 
 def openmp_defaults(num_processors: int, quota: float | None) -> dict[str, str]:

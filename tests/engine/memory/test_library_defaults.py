@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import set_up_libraries
-from engine.memory.library_defaults import ALLOCATOR_NAMES, allocator_defaults, library_defaults, openmp_defaults
+from engine.memory.library_defaults import library_defaults, openmp_defaults
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROGRAM = """
@@ -40,34 +40,17 @@ def test_what_the_operator_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     monkeypatch.setenv("OMP_NUM_THREADS", "16")
     monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
     set_up_libraries()
-    names = ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "THP_MEM_ALLOC_ENABLE")
-    assert [os.environ[name] for name in names] == ["7", "16", "0"]
+    names = ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "THP_MEM_ALLOC_ENABLE", "PYTORCH_CUDA_ALLOC_CONF")
+    assert [os.environ[name] for name in names] == ["7", "16", "0", "backend:cudaMallocAsync"]
 
 
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [
-        ("2.8.0+cu128", "PYTORCH_CUDA_ALLOC_CONF"),
-        ("2.9.1", "PYTORCH_ALLOC_CONF"),
-        ("2.11.0+cu130", "PYTORCH_ALLOC_CONF"),
-    ],
-)
-def test_memory_of_a_gpu_comes_in_segments_that_grow(version: str, name: str) -> None:
-    assert allocator_defaults(version) == {name: "expandable_segments:True"}
-
-
-@pytest.mark.parametrize("name", ALLOCATOR_NAMES)
-def test_the_operators_allocator_settings_stay_under_any_of_their_names(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for other in ALLOCATOR_NAMES:
-        monkeypatch.delenv(other, raising=False)
-    monkeypatch.setenv(name, "max_split_size_mb:512")
+def test_memory_of_a_gpu_comes_in_segments_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     set_up_libraries()
-    assert {other: os.environ[other] for other in ALLOCATOR_NAMES if other in os.environ} == {
-        name: "max_split_size_mb:512"
-    }
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
 
 
 @pytest.mark.skipif("[never]" in setting_of(HUGE_PAGES), reason="this machine has no transparent huge pages")
