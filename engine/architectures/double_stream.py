@@ -26,13 +26,22 @@ from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.norms import ScaleRmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_of
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    Gelu,
+    JoinedActivation,
+    ResidualNorm,
+    RotaryHeads,
+    finite,
+)
 
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of time and guidance
 TIME_FACTOR = 1000.0
 NORM_EPS = 1e-6
-LARGEST_HALF = 65504.0
 Control = dict[str, list[torch.Tensor | None]]
 Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
 
@@ -140,23 +149,21 @@ class ModulationLayer(nn.Module):
         return [(parts[place], parts[place + 1], parts[place + 2]) for place in range(0, len(parts), 3)]
 
 
-def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, T, D] and apply shift and scale [B, 1, D]."""
-    return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS), 1 + scale)
-
-
-def finite(x: torch.Tensor) -> torch.Tensor:
-    """Return float16 numbers without overflows, others as they are."""
-    return x.nan_to_num(nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF) if x.dtype == torch.float16 else x
-
-
 class QueryNorm(nn.Module):
+    """Norms of queries and keys, which `RotaryHeads` calls."""
+
     def __init__(self, head_width: int) -> None:
         super().__init__()
         self.query_norm, self.key_norm = ScaleRmsNorm(head_width), ScaleRmsNorm(head_width)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return queries and keys normalised, as custom nodes ask for them."""
         return self.query_norm(q).to(v), self.key_norm(k).to(v), v
+
+
+def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Normalise `x` [B, T, D] and apply shift and scale [B, 1, D]."""
+    return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS), 1 + scale)
 
 
 def heads_of(qkv: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
@@ -174,28 +181,13 @@ class StreamAttention(nn.Module):
         self.proj = Linear(width, width, bias=bias)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return queries, keys and values [B, H, T, D / H]."""
-        parts: tuple[torch.Tensor, ...] = self.norm(*heads_of(self.qkv(x), self.heads))
-        return parts
-
-
-def attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    pe: torch.Tensor | None,
-    mask: torch.Tensor | None,
-    options: Options | None,
-) -> torch.Tensor:
-    """Compute attention of heads [B, H, T, D / H] -> [B, T, D], rotated where tokens have places."""
-    if pe is not None:
-        q, k = rotated(q, pe), rotated(k, pe)
-    return optimized_attention(q, k, v, q.shape[1], skip_reshape=True, mask=mask, transformer_options=options)
+        """Return queries, keys and values [B, H, T, D / H], the first two before their norms."""
+        return heads_of(self.qkv(x), self.heads)
 
 
 def plain_layers(width: int, inner: int) -> nn.Sequential:
     """Make feed-forward layers."""
-    return nn.Sequential(Linear(width, inner), nn.GELU(approximate="tanh"), Linear(inner, width))
+    return nn.Sequential(Linear(width, inner), Gelu("tanh"), Linear(inner, width))
 
 
 class DoubleBlockLayers(nn.Module):
@@ -214,6 +206,10 @@ class DoubleBlockLayers(nn.Module):
         width, inner = config.width, config.width * config.inner_factor
         self.img_attn, self.txt_attn = (StreamAttention(width, config.heads, bias=bias) for _ in range(2))
         self.img_mlp, self.txt_mlp = feed_forward(width, inner), feed_forward(width, inner)
+        self.adaptive_norm = AdaptiveNorm(is_joined=True)
+        self.rotary_heads = RotaryHeads()
+        self.residual, self.finite_residual = GatedResidual(), GatedResidual(clamps_sum=True)
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def modulations(self, vec: Any) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
         """Return the modulations of both places in the picture's stream, and of both in the text's."""
@@ -231,18 +227,25 @@ class DoubleBlockLayers(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return picture and text [B, T, D] each. `vec` is what `modulations` takes."""
         (img_first, img_second), (txt_first, txt_second) = self.modulations(vec)
-        picture, text = self.img_attn(modulated(img, *img_first[:2])), self.txt_attn(modulated(txt, *txt_first[:2]))
+        picture = self.img_attn, self.img_attn(self.adaptive_norm(img, img_first[1], img_first[0]))
+        text = self.txt_attn, self.txt_attn(self.adaptive_norm(txt, txt_first[1], txt_first[0]))
         streams = (picture, text) if self.is_picture_first else (text, picture)
-        q, k, v = (torch.cat(pair, dim=2) for pair in zip(*streams, strict=True))
-        attended = attend(q, k, v, pe, attn_mask, transformer_options)
-        num_first = streams[0][0].shape[2]
+        q, k = self.rotary_heads(
+            [(heads[0], layers.norm.query_norm) for layers, heads in streams],
+            [(heads[1], layers.norm.key_norm) for layers, heads in streams],
+            pe,
+        )
+        v = torch.cat([heads[2] for _, heads in streams], dim=2)
+        attended = optimized_attention(
+            q, k, v, q.shape[1], skip_reshape=True, mask=attn_mask, transformer_options=transformer_options
+        )
+        num_first = streams[0][1][0].shape[2]
         first, second = attended[:, :num_first], attended[:, num_first:]
         to_img, to_txt = (first, second) if self.is_picture_first else (second, first)
-        img = img + self.img_attn.proj(to_img) * img_first[2]
-        img = img + self.img_mlp(modulated(img, *img_second[:2])) * img_second[2]
-        txt = txt + self.txt_attn.proj(to_txt) * txt_first[2]
-        txt = txt + self.txt_mlp(modulated(txt, *txt_second[:2])) * txt_second[2]
-        return img, finite(txt)
+        img, normed = self.residual_norm(img, self.img_attn.proj(to_img), img_first[2], img_second[1], img_second[0])
+        img = self.residual(img, self.img_mlp(normed), img_second[2])
+        txt, normed = self.residual_norm(txt, self.txt_attn.proj(to_txt), txt_first[2], txt_second[1], txt_second[0])
+        return img, self.finite_residual(txt, self.txt_mlp(normed), txt_second[2])
 
 
 class DoubleBlock(DoubleBlockLayers):
@@ -259,20 +262,26 @@ class DoubleBlock(DoubleBlockLayers):
 class SingleBlockLayers(nn.Module):
     """A block of one stream without the layer that makes its modulation.
 
-    Its first layer makes `num_parts` tensors of the feed-forward width, of which `activated` makes one.
+    Its first layer makes `num_parts` tensors of the feed-forward width, of which `activation` makes one.
     """
 
-    def __init__(self, config: BlockConfig, *, bias: bool = True, num_parts: int = 1) -> None:
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        bias: bool = True,
+        num_parts: int = 1,
+        activation: Callable[[], Gelu | GatedActivation] = Gelu,
+    ) -> None:
         super().__init__()
         width, inner = config.width, config.width * config.inner_factor
         self.widths, self.heads = (3 * width, inner * num_parts), config.heads
         self.linear1 = Linear(width, sum(self.widths), bias=bias)
         self.linear2 = Linear(width + inner, width, bias=bias)
         self.norm = QueryNorm(width // config.heads)
-
-    def activated(self, inner: torch.Tensor) -> torch.Tensor:
-        """Return what the feed-forward part of the last layer reads [B, T, feed-forward width]."""
-        return functional.gelu(inner, approximate="tanh")
+        self.adaptive_norm, self.rotary_heads = AdaptiveNorm(is_joined=True), RotaryHeads()
+        self.joined_activation = JoinedActivation(activation())
+        self.residual = GatedResidual(clamps_sum=True)
 
     def modulated_by(self, vec: Any) -> Modulation:
         """Return the modulation of the block."""
@@ -289,11 +298,14 @@ class SingleBlockLayers(nn.Module):
     ) -> torch.Tensor:
         """Return text and picture behind each other [B, T, D]. `vec` is what `modulated_by` takes."""
         shift, scale, gate = self.modulated_by(vec)
-        qkv, inner = self.linear1(modulated(x, shift, scale)).split(self.widths, dim=-1)
-        q, k, v = self.norm(*heads_of(qkv, self.heads))
-        attended = attend(q, k, v, pe, attn_mask, transformer_options)
-        out = self.linear2(torch.cat([attended, self.activated(inner)], dim=2))
-        return finite(x + out * gate)
+        qkv, inner = self.linear1(self.adaptive_norm(x, scale, shift)).split(self.widths, dim=-1)
+        q, k, v = heads_of(qkv, self.heads)
+        q, k = self.rotary_heads([(q, self.norm.query_norm)], [(k, self.norm.key_norm)], pe)
+        attended = optimized_attention(
+            q, k, v, q.shape[1], skip_reshape=True, mask=attn_mask, transformer_options=transformer_options
+        )
+        out: torch.Tensor = self.residual(x, self.linear2(self.joined_activation(attended, inner)), gate)
+        return out
 
 
 class SingleBlock(SingleBlockLayers):
@@ -313,10 +325,11 @@ class FinalLayer(nn.Module):
         super().__init__()
         self.linear = Linear(width, out_width, bias=bias)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(width, 2 * width, bias=bias))
+        self.adaptive_norm = AdaptiveNorm(is_joined=True)
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
         shift, scale = self.adaLN_modulation(vec)[:, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(modulated(x, shift, scale))
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 

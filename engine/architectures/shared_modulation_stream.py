@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from engine.architectures.double_stream import (
     HEAD_WIDTH,
@@ -31,6 +30,7 @@ from engine.architectures.double_stream import (
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import GatedActivation
 
 AXES = (32, 32, 32, 32)  # channels of a head that rotate by picture, row, column and token
 THETA = 2000
@@ -83,28 +83,14 @@ def token_places(text: torch.Tensor) -> torch.Tensor:
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 
-def gated(x: torch.Tensor) -> torch.Tensor:
-    """Return the second half of the channels times the activated first half."""
-    first, second = x.chunk(2, dim=-1)
-    return functional.silu(first) * second
-
-
-class Gate(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return gated(x)
-
-
 def gated_layers(width: int, inner: int) -> nn.Sequential:
     """Make gated feed-forward layers."""
-    return nn.Sequential(Linear(width, 2 * inner, bias=False), Gate(), Linear(inner, width, bias=False))
+    return nn.Sequential(Linear(width, 2 * inner, bias=False), GatedActivation(), Linear(inner, width, bias=False))
 
 
 class GatedSingleBlock(SingleBlockLayers):
     def __init__(self, config: SharedModulationConfig) -> None:
-        super().__init__(config, bias=False, num_parts=2)
-
-    def activated(self, inner: torch.Tensor) -> torch.Tensor:
-        return gated(inner)
+        super().__init__(config, bias=False, num_parts=2, activation=GatedActivation)
 
 
 # --- network ---------------------------------------------------------------------------------------------------------
