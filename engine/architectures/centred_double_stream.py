@@ -13,7 +13,7 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,22 @@ from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.block_calls import BlockFunction
-from engine.architectures.double_stream import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, modulated, reference_corners
+from engine.architectures.double_stream import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, reference_corners
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.rotary import rotations
 from engine.architectures.sinusoids import sinusoids_scaled_last
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    Gelu,
+    Modulator,
+    ResidualNorm,
+    RotaryHeads,
+    Stretches,
+)
 
 Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
 Control = dict[str, list[torch.Tensor | None]]
@@ -118,11 +127,12 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.net = nn.ModuleDict({"0": nn.ModuleDict({"proj": Linear(width, inner)}), "2": Linear(inner, width)})
+        self.activation = Gelu("tanh")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first: nn.Module = self.net["0"]
         assert isinstance(first, nn.ModuleDict)
-        out: torch.Tensor = self.net["2"](functional.gelu(first["proj"](x), approximate="tanh"))
+        out: torch.Tensor = self.net["2"](self.activation(first["proj"](x)))
         return out
 
 
@@ -138,16 +148,18 @@ class JointAttention(nn.Module):
         self.add_q_proj, self.add_k_proj, self.add_v_proj = (Linear(width, width) for _ in range(3))
         self.to_out = nn.ModuleList([Linear(width, width)])
         self.to_add_out = Linear(width, width)
+        self.rotary_heads = RotaryHeads(token_dim=1)
 
     def forward(self, txt: torch.Tensor, img: torch.Tensor, pe: torch.Tensor, options: Options | None) -> Streams:
         text_q, text_k = self._heads(self.add_q_proj(txt)), self._heads(self.add_k_proj(txt))
         picture_q, picture_k = self._heads(self.to_q(img)), self._heads(self.to_k(img))
-        q = torch.cat([self.norm_added_q(text_q), self.norm_q(picture_q)], dim=1)
-        k = torch.cat([self.norm_added_k(text_k), self.norm_k(picture_k)], dim=1)
-        v = torch.cat([self.add_v_proj(txt), self.to_v(img)], dim=1)
-        attended = optimized_attention(
-            rotated(q, pe).flatten(2), rotated(k, pe).flatten(2), v, self.heads, transformer_options=options
+        q, k = self.rotary_heads(
+            [(text_q, self.norm_added_q), (picture_q, self.norm_q)],
+            [(text_k, self.norm_added_k), (picture_k, self.norm_k)],
+            pe,
         )
+        v = torch.cat([self.add_v_proj(txt), self.to_v(img)], dim=1)
+        attended = optimized_attention(q.flatten(2), k.flatten(2), v, self.heads, transformer_options=options)
         num_tokens = txt.shape[1]
         return self.to_add_out(attended[:, :num_tokens]), self.to_out[0](attended[:, num_tokens:])
 
@@ -163,6 +175,8 @@ class CentredDoubleBlock(nn.Module):
         self.img_mod, self.txt_mod = (nn.Sequential(nn.SiLU(), Linear(width, 6 * width)) for _ in range(2))
         self.img_mlp, self.txt_mlp = FeedForward(width, inner), FeedForward(width, inner)
         self.attn = JointAttention(width)
+        self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual(is_joined=True)
+        self.residual_norm = ResidualNorm(GatedResidual(), self.adaptive_norm)
 
     def forward(
         self,
@@ -179,52 +193,39 @@ class CentredDoubleBlock(nn.Module):
         The tokens behind them have the second one.
         """
         batch, num_tokens = img.shape[:2]
-        lengths = [num_tokens] if num_drawn is None else [num_drawn, num_tokens - num_drawn]
+        lengths = (num_tokens,) if num_drawn is None else (num_drawn, num_tokens - num_drawn)
         tables = [part.chunk(6, dim=-1) for part in torch.split(self.img_mod(vec)[:, None], batch)]  # each [B, 1, D]
+        img_shift, img_scale, img_gate, *img_second = (
+            _of_stretches(lengths, [table[part] for table in tables]) for part in range(6)
+        )
         txt_shift, txt_scale, txt_gate, *txt_second = self.txt_mod(vec[:batch])[:, None].chunk(6, dim=-1)
         text, picture = self.attn(
-            modulated(txt, txt_shift, txt_scale),
-            _by_stretch(modulated, lengths, [img], [table[:2] for table in tables]),
+            self.adaptive_norm(txt, txt_scale, txt_shift),
+            self.adaptive_norm(img, img_scale, img_shift),
             pe,
             transformer_options,
         )
-        img = _by_stretch(_gated, lengths, [img, picture], [table[2:3] for table in tables])
-        txt = txt + txt_gate * text
-        seen = _by_stretch(modulated, lengths, [img], [table[3:5] for table in tables])
-        img = _by_stretch(_added, lengths, [img, self.img_mlp(seen)], [table[5:] for table in tables])
-        txt = torch.addcmul(txt, txt_second[2], self.txt_mlp(modulated(txt, *txt_second[:2])))
-        return txt, img
+        img, normed = self.residual_norm(img, picture, img_gate, img_second[1], img_second[0])
+        img = self.residual(img, self.img_mlp(normed), img_second[2])
+        txt, normed = self.residual_norm(txt, text, txt_gate, txt_second[1], txt_second[0])
+        return self.residual(txt, self.txt_mlp(normed), txt_second[2]), img
 
 
-def _by_stretch(
-    function: Callable[..., torch.Tensor],
-    lengths: Sequence[int],
-    tensors: Sequence[torch.Tensor],
-    tables: Sequence[Sequence[torch.Tensor]],
-) -> torch.Tensor:
-    """Compute a function of tensors [B, T, D] and of a table for each stretch of so many tokens."""
-    if len(lengths) == 1:
-        return function(*tensors, *tables[0])
-    parts = zip(*(torch.split(tensor, list(lengths), dim=1) for tensor in tensors), strict=True)
-    return torch.cat([function(*part, *table) for part, table in zip(parts, tables, strict=True)], dim=1)
-
-
-def _gated(x: torch.Tensor, change: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    return x + gate * change
-
-
-def _added(x: torch.Tensor, change: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    return torch.addcmul(x, gate, change)
+def _of_stretches(lengths: tuple[int, ...], parts: Sequence[torch.Tensor]) -> Modulator:
+    """Return what modulates all tokens, or stretches of so many tokens each."""
+    return parts[0] if len(lengths) == 1 else Stretches(lengths, tuple(parts))
 
 
 class LastNorm(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = Linear(width, 2 * width)
+        self.adaptive_norm = AdaptiveNorm(is_joined=True)
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
         scale, shift = self.linear(functional.silu(vec))[:, None].chunk(2, dim=-1)
-        return modulated(x, shift, scale)
+        out: torch.Tensor = self.adaptive_norm(x, scale, shift)
+        return out
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
