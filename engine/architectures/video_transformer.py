@@ -28,8 +28,9 @@ from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import PATCH
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.rotary import rotations
 from engine.architectures.sinusoids import sinusoids_of_powers
+from engine.architectures.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
 
 HEAD_WIDTH = 128
 AXES = (44, 42, 42)  # channels of a head that rotate by frame, row and column
@@ -126,13 +127,6 @@ def spread(parts: torch.Tensor, num_tokens: int) -> torch.Tensor:
     return parts.repeat_interleave(times, dim=1)[:, :num_tokens]
 
 
-def _normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, T, D] and apply shift and scale [B, N, D]."""
-    tokens = x.shape[1]
-    normed = functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-    return torch.addcmul(spread(shift, tokens), normed, 1 + spread(scale, tokens))
-
-
 class Attention(nn.Module):
     """Attention of tokens among each other, or over those of a text; norms are of all heads together."""
 
@@ -147,15 +141,16 @@ class Attention(nn.Module):
             Linear(width, width),
         )
         self.norm_q, self.norm_k = RmsNorm(width), RmsNorm(width)
+        self.rotary_heads = RotaryHeads(token_dim=1, num_heads=self.heads)
 
     def forward(
         self, x: torch.Tensor, context: torch.Tensor, pe: torch.Tensor | None, options: Options | None
     ) -> torch.Tensor:
         """Return [B, T, D]. `pe` are the rotations [1, T, 1, 64, 2, 2] of both sides' places, None for no places."""
-        q, k = self.norm_q(self.q(x)), self.norm_k(self.k(context))
-        if pe is not None:
-            q, k = (rotated(item.unflatten(-1, (self.heads, HEAD_WIDTH)), pe).flatten(2) for item in (q, k))
-        attended = optimized_attention(q, k, self.v(context), self.heads, transformer_options=options)
+        q, k = self.rotary_heads([(self.q(x), self.norm_q)], [(self.k(context), self.norm_k)], pe)
+        attended = optimized_attention(
+            q.flatten(2), k.flatten(2), self.v(context), self.heads, transformer_options=options
+        )
         out: torch.Tensor = self.o(attended)
         return out
 
@@ -179,7 +174,8 @@ class PromptAttention(Attention):
         picture, text = context[:, :picture_tokens], context[:, picture_tokens:]
         if picture_tokens is None:
             text = context
-        q, k = self.norm_q(self.q(x)), self.norm_k(self.k(text))
+        q, k = self.rotary_heads([(self.q(x), self.norm_q)], [(self.k(text), self.norm_k)], None)
+        q, k = q.flatten(2), k.flatten(2)
         k_img = self.norm_k_img(self.k_img(picture))
         seen = optimized_attention(q, k_img, self.v_img(picture), self.heads, transformer_options=options)
         read = optimized_attention(q, k, self.v(text), self.heads, transformer_options=options)
@@ -193,8 +189,10 @@ class VideoBlock(nn.Module):
         width, inner = config.width, config.inner_width
         self.self_attn, self.cross_attn = Attention(width), PromptAttention(config)
         self.norm3 = nn.LayerNorm(width, eps=NORM_EPS)
-        self.ffn = nn.Sequential(Linear(width, inner), nn.GELU(approximate="tanh"), Linear(inner, width))
+        self.ffn = nn.Sequential(Linear(width, inner), Gelu("tanh"), Linear(inner, width))
         self.modulation = nn.Parameter(torch.empty(1, NUM_MODULATIONS, width))
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS, is_joined=True), GatedResidual(is_joined=True)
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self,
@@ -208,15 +206,20 @@ class VideoBlock(nn.Module):
         """Return [B, T, D]. `vec` is [B, N, 6, D]."""
         shift, scale, gate, *second = (self.modulation.to(x).unsqueeze(0) + vec).unbind(2)  # each [B, N, D]
         tokens = x.shape[1]
-        normed = _normed(x, shift, scale)
-        x = torch.addcmul(x, self.self_attn(normed, normed, pe, options), spread(gate, tokens))
-        x = x + self.cross_attn.attend(self.norm3(x), context, picture_tokens, options)
-        x = self.with_more(x, options)
-        return torch.addcmul(x, self.ffn(_normed(x, second[0], second[1])), spread(second[2], tokens))
+        normed = self.adaptive_norm(x, spread(scale, tokens), spread(shift, tokens))
+        attended = self.self_attn(normed, normed, pe, options)
+        x, normed = self.residual_norm(x, attended, spread(gate, tokens), None, None, norm=self.norm3)
+        change = self.cross_attn.attend(normed, context, picture_tokens, options)
+        x, change = self.with_more(x, change, options)
+        x, normed = self.residual_norm(x, change, None, spread(second[1], tokens), spread(second[0], tokens))
+        out: torch.Tensor = self.residual(x, self.ffn(normed), spread(second[2], tokens))
+        return out
 
-    def with_more(self, x: torch.Tensor, options: Options | None) -> torch.Tensor:
-        """Return the tokens after what else a block attends to: nothing here."""
-        return x
+    def with_more(
+        self, x: torch.Tensor, change: torch.Tensor, options: Options | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the tokens and what is yet to be added to them, after what else a block attends to: nothing here."""
+        return x, change
 
 
 class VideoHead(nn.Module):
@@ -224,11 +227,13 @@ class VideoHead(nn.Module):
         super().__init__()
         self.head = Linear(config.width, PATCH**2 * config.out_channels)
         self.modulation = nn.Parameter(torch.empty(1, 2, config.width))
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS, is_joined=True)
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
         """Return patches [B, T, 4 * C], channels innermost. `vec` is [B, N, D]."""
         shift, scale = (self.modulation.to(x).unsqueeze(0) + vec.unsqueeze(2)).unbind(2)
-        out: torch.Tensor = self.head(_normed(x, shift, scale))
+        tokens = x.shape[1]
+        out: torch.Tensor = self.head(self.adaptive_norm(x, spread(scale, tokens), spread(shift, tokens)))
         return out
 
 

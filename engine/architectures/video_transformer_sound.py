@@ -19,6 +19,7 @@ from engine.architectures.face_motion import PastConv1d, settled
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
 from engine.architectures.patches import PATCH
+from engine.architectures.transformer_layers import AdaptiveNorm
 from engine.architectures.video_transformer import (
     Attention,
     Inputs,
@@ -111,11 +112,13 @@ class AdaptedNorm(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = Linear(width, 2 * width)
+        self.adaptive_norm = AdaptiveNorm(eps=ADAPTED_EPS)
 
     def forward(self, x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.linear(functional.silu(vector))
         shift, scale = made[:, None].chunk(2, dim=-1)
-        return functional.layer_norm(x, x.shape[-1:], eps=ADAPTED_EPS) * (1 + scale) + shift
+        out: torch.Tensor = self.adaptive_norm(x, scale, shift)
+        return out
 
 
 class SoundInjector(nn.Module):

@@ -82,13 +82,15 @@ class SpeechBlock(VideoBlock):
         super().__init__(config)
         self.audio_cross_attn_wrapper = SpeechWrapper(config)
 
-    def with_more(self, x: torch.Tensor, options: Options | None) -> torch.Tensor:
+    def with_more(
+        self, x: torch.Tensor, change: torch.Tensor, options: Options | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         speech: torch.Tensor | None = (options or {}).get(HEARD)
         if speech is None:
-            return x
+            return x, change
         wrapper = self.audio_cross_attn_wrapper
-        out: torch.Tensor = x + wrapper.audio_cross_attn(wrapper.norm1_audio(x), speech, None, options)
-        return out
+        x, normed = self.residual_norm(x, change, None, None, None, norm=wrapper.norm1_audio)
+        return x, wrapper.audio_cross_attn(normed, speech, None, options)
 
 
 def _in_layer(layer: nn.Module) -> nn.ModuleDict:
