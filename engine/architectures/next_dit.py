@@ -19,12 +19,18 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import finite
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
 
 SINUSOID_WIDTH = 256  # of the time
 LAST_NORM_EPS = 1e-6
@@ -64,11 +70,6 @@ class NextDitConfig:
         return self.width // self.heads
 
 
-def scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Multiply `x` [B, T, D] by one plus the scale [B, D]."""
-    return x * (1 + scale.unsqueeze(1))
-
-
 def text_places(num_tokens: int, first: int, device: torch.device) -> torch.Tensor:
     """Return the places [1, L, 3] of a text, from `first` on the first axis."""
     places = torch.zeros(1, num_tokens, 3, device=device)
@@ -103,6 +104,7 @@ class JointAttention(nn.Module):
         self.qkv = Linear(config.width, (config.heads + 2 * config.key_heads) * width, bias=False)
         self.out = Linear(config.heads * width, config.width, bias=False)
         self.q_norm, self.k_norm = (QueryNorm(width, eps=config.query_eps) for _ in range(2))
+        self.rotary_heads = RotaryHeads(token_dim=1)
 
     def forward(
         self, x: torch.Tensor, mask: torch.Tensor | None, pe: torch.Tensor, options: Options | None
@@ -110,8 +112,8 @@ class JointAttention(nn.Module):
         """Return [B, T, D]. `mask` [B, 1, 1, T] is added to the scores, `pe` rotates (`rotations`)."""
         heads = self.qkv(x).view(*x.shape[:2], -1, self.head_width)
         q, k, v = torch.split(heads, [self.heads, self.key_heads, self.key_heads], dim=2)
-        q, k, v = (item.transpose(1, 2) for item in (self.q_norm(q), self.k_norm(k), v))  # [B, heads, T, W]
-        q, k = rotated(q, pe), rotated(k, pe)
+        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], pe.transpose(1, 2))
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))  # [B, heads, T, W]
         shared = self.heads // self.key_heads
         if shared > 1:
             k, v = (item.repeat_interleave(shared, dim=1) for item in (k, v))
@@ -125,9 +127,10 @@ class FeedForward(nn.Module):
         super().__init__()
         self.w1, self.w3 = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
         self.w2 = Linear(config.inner_width, config.width, bias=False)
+        self.activation = GatedActivation(clamps_product=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(finite(functional.silu(self.w1(x)) * self.w3(x)))
+        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
         return out
 
 
@@ -142,6 +145,11 @@ class JointBlock(nn.Module):
             RmsNorm(config.width, 1e-5) for _ in range(4)
         )
         self.is_modulated = is_modulated
+        self.adaptive_norm, self.residual = (
+            AdaptiveNorm("none"),
+            GatedResidual(has_tanh=True, clamps_change=is_modulated),
+        )
+        self.residual_norm = ResidualNorm(GatedResidual(has_tanh=True, clamps_change=True), self.adaptive_norm)
         if is_modulated:
             layer = Linear(config.time_width, 4 * config.width)
             self.adaLN_modulation = nn.Sequential(nn.SiLU(), layer) if config.activates_time else nn.Sequential(layer)
@@ -155,16 +163,15 @@ class JointBlock(nn.Module):
         options: Options | None = None,
     ) -> torch.Tensor:
         """Return [B, T, D]. `time` [B, time width] is needed by a modulated block."""
-        if not self.is_modulated:
-            x = x + self.attention_norm2(finite(self.attention(self.attention_norm1(x), mask, pe, options)))
-            out: torch.Tensor = x + self.ffn_norm2(self.feed_forward(self.ffn_norm1(x)))
-            return out
-        attention_scale, attention_gate, inner_scale, inner_gate = self.adaLN_modulation(time).chunk(4, dim=1)
-        attended = self.attention(scaled(self.attention_norm1(x), attention_scale), mask, pe, options)
-        x = x + attention_gate.unsqueeze(1).tanh() * self.attention_norm2(finite(attended))
-        fed = self.feed_forward(scaled(self.ffn_norm1(x), inner_scale))
-        gated: torch.Tensor = x + inner_gate.unsqueeze(1).tanh() * self.ffn_norm2(finite(fed))
-        return gated
+        scale = gate = inner_scale = inner_gate = None
+        if self.is_modulated:
+            scale, gate, inner_scale, inner_gate = self.adaLN_modulation(time).unsqueeze(1).chunk(4, dim=2)
+        attended = self.attention(self.adaptive_norm(x, scale, norm=self.attention_norm1), mask, pe, options)
+        x, normed = self.residual_norm(
+            x, attended, gate, inner_scale, change_norm=self.attention_norm2, norm=self.ffn_norm1
+        )
+        out: torch.Tensor = self.residual(x, self.feed_forward(normed), inner_gate, self.ffn_norm2)
+        return out
 
 
 class TimeEmbedder(nn.Module):
@@ -184,10 +191,10 @@ class FinalLayer(nn.Module):
         super().__init__()
         self.linear = Linear(config.width, PATCH * PATCH * config.in_channels)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.time_width, config.width))
+        self.adaptive_norm = AdaptiveNorm(eps=LAST_NORM_EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        normed = functional.layer_norm(x, x.shape[-1:], eps=LAST_NORM_EPS)
-        out: torch.Tensor = self.linear(scaled(normed, self.adaLN_modulation(time)))
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, self.adaLN_modulation(time).unsqueeze(1)))
         return out
 
 
