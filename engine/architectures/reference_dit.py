@@ -19,11 +19,18 @@ from torch.nn import functional
 from engine.architectures.attention import optimized_attention
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Linear
-from engine.architectures.next_dit import SINUSOID_WIDTH, picture_places, scaled
+from engine.architectures.next_dit import SINUSOID_WIDTH, picture_places
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.rotary import rotations
 from engine.architectures.sinusoids import sinusoids_scaled_last
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
 
 NORM_EPS = 1e-5
 LAST_NORM_EPS = 1e-6
@@ -70,12 +77,13 @@ class SharedKeyAttention(nn.Module):
         self.to_k, self.to_v = (Linear(config.width, config.key_heads * width, bias=False) for _ in range(2))
         self.norm_q, self.norm_k = (RmsNorm(width, NORM_EPS) for _ in range(2))
         self.to_out = nn.ModuleList([Linear(config.heads * width, config.width, bias=False)])
+        self.rotary_heads = RotaryHeads(token_dim=1)
 
     def forward(self, x: torch.Tensor, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
         """Return [B, T, D]. `pe` rotates queries and keys (`rotations`)."""
         q, k, v = (layer(x).view(*x.shape[:2], -1, self.head_width) for layer in (self.to_q, self.to_k, self.to_v))
-        q, k, v = (item.transpose(1, 2) for item in (self.norm_q(q), self.norm_k(k), v))  # [B, heads, T, W]
-        q, k = rotated(q, pe), rotated(k, pe)
+        q, k = self.rotary_heads([(q, self.norm_q)], [(k, self.norm_k)], pe.transpose(1, 2))
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))  # [B, heads, T, W]
         k, v = (item.repeat_interleave(self.heads // self.key_heads, dim=1) for item in (k, v))
         attended = optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
         out: torch.Tensor = self.to_out[0](attended)
@@ -87,9 +95,10 @@ class GatedLayers(nn.Module):
         super().__init__()
         self.linear_1, self.linear_3 = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
         self.linear_2 = Linear(config.inner_width, config.width, bias=False)
+        self.activation = GatedActivation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.linear_2(functional.silu(self.linear_1(x)) * self.linear_3(x))
+        out: torch.Tensor = self.linear_2(self.activation(self.linear_1(x), self.linear_3(x)))
         return out
 
 
@@ -100,11 +109,12 @@ class ModulatingNorm(nn.Module):
         super().__init__()
         self.linear = Linear(config.time_width, 4 * config.width)
         self.norm = RmsNorm(config.width, NORM_EPS)
+        self.adaptive_norm = AdaptiveNorm("none")
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the scaled norm [B, T, D], then gate, scale and gate [B, D]."""
-        scale, gate, inner_scale, inner_gate = self.linear(functional.silu(time)).chunk(4, dim=1)
-        return scaled(self.norm(x), scale), gate, inner_scale, inner_gate
+        """Return the scaled norm [B, T, D], then gate, scale and gate [B, 1, D]."""
+        scale, gate, inner_scale, inner_gate = self.linear(functional.silu(time)).unsqueeze(1).chunk(4, dim=2)
+        return self.adaptive_norm(x, scale, norm=self.norm), gate, inner_scale, inner_gate
 
 
 class RefinerBlock(nn.Module):
@@ -116,10 +126,23 @@ class RefinerBlock(nn.Module):
         self.feed_forward = GatedLayers(config)
         self.norm1: nn.Module = RmsNorm(config.width, NORM_EPS)
         self.ffn_norm1, self.norm2, self.ffn_norm2 = (RmsNorm(config.width, NORM_EPS) for _ in range(3))
+        self.residual = GatedResidual(has_tanh=True)
+        self.residual_norm = ResidualNorm(self.residual, AdaptiveNorm("none"))
 
     def forward(self, x: torch.Tensor, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
-        x = x + self.norm2(self.attn(self.norm1(x), pe, options))
-        out: torch.Tensor = x + self.ffn_norm2(self.feed_forward(self.ffn_norm1(x)))
+        return self._behind(x, self.attn(self.norm1(x), pe, options), None, None, None)
+
+    def _behind(
+        self,
+        x: torch.Tensor,
+        attended: torch.Tensor,
+        gate: torch.Tensor | None,
+        inner_scale: torch.Tensor | None,
+        inner_gate: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Return tokens [B, T, D] with what they attended to, and behind the feed-forward layers."""
+        x, normed = self.residual_norm(x, attended, gate, inner_scale, change_norm=self.norm2, norm=self.ffn_norm1)
+        out: torch.Tensor = self.residual(x, self.feed_forward(normed), inner_gate, self.ffn_norm2)
         return out
 
 
@@ -134,10 +157,7 @@ class TimedBlock(RefinerBlock):
         self, x: torch.Tensor, pe: torch.Tensor, time: torch.Tensor, options: Options | None
     ) -> torch.Tensor:
         normed, gate, inner_scale, inner_gate = self.norm1(x, time)
-        x = x + gate.unsqueeze(1).tanh() * self.norm2(self.attn(normed, pe, options))
-        fed = self.feed_forward(scaled(self.ffn_norm1(x), inner_scale))
-        out: torch.Tensor = x + inner_gate.unsqueeze(1).tanh() * self.ffn_norm2(fed)
-        return out
+        return self._behind(x, self.attn(normed, pe, options), gate, inner_scale, inner_gate)
 
 
 class TimeLayers(nn.Module):
@@ -170,10 +190,11 @@ class LastLayer(nn.Module):
         super().__init__()
         self.linear_1 = Linear(config.time_width, config.width)
         self.linear_2 = Linear(config.width, PATCH * PATCH * config.in_channels)
+        self.adaptive_norm = AdaptiveNorm(eps=LAST_NORM_EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        normed = functional.layer_norm(x, x.shape[-1:], eps=LAST_NORM_EPS)
-        out: torch.Tensor = self.linear_2(scaled(normed, self.linear_1(functional.silu(time))))
+        scale = self.linear_1(functional.silu(time)).unsqueeze(1)
+        out: torch.Tensor = self.linear_2(self.adaptive_norm(x, scale))
         return out
 
 
