@@ -9,6 +9,7 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,14 @@ from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import pad_to_patches, picture_channels_last
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    Gelu,
+    Part,
+    ResidualNorm,
+    RotaryHeads,
+)
 
 HEAD_WIDTH = 64
 TIME_WIDTH = 256  # of the sinusoids of the time
@@ -55,12 +64,6 @@ class MmditConfig:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
-
-
-def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, T, D] and apply shift and scale [B, D]: adaLN of Peebles and Xie 2022, arXiv 2212.09748."""
-    normed = functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-    return torch.addcmul(shift.unsqueeze(1), normed, 1 + scale.unsqueeze(1))
 
 
 class Embedder(nn.Module):
@@ -112,22 +115,39 @@ class StreamAttention(nn.Module):
         if config.norms_queries:
             self.ln_q, self.ln_k = RmsNorm(HEAD_WIDTH), RmsNorm(HEAD_WIDTH)
 
-    def forward(self, x: torch.Tensor) -> Parts:
-        """Return queries, keys and values, each [B, T, D]."""
+    def forward(self, x: torch.Tensor) -> tuple[Part, Part, torch.Tensor]:
+        """Return the heads [B, T, H, 64] of queries and keys, each with its norm, and values [B, T, D]."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)
-        if self.norms_queries:
-            heads = (*q.shape[:2], -1, HEAD_WIDTH)
-            q, k = self.ln_q(q.view(heads)).flatten(2), self.ln_k(k.view(heads)).flatten(2)
-        return q, k, v
+        heads = (*q.shape[:2], -1, HEAD_WIDTH)
+        norms = (self.ln_q, self.ln_k) if self.norms_queries else (None, None)
+        return (q.view(heads), norms[0]), (k.view(heads), norms[1]), v
+
+
+class JoinedAttention(nn.Module):
+    """Attention of the tokens of all streams, whose queries, keys and values `StreamAttention` gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotary_heads = RotaryHeads(token_dim=1)
+
+    def forward(
+        self, streams: Sequence[tuple[Part, Part, torch.Tensor]], options: Options | None = None
+    ) -> torch.Tensor:
+        """Return [B, T, D], the streams behind each other."""
+        q, k = self.rotary_heads([stream[0] for stream in streams], [stream[1] for stream in streams], None)
+        values = [stream[2] for stream in streams]
+        v = values[0] if len(values) == 1 else torch.cat(values, dim=1)
+        return optimized_attention(q.flatten(2), k.flatten(2), v, q.shape[2], transformer_options=options)
 
 
 class FeedForward(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.fc1, self.fc2 = Linear(width, width * 4), Linear(width * 4, width)
+        self.activation = Gelu("tanh")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
+        out: torch.Tensor = self.fc2(self.activation(self.fc1(x)))
         return out
 
 
@@ -144,38 +164,47 @@ class StreamBlock(nn.Module):
             self.mlp = FeedForward(config.width)
         num_vectors = 9 if is_dual else 6 if has_output else 2
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, num_vectors * config.width))
+        self.attention = JoinedAttention()
+        self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def vectors(self, c: torch.Tensor) -> Parts:
-        """Return the modulation [B, D] each: shift, scale; gate, shift, scale and gate of the feed-forward layers.
+        """Return the modulation [B, 1, D] each: shift, scale; gate, shift, scale and gate of the feed-forward layers.
 
         A dual block has shift, scale and gate of its second attention behind them.
         """
         num_vectors = 9 if self.is_dual else 6 if self.has_output else 2
-        parts: Parts = self.adaLN_modulation(c).chunk(num_vectors, dim=1)
+        parts: Parts = self.adaLN_modulation(c).unsqueeze(1).chunk(num_vectors, dim=2)
         return parts
+
+    def modulated(self, x: torch.Tensor, c: Parts) -> torch.Tensor:
+        """Return the norm of the stream [B, T, D] with shift and scale."""
+        out: torch.Tensor = self.adaptive_norm(x, c[1], c[0])
+        return out
 
     def finish(self, x: torch.Tensor, attended: torch.Tensor, second: torch.Tensor | None, c: Parts) -> torch.Tensor:
         """Return the stream [B, T, D] after what it attended to, and the feed-forward layers."""
         gate, shift_mlp, scale_mlp, gate_mlp = c[2:6]
-        first = gate.unsqueeze(1) * self.attn.proj(attended)
+        first = self.attn.proj(attended)
         if second is None:
-            x = x + first
+            x, normed = self.residual_norm(x, first, gate, scale_mlp, shift_mlp)
         else:
-            x = torch.stack([x, first, c[8].unsqueeze(1) * self.attn2.proj(second)]).sum(dim=0)
-        fed: torch.Tensor = self.mlp(modulated(x, shift_mlp, scale_mlp))
-        return x + gate_mlp.unsqueeze(1) * fed
+            x = torch.stack([x, gate * first, c[8] * self.attn2.proj(second)]).sum(dim=0)
+            normed = self.adaptive_norm(x, scale_mlp, shift_mlp)
+        out: torch.Tensor = self.residual(x, self.mlp(normed), gate_mlp)
+        return out
 
     def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         """Return the stream [B, T, D] after a block that attends to nothing else. `c` is [B, D]."""
         vectors = self.vectors(c)
-        q, k, v = self.attn(modulated(x, *vectors[:2]))
-        return self.finish(x, optimized_attention(q, k, v, q.shape[-1] // HEAD_WIDTH), None, vectors)
+        attended = self.attention([self.attn(self.modulated(x, vectors))])
+        return self.finish(x, attended, None, vectors)
 
 
 class JointBlock(nn.Module):
     def __init__(self, config: MmditConfig, index: int, *, is_last: bool) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.attention = JoinedAttention()
         self.context_block = StreamBlock(config, has_output=not is_last)
         self.x_block = StreamBlock(config, is_dual=index in config.dual_blocks)
 
@@ -185,15 +214,13 @@ class JointBlock(nn.Module):
         """Return the text [B, T, D] (None after the last block) and the picture [B, P, D]."""
         text, picture = self.context_block, self.x_block
         text_vectors, vectors = text.vectors(c), picture.vectors(c)
-        text_qkv = text.attn(modulated(context, *text_vectors[:2]))
-        qkv = picture.attn(modulated(x, *vectors[:2]))
-        q, k, v = (torch.cat(pair, dim=1) for pair in zip(text_qkv, qkv, strict=True))
-        attended = optimized_attention(q, k, v, self.heads, transformer_options=transformer_options)
+        streams = [text.attn(text.modulated(context, text_vectors)), picture.attn(picture.modulated(x, vectors))]
+        attended = self.attention(streams, transformer_options)
         num_tokens = context.shape[1]
         second = None
         if picture.is_dual:
-            own = picture.attn2(modulated(x, *vectors[6:8]))
-            second = optimized_attention(own[0], own[1], own[2], self.heads, transformer_options=transformer_options)
+            own = picture.attn2(picture.modulated(x, vectors[6:8]))
+            second = picture.attention([own], transformer_options)
         finished = text.finish(context, attended[:, :num_tokens], None, text_vectors) if text.has_output else None
         return finished, picture.finish(x, attended[:, num_tokens:], second, vectors)
 
@@ -203,9 +230,11 @@ class FinalLayer(nn.Module):
         super().__init__()
         self.linear = Linear(config.width, config.patch_size**2 * config.out_channels)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
+        self.adaptive_norm = AdaptiveNorm(is_joined=True)
 
     def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.linear(modulated(x, *self.adaLN_modulation(c).chunk(2, dim=1)))
+        shift, scale = self.adaLN_modulation(c).unsqueeze(1).chunk(2, dim=2)
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 
