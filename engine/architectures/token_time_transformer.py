@@ -25,6 +25,14 @@ from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    Gelu,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+)
 
 HEADS = 32
 TIME_WIDTH = 256  # of the sinusoids of the time
@@ -88,17 +96,6 @@ def rotations(places: torch.Tensor, width: int, dtype: torch.dtype) -> tuple[tor
     return cos.to(dtype), sin.to(dtype)
 
 
-def _rotated(x: torch.Tensor, pe: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    pairs = x.view(*x.shape[:-1], -1, 2)
-    turned = torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)
-    return x * pe[0] + turned * pe[1]
-
-
-def _normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, T, D] and apply shift and scale [B, 1 or T, D]."""
-    return functional.rms_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
-
-
 class TwoLayers(nn.Module):
     """Two layers as files name them: `linear_1`, `linear_2`."""
 
@@ -135,6 +132,7 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = (RmsNorm(width, eps=ATTENTION_NORM_EPS) for _ in range(2))
         self.to_q, self.to_k, self.to_v = (Linear(width, width) for _ in range(3))
         self.to_out = nn.ModuleList([Linear(width, width)])
+        self.rotary_heads = RotaryHeads(RotaryLayout.CHANNELS, token_dim=1)
 
     def forward(
         self,
@@ -145,9 +143,7 @@ class Attention(nn.Module):
         options: Options,
     ) -> torch.Tensor:
         """Return [B, T, D]. `pe` rotates both sides, None for no places; `mask` is added to the scores."""
-        q, k = self.q_norm(self.to_q(x)), self.k_norm(self.to_k(context))
-        if pe is not None:
-            q, k = _rotated(q, pe), _rotated(k, pe)
+        q, k = self.rotary_heads([(self.to_q(x), self.q_norm)], [(self.to_k(context), self.k_norm)], pe)
         attended = optimized_attention(q, k, self.to_v(context), self.heads, mask=mask, transformer_options=options)
         out: torch.Tensor = self.to_out[0](attended)
         return out
@@ -159,10 +155,11 @@ class FeedForward(nn.Module):
         self.net = nn.ModuleDict(
             {"0": nn.ModuleDict({"proj": Linear(width, 4 * width)}), "2": Linear(4 * width, width)}
         )
+        self.activation = Gelu("tanh")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first: nn.Module = self.net["0"]["proj"]  # type: ignore[index]
-        out: torch.Tensor = self.net["2"](functional.gelu(first(x), approximate="tanh"))
+        out: torch.Tensor = self.net["2"](self.activation(first(x)))
         return out
 
 
@@ -172,6 +169,8 @@ class TokenTimeBlock(nn.Module):
         self.attn1, self.attn2 = Attention(config), Attention(config)
         self.ff = FeedForward(config.width)
         self.scale_shift_table = nn.Parameter(torch.empty(6, config.width))
+        self.adaptive_norm, self.residual = AdaptiveNorm("rms", NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self,
@@ -184,11 +183,12 @@ class TokenTimeBlock(nn.Module):
     ) -> torch.Tensor:
         """Return [B, T, D]. `vec` is [B, 1 or T, 6 * D]."""
         shift, scale, gate, *second = (self.scale_shift_table.to(x) + vec.view(*vec.shape[:2], 6, -1)).unbind(2)
-        normed = _normed(x, shift, scale)
-        x = x + self.attn1(normed, normed, None, pe, options) * gate
-        x = x + self.attn2(x, context, mask, None, options)
-        fed: torch.Tensor = self.ff(_normed(x, second[0], second[1]))
-        return x + fed * second[2]
+        normed = self.adaptive_norm(x, scale, shift)
+        x = self.residual(x, self.attn1(normed, normed, None, pe, options), gate)
+        attended = self.attn2(x, context, mask, None, options)
+        x, normed = self.residual_norm(x, attended, None, second[1], second[0])
+        out: torch.Tensor = self.residual(x, self.ff(normed), second[2])
+        return out
 
 
 class TokenTimeTransformer(nn.Module):
@@ -212,6 +212,7 @@ class TokenTimeTransformer(nn.Module):
         self.transformer_blocks = nn.ModuleList(TokenTimeBlock(config) for _ in range(config.num_blocks))
         self.scale_shift_table = nn.Parameter(torch.empty(2, width))
         self.proj_out = Linear(width, config.in_channels)
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -251,8 +252,7 @@ class TokenTimeTransformer(nn.Module):
             img = out["img"]
         times = embedded.view(x.shape[0], -1, 1, embedded.shape[-1])
         shift, scale = (self.scale_shift_table.to(img) + times).unbind(2)  # each [B, 1 or T, D]
-        normed = functional.layer_norm(img, img.shape[-1:], eps=NORM_EPS)
-        cells: torch.Tensor = self.proj_out(normed * (1 + scale) + shift)
+        cells: torch.Tensor = self.proj_out(self.adaptive_norm(img, scale, shift))
         return cells.transpose(1, 2).reshape(x.shape)
 
     def _rotations(
