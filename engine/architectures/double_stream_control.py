@@ -15,10 +15,11 @@ from enum import Enum
 import torch
 from torch import nn
 
-from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamTrunk, finite, places_of
+from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamTrunk, places_of
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of
 from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import finite
 
 STEERED_DOUBLE, STEERED_SINGLE = 19, 38  # blocks of the transformer that is steered, whatever its depth
 HINT_CHANNELS = 16

@@ -22,8 +22,6 @@ from engine.architectures.double_stream import (
     Control,
     Embedder,
     FinalLayer,
-    finite,
-    modulated,
 )
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d
@@ -37,6 +35,7 @@ from engine.architectures.picture_first_blocks import (
 )
 from engine.architectures.rotary import rotations
 from engine.architectures.text_refiner import GlyphMapper, TextRefiner
+from engine.architectures.transformer_layers import finite
 
 PICTURE_AXES, VIDEO_AXES = (64, 64), (16, 56, 56)  # channels of a head that rotate by (frame,) row and column
 THETA = 256
@@ -101,7 +100,7 @@ class RefinedFinalLayer(FinalLayer):
         vec = vec[:, None] if vec.ndim == 2 else vec
         shift, scale = self.adaLN_modulation(vec).chunk(2, dim=-1)
         ((shift, scale, _),) = spread([(shift, scale, shift)], spans, x.shape[1])
-        out: torch.Tensor = self.linear(modulated(x, shift, scale))
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 

@@ -14,6 +14,7 @@ from engine.architectures.attention import optimized_attention
 from engine.architectures.double_stream import TIME_WIDTH, Embedder
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
+from engine.architectures.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm
 
 INNER_FACTOR = 4
 NORM_EPS = 1e-6
@@ -35,6 +36,8 @@ class RefinerBlock(nn.Module):
         self.norm1, self.norm2 = (nn.LayerNorm(width, eps=NORM_EPS) for _ in range(2))
         self.self_attn = RefinerAttention(width)
         self.mlp = nn.Sequential(Linear(width, INNER_FACTOR * width), nn.SiLU(), Linear(INNER_FACTOR * width, width))
+        self.residual = GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, AdaptiveNorm("none"))
 
     def forward(
         self, x: torch.Tensor, vec: torch.Tensor, mask: torch.Tensor | None, options: Options | None
@@ -43,8 +46,8 @@ class RefinerBlock(nn.Module):
         qkv = self.self_attn.qkv(self.norm1(x)).view(*x.shape[:2], 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         attended = optimized_attention(q, k, v, self.heads, mask=mask, skip_reshape=True, transformer_options=options)
-        x = x + self.self_attn.proj(attended) * first
-        out: torch.Tensor = x + self.mlp(self.norm2(x)) * second
+        x, normed = self.residual_norm(x, self.self_attn.proj(attended), first, None, None, norm=self.norm2)
+        out: torch.Tensor = self.residual(x, self.mlp(normed), second)
         return out
 
 
