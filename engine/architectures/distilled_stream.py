@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from engine.architectures.double_stream import (
     HEAD_WIDTH,
-    NORM_EPS,
     TIME_FACTOR,
     Control,
     DoubleBlockLayers,
@@ -32,6 +30,7 @@ from engine.architectures.layers import Linear
 from engine.architectures.norms import ScaleRmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_of
 from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import AdaptiveNorm
 
 NUM_MODULATIONS = 344  # of 38 single blocks, 19 double ones and the last layer; always made, whatever the depth
 TIME_WIDTH, NUMBER_WIDTH = 16, 32  # of the sinusoids of time and of guidance, of those of a modulation's number
@@ -81,10 +80,10 @@ class DistilledFinalLayer(nn.Module):
     def __init__(self, config: DistilledStreamConfig) -> None:
         super().__init__()
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels)
+        self.adaptive_norm = AdaptiveNorm(is_joined=True)
 
     def forward(self, x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        normed = functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-        out: torch.Tensor = self.linear(torch.addcmul(shift, normed, 1 + scale))
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 

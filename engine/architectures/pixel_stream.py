@@ -22,6 +22,7 @@ from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import ScaleRmsNorm
 from engine.architectures.patches import pad_to_patches
+from engine.architectures.transformer_layers import GatedActivation, GatedResidual
 
 PATCH_PX = 16
 COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
@@ -85,6 +86,7 @@ class GeneratedLayers(nn.Module):
         self.inner_width = config.pixel_width * config.pixel_factor
         self.param_generator = Linear(config.width, 3 * config.pixel_width * self.inner_width)
         self.norm = ScaleRmsNorm(config.pixel_width)
+        self.activation, self.residual = GatedActivation(), GatedResidual()
 
     def forward(self, pixels: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the pixels [N, P, E] of patches with these tokens [N, D]."""
@@ -95,7 +97,9 @@ class GeneratedLayers(nn.Module):
             functional.normalize(part.view(-1, *shape), dim=-2) for part, shape in zip(made, shapes, strict=True)
         )
         normed = self.norm(pixels)
-        return pixels + torch.bmm(functional.silu(torch.bmm(normed, gate)) * torch.bmm(normed, value), out)
+        change = torch.bmm(self.activation(torch.bmm(normed, gate), torch.bmm(normed, value)), out)
+        drawn: torch.Tensor = self.residual(pixels, change)
+        return drawn
 
 
 class PixelHead(nn.Module):
