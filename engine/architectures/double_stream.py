@@ -41,7 +41,6 @@ from engine.architectures.transformer_layers import (
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of time and guidance
 TIME_FACTOR = 1000.0
-NORM_EPS = 1e-6
 Control = dict[str, list[torch.Tensor | None]]
 Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
 
@@ -159,11 +158,6 @@ class QueryNorm(nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return queries and keys normalised, as custom nodes ask for them."""
         return self.query_norm(q).to(v), self.key_norm(k).to(v), v
-
-
-def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, T, D] and apply shift and scale [B, 1, D]."""
-    return torch.addcmul(shift, functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS), 1 + scale)
 
 
 def heads_of(qkv: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:

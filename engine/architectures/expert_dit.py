@@ -19,13 +19,21 @@ from torch import nn
 from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
-from engine.architectures.double_stream import FinalLayer, modulated
+from engine.architectures.double_stream import FinalLayer
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.next_dit import picture_places
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    Part,
+    ResidualNorm,
+    RotaryHeads,
+)
 
 HEAD_WIDTH = 128
 AXES = (64, 32, 32)  # channels of a head that rotate by picture, row and column
@@ -79,9 +87,10 @@ class GatedLayers(nn.Module):
         super().__init__()
         self.w1, self.w3 = (Linear(width, inner_width, bias=False) for _ in range(2))
         self.w2 = Linear(inner_width, width, bias=False)
+        self.activation = GatedActivation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(functional.silu(self.w1(x)) * self.w3(x))
+        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
         return out
 
 
@@ -129,12 +138,14 @@ class StreamAttention(nn.Module):
                 self.add_module(f"{name}{end}", Linear(config.width, config.width))
             for name in ("q_rms_norm", "k_rms_norm"):
                 self.add_module(f"{name}{end}", RmsNorm(config.width, NORM_EPS))
+        self.rotary_heads = RotaryHeads(num_heads=config.heads)
 
     def forward(self, streams: Sequence[torch.Tensor], pe: torch.Tensor, options: Options | None) -> list[torch.Tensor]:
         """Return the streams [B, T, D], picture first, each with the tokens of all attended to."""
         parts = [self._split(x, end) for x, end in zip(streams, ("", "_t"), strict=False)]
-        q, k, v = (torch.cat(items, dim=2) for items in zip(*parts, strict=True))  # [B, H, T, 128]
-        q, k = rotated(q, pe), rotated(k, pe)
+        queries, keys, values = zip(*parts, strict=True)
+        q, k = self.rotary_heads(queries, keys, pe)  # [B, H, T, 128]
+        v = torch.cat(values, dim=2)
         attended = optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
         lengths = [x.shape[1] for x in streams]
         return [
@@ -142,11 +153,11 @@ class StreamAttention(nn.Module):
             for part, end in zip(torch.split(attended, lengths, dim=1), ("", "_t"), strict=False)
         ]
 
-    def _split(self, x: torch.Tensor, end: str) -> tuple[torch.Tensor, ...]:
-        """Return queries, keys and values of a stream [B, H, T, 128]."""
+    def _split(self, x: torch.Tensor, end: str) -> tuple[Part, Part, torch.Tensor]:
+        """Return queries and keys of a stream [B, T, D] with their norms, and values [B, H, T, 128]."""
         q, k, v = (self.get_submodule(f"to_{name}{end}")(x) for name in "qkv")
-        q, k = self.get_submodule(f"q_rms_norm{end}")(q), self.get_submodule(f"k_rms_norm{end}")(k)
-        return tuple(item.view(*x.shape[:2], self.heads, -1).transpose(1, 2) for item in (q, k, v))
+        q_norm, k_norm = (self.get_submodule(f"{name}_rms_norm{end}") for name in "qk")
+        return (q, q_norm), (k, k_norm), v.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 def picture_layers(config: ExpertDitConfig) -> nn.Module:
@@ -160,13 +171,15 @@ class SingleBlock(nn.Module):
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 6 * config.width))
         self.attn1 = StreamAttention(config, is_single=True)
         self.ff_i = picture_layers(config)
+        self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
         """Return picture and text behind each other [B, T, D]. `vec` is [B, D]."""
         shift, scale, gate, inner_shift, inner_scale, inner_gate = self.adaLN_modulation(vec)[:, None].chunk(6, dim=-1)
-        (attended,) = self.attn1([modulated(x, shift, scale)], pe, options)
-        x = gate * attended + x
-        out: torch.Tensor = inner_gate * self.ff_i(modulated(x, inner_shift, inner_scale)) + x
+        (attended,) = self.attn1([self.adaptive_norm(x, scale, shift)], pe, options)
+        x, normed = self.residual_norm(x, attended, gate, inner_scale, inner_shift)
+        out: torch.Tensor = self.residual(x, self.ff_i(normed), inner_gate)
         return out
 
 
@@ -177,6 +190,8 @@ class DoubleBlock(nn.Module):
         self.attn1 = StreamAttention(config, is_single=False)
         self.ff_i = picture_layers(config)
         self.ff_t = GatedLayers(config.width, config.text_width)
+        self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self, img: torch.Tensor, txt: torch.Tensor, vec: torch.Tensor, pe: torch.Tensor, options: Options | None
@@ -184,12 +199,12 @@ class DoubleBlock(nn.Module):
         """Return picture and text [B, T, D] each. `vec` is [B, D]."""
         parts = self.adaLN_modulation(vec)[:, None].chunk(12, dim=-1)
         picture, text = parts[:6], parts[6:]
-        normed = [modulated(img, *picture[:2]), modulated(txt, *text[:2])]
-        attended, attended_text = self.attn1(normed, pe, options)
-        img, txt = picture[2] * attended + img, text[2] * attended_text + txt
-        img = picture[5] * self.ff_i(modulated(img, *picture[3:5])) + img
-        txt = text[5] * self.ff_t(modulated(txt, *text[3:5])) + txt
-        return img, txt
+        given = [self.adaptive_norm(img, picture[1], picture[0]), self.adaptive_norm(txt, text[1], text[0])]
+        attended, attended_text = self.attn1(given, pe, options)
+        img, normed = self.residual_norm(img, attended, picture[2], picture[4], picture[3])
+        img = self.residual(img, self.ff_i(normed), picture[5])
+        txt, normed = self.residual_norm(txt, attended_text, text[2], text[4], text[3])
+        return img, self.residual(txt, self.ff_t(normed), text[5])
 
 
 class Wrapped(nn.Module):
