@@ -21,7 +21,7 @@ from engine.architectures.block_calls import two_stream_call
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import RmsNorm
-from engine.architectures.patches import pad_to_patches, picture_channels_last
+from engine.architectures.patches import pad_to_patches, picture_channels_last, tokens_of
 from engine.architectures.transformer_layers import (
     AdaptiveNorm,
     GatedResidual,
@@ -100,7 +100,7 @@ class PatchEmbedder(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches: torch.Tensor = self.proj(x)  # [B, D, h / patch, w / patch]
-        return patches.flatten(2).transpose(1, 2)
+        return tokens_of(patches)
 
 
 class StreamAttention(nn.Module):

@@ -42,3 +42,13 @@ def picture_channels_last(tokens: torch.Tensor, height: int, width: int, patch: 
     """Return patches [B, T, p * p * C], channels innermost, as a latent [B, C, h, w] of this height and width."""
     cells = tokens.view(tokens.shape[0], height // patch, width // patch, patch, patch, -1)
     return cells.permute(0, 5, 1, 3, 2, 4).reshape(tokens.shape[0], -1, height, width)
+
+
+def tokens_of(cells: torch.Tensor) -> torch.Tensor:
+    """Return embedded patches [B, D, (F,) rows, columns] as tokens [B, T, D].
+
+    On a GPU the channels become neighbours in memory: norms would copy the tokens each time, and sums keep the layout
+    through all blocks. On a CPU they stay as they are, since the rounding of 16-bit products depends on the layout.
+    """
+    tokens = cells.flatten(2).transpose(1, 2)
+    return tokens if tokens.is_cpu else tokens.contiguous()

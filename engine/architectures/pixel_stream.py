@@ -21,7 +21,7 @@ from engine.architectures.double_stream import Control
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import ScaleRmsNorm
-from engine.architectures.patches import pad_to_patches
+from engine.architectures.patches import pad_to_patches, tokens_of
 from engine.architectures.transformer_layers import GatedActivation, GatedResidual
 
 PATCH_PX = 16
@@ -174,7 +174,7 @@ class PixelStreamModel(DistilledStreamTrunk):
         tokens = self.img_in_patch(padded)  # [B, D, rows, columns]
         places = patch_places(padded)
         out = self.run(
-            tokens.flatten(2).transpose(1, 2), places, context, vectors, control, options,
+            tokens_of(tokens), places, context, vectors, control, options,
             numbers_text=self.pixels.numbers_text,
         )  # fmt: skip
         drawn = self._head(self._pixels(padded, out, tile))[..., :height, :width]

@@ -25,6 +25,7 @@ from engine.architectures.double_stream import (
 )
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d
+from engine.architectures.patches import tokens_of
 from engine.architectures.picture_first_blocks import (
     PictureFirstDoubleBlock,
     PictureFirstSingleBlock,
@@ -87,7 +88,7 @@ class PatchEmbedder(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.proj(x)
-        return out.flatten(2).transpose(1, 2)
+        return tokens_of(out)
 
 
 class RefinedFinalLayer(FinalLayer):

@@ -27,7 +27,7 @@ from engine.architectures.latent_unet_layers import Options
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.norms import RmsNorm
-from engine.architectures.patches import PATCH
+from engine.architectures.patches import PATCH, tokens_of
 from engine.architectures.rotary import rotations
 from engine.architectures.sinusoids import sinusoids_of_powers
 from engine.architectures.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
@@ -349,12 +349,12 @@ class VideoTransformer(nn.Module):
         cells = self.embedded(x, inputs)
         frames, rows, columns = cells.shape[2:]
         levels = timesteps.view(x.shape[0], -1)
-        img = cells.flatten(2).transpose(1, 2)
+        img = tokens_of(cells)
         reference: torch.Tensor | None = inputs.get("reference_latent")
         if self.ref_conv is None or reference is None:
             pe = rotations_at(video_places(frames, rows, columns).to(x.device))
             return VideoTokens(img, levels, pe, (frames, rows, columns))
-        before = self.ref_conv(reference).flatten(2).transpose(1, 2)
+        before = tokens_of(self.ref_conv(reference))
         pe = rotations_at(video_places(frames + 1, rows, columns).to(x.device))
         joined = torch.cat([before, img], dim=1)
         return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Conv2d, Linear
-from engine.architectures.patches import PATCH
+from engine.architectures.patches import PATCH, tokens_of
 from engine.architectures.video_transformer import (
     Float32Conv3d,
     Inputs,
@@ -87,7 +87,7 @@ class ControlledVideoTransformer(VideoTransformer):
     def beside_blocks(self, tokens: VideoTokens, shared: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
         controls = inputs["vace_context"].unbind(1)
         return {
-            "controls": [self.vace_patch_embedding(item).flatten(2).transpose(1, 2) for item in controls],
+            "controls": [tokens_of(self.vace_patch_embedding(item)) for item in controls],
             "strengths": inputs["vace_strength"],
             "shared": shared,
         }
