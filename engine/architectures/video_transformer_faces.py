@@ -17,6 +17,7 @@ from engine.architectures.face_motion import PICTURES_AT_ONCE, FaceEncoder, Moti
 from engine.architectures.latent_unet_shapes import Shapes
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
+from engine.architectures.transformer_layers import AdaptiveNorm, RotaryHeads
 from engine.architectures.video_transformer import (
     HEAD_WIDTH,
     NORM_EPS,
@@ -56,16 +57,16 @@ class FaceAttention(nn.Module):
             Linear(width, width),
         )
         self.q_norm, self.k_norm = RmsNorm(HEAD_WIDTH), RmsNorm(HEAD_WIDTH)
+        self.adaptive_norm, self.rotary_heads = AdaptiveNorm(eps=NORM_EPS), RotaryHeads(token_dim=1)
 
     def forward(self, x: torch.Tensor, faces: torch.Tensor) -> torch.Tensor:
         """Return [B, T, D] for tokens [B, T, D] and faces [B, F, N, D]."""
         batch, frames = faces.shape[:2]
-        q = self.linear1_q(functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS))
-        k, v = self.linear1_kv(functional.layer_norm(faces, faces.shape[-1:], eps=NORM_EPS)).chunk(2, dim=-1)
-        q = self.q_norm(q.view(*q.shape[:2], self.heads, HEAD_WIDTH)).flatten(2).to(v)
-        k = self.k_norm(k.reshape(*k.shape[:3], self.heads, HEAD_WIDTH)).flatten(3).to(v)
-        each = q.reshape(batch * frames, -1, q.shape[-1])
-        attended = optimized_attention(each, k.flatten(0, 1), v.flatten(0, 1), self.heads)
+        q = self.linear1_q(self.adaptive_norm(x)).reshape(batch * frames, -1, self.heads, HEAD_WIDTH)
+        k, v = self.linear1_kv(self.adaptive_norm(faces)).flatten(0, 1).chunk(2, dim=-1)
+        heads = k.reshape(*k.shape[:2], self.heads, HEAD_WIDTH)
+        q, k = self.rotary_heads([(q, self.q_norm)], [(heads, self.k_norm)], None)
+        attended = optimized_attention(q.flatten(2), k.flatten(2), v, self.heads)
         out: torch.Tensor = self.linear2(attended.reshape(x.shape))
         return out
 
