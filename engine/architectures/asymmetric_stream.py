@@ -26,7 +26,15 @@ from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
-from engine.architectures.patches import PATCH
+from engine.architectures.patches import PATCH, tokens_of
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+)
 
 TIME_WIDTH = 256  # of the sinusoids of the time
 TIME_SCALE = 1000.0
@@ -79,22 +87,6 @@ def _centres(number: int, stretch: float) -> torch.Tensor:
     return (edges[:-1] + edges[1:]) / 2
 
 
-def _rotated(x: torch.Tensor, rotations: Rotations) -> torch.Tensor:
-    """Rotate pairs of channels of `x` [B, T, heads, D / heads]."""
-    (cos, sin), even, odd = rotations, x[..., 0::2], x[..., 1::2]
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).to(x.dtype).flatten(-2)
-
-
-def _normed(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise tokens [B, T, D] and scale them by [B, D]."""
-    return functional.rms_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale[:, None])
-
-
-def _added(x: torch.Tensor, change: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    """Add a normalised change of the tokens [B, T, D] by a gate [B, D]."""
-    return x + functional.rms_norm(change, change.shape[-1:], eps=NORM_EPS) * torch.tanh(gate)[:, None]
-
-
 class GatedLayers(nn.Module):
     """Feed-forward layers, one half of whose inner channels gates the other."""
 
@@ -102,10 +94,10 @@ class GatedLayers(nn.Module):
         super().__init__()
         inner = INNER_MULTIPLE * math.ceil(int(2 * 4 * width / 3) / INNER_MULTIPLE)
         self.w1, self.w2 = Linear(width, 2 * inner, bias=False), Linear(inner, width, bias=False)
+        self.activation = GatedActivation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner, gate = self.w1(x).chunk(2, dim=-1)
-        out: torch.Tensor = self.w2(functional.silu(inner) * gate)
+        out: torch.Tensor = self.w2(self.activation(self.w1(x)))
         return out
 
 
@@ -141,6 +133,7 @@ class JointAttention(nn.Module):
         )
         self.proj_x = Linear(width, width)
         self.proj_y = Linear(width, text_width) if changes_text else nn.Identity()
+        self.rotary_heads = RotaryHeads(RotaryLayout.PAIRS, token_dim=1)
 
     def forward(
         self, x: torch.Tensor, y: torch.Tensor, num_tokens: int, rotations: Rotations, options: Options
@@ -148,8 +141,9 @@ class JointAttention(nn.Module):
         """Return changes of video [B, T, D] and text [B, S, W], of whose tokens the first `num_tokens` take part."""
         q, k, v = self.qkv_x(x).unflatten(2, (3, self.heads, -1)).unbind(2)  # [B, T, heads, D / heads]
         text_q, text_k, text_v = self.qkv_y(y[:, :num_tokens]).unflatten(2, (3, self.heads, -1)).unbind(2)
-        q, k = _rotated(self.q_norm_x(q), rotations), _rotated(self.k_norm_x(k), rotations)
-        pairs = ((q, self.q_norm_y(text_q)), (k, self.k_norm_y(text_k)), (v, text_v))
+        q, k = self.rotary_heads([(q, self.q_norm_x)], [(k, self.k_norm_x)], rotations)
+        text_q, text_k = self.rotary_heads([(text_q, self.q_norm_y)], [(text_k, self.k_norm_y)], None)
+        pairs = ((q, text_q), (k, text_k), (v, text_v))
         q, k, v = (torch.cat(pair, dim=1).transpose(1, 2) for pair in pairs)
         out = optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
         seen = functional.pad(out[:, x.shape[1] :], (0, 0, 0, max(0, y.shape[1] - num_tokens)))
@@ -169,6 +163,8 @@ class AsymmetricBlock(nn.Module):
         self.mlp_x = GatedLayers(width)
         if changes_text:
             self.mlp_y = GatedLayers(text_width)
+        self.adaptive_norm, self.residual = AdaptiveNorm("rms", NORM_EPS), GatedResidual("rms", NORM_EPS, has_tanh=True)
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self,
@@ -181,14 +177,15 @@ class AsymmetricBlock(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the tokens of video [B, T, D] and text [B, S, W]. `vec` is [B, D]."""
         condition = functional.silu(vec)
-        scale, gate, inner_scale, inner_gate = self.mod_x(condition).chunk(4, dim=1)
-        text_scale, *text = self.mod_y(condition).chunk(4 if self.changes_text else 1, dim=1)
-        change, text_change = self.attn(_normed(x, scale), _normed(y, text_scale), num_tokens, rotations, options)
-        x = _added(x, change, gate)
-        x = _added(x, self.mlp_x(_normed(x, inner_scale)), inner_gate)
+        scale, gate, inner_scale, inner_gate = self.mod_x(condition)[:, None].chunk(4, dim=2)
+        text_scale, *text = self.mod_y(condition)[:, None].chunk(4 if self.changes_text else 1, dim=2)
+        given = self.adaptive_norm(x, scale), self.adaptive_norm(y, text_scale)
+        change, text_change = self.attn(*given, num_tokens, rotations, options)
+        x, normed = self.residual_norm(x, change, gate, inner_scale)
+        x = self.residual(x, self.mlp_x(normed), inner_gate)
         if self.changes_text:
-            y = _added(y, text_change, text[0])
-            y = _added(y, self.mlp_y(_normed(y, text[1])), text[2])
+            y, normed = self.residual_norm(y, text_change, text[0], text[1])
+            y = self.residual(y, self.mlp_y(normed), text[2])
         return x, y
 
 
@@ -196,10 +193,11 @@ class LastLayer(nn.Module):
     def __init__(self, width: int, out_channels: int) -> None:
         super().__init__()
         self.mod, self.linear = Linear(width, 2 * width), Linear(width, PATCH * PATCH * out_channels)
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
         shift, scale = self.mod(functional.silu(vec))[:, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift)
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 
@@ -274,7 +272,7 @@ class AsymmetricStream(nn.Module):
     def _embedded(self, x: torch.Tensor) -> torch.Tensor:
         """Return the tokens [B, T, D] of a video's patches."""
         patches: torch.Tensor = self.x_embedder["proj"](x.transpose(1, 2).flatten(0, 1))  # [B * F, D, rows, columns]
-        return patches.flatten(2).transpose(1, 2).reshape(x.shape[0], -1, patches.shape[1])
+        return tokens_of(patches).reshape(x.shape[0], -1, patches.shape[1])
 
     def _time_vector(self, times: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         layers: Any = self.t_embedder["mlp"]
