@@ -24,15 +24,15 @@ from engine.architectures.low_rank_dit import (
     FeedForward,
     LowRankDitConfig,
     TimeLayers,
+    cosmos_heads,
     modulation,
-    normed,
     patched,
     place_angles,
-    rotated,
     time_waves,
     unpatched,
 )
 from engine.architectures.norms import RmsNorm
+from engine.architectures.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm
 
 TRAINED_RATE = 24.0  # frames a second that lie one place apart
 PLACE_EPS = 1e-6
@@ -104,6 +104,7 @@ class PlacedAttention(nn.Module):
         self.to_k = nn.Sequential(Linear(context_dim, width, bias=False), RmsNorm(HEAD_WIDTH, NORM_EPS))
         self.to_v = nn.Sequential(Linear(context_dim, width, bias=False))
         self.to_out = nn.Sequential(Linear(width, width, bias=False))
+        self.rotary_heads = cosmos_heads()
 
     def forward(
         self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
@@ -113,9 +114,7 @@ class PlacedAttention(nn.Module):
             layers[0](given).unflatten(-1, (self.heads, HEAD_WIDTH))
             for layers, given in ((self.to_q, x), (self.to_k, context), (self.to_v, context))
         )
-        q, k = self.to_q[1](q), self.to_k[1](k)
-        if turns is not None:
-            q, k = rotated(q, turns), rotated(k, turns)
+        q, k = self.rotary_heads([(q, self.to_q[1])], [(k, self.to_k[1])], turns)
         q, k, v = (item.transpose(1, 2) for item in (q, k, v))
         out: torch.Tensor = self.to_out(
             optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
@@ -148,6 +147,8 @@ class PlacedBlock(nn.Module):
             ModulatedLayer(config, VideoAttention(config, config.context_dim)),
             ModulatedLayer(config, FeedForward(config)),
         ])  # fmt: skip
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self,
@@ -159,21 +160,18 @@ class PlacedBlock(nn.Module):
         options: CallOptions,
     ) -> torch.Tensor:
         """Return `x` [B, F, h, w, D] after the block. `time` [B, 1, D]; `shared` [B, 1, 3 D] is of all blocks."""
-        layer: Any
-        for index, layer in enumerate(self.blocks):
-            shift, scale, gate = (layer.adaLN_modulation(time) + shared)[:, :, None, None].chunk(3, dim=-1)
-            given = normed(x, shift, scale)
-            if isinstance(layer.block, VideoAttention):
-                patches = given.flatten(1, 3)
-                is_self = index == 0
-                attended = layer.block.attn(
-                    patches, patches if is_self else context, turns if is_self else None, options
-                )
-                change = attended.view(x.shape)
-            else:
-                change = layer.block(given)
-            x = x + gate * change
-        return x
+        layers: Any = self.blocks
+        own, text, inner = (
+            (layer.adaLN_modulation(time) + shared)[:, :, None, None].chunk(3, dim=-1)  # shift, scale and gate
+            for layer in layers
+        )
+        patches = self.adaptive_norm(x, own[1], own[0]).flatten(1, 3)
+        attended = layers[0].block.attn(patches, patches, turns, options).view(x.shape)
+        x, normed = self.residual_norm(x, attended, own[2], text[1], text[0])
+        read = layers[1].block.attn(normed.flatten(1, 3), context, None, options).view(x.shape)
+        x, normed = self.residual_norm(x, read, text[2], inner[1], inner[0])
+        out: torch.Tensor = self.residual(x, layers[2].block(normed), inner[2])
+        return out
 
 
 class PlacedFinalLayer(nn.Module):
@@ -182,12 +180,13 @@ class PlacedFinalLayer(nn.Module):
         self.width = config.width
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels, bias=False)
         self.adaLN_modulation = modulation(config, 2)
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """Return the patches [B, F, h, w, 4 C] of `x` [B, F, h, w, D]."""
         parts = self.adaLN_modulation(time) + shared[..., : 2 * self.width]
         shift, scale = parts[:, :, None, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(normed(x, shift, scale))
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 

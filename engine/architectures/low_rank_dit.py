@@ -18,6 +18,14 @@ from engine.architectures.attention import optimized_attention
 from engine.architectures.call_options import CallOptions
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    Gelu,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+)
 
 HEAD_WIDTH = 128
 PATCH = 2  # cells along both sides; one frame
@@ -77,11 +85,9 @@ def place_angles(
     return torch.cat(parts, dim=-1).flatten(0, 2)
 
 
-def rotated(x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Rotate the halves of each head of `x` [B, P, heads, width] by angles of which `turns` are cosine and sine."""
-    cosine, sine = turns
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat([cosine * first - sine * second, sine * first + cosine * second], dim=-1).to(x.dtype)
+def cosmos_heads() -> RotaryHeads:
+    """Return the layer that rotates the halves of heads [B, P, heads, width], in float32."""
+    return RotaryHeads(RotaryLayout.HALVES, token_dim=1, is_float32=True)
 
 
 def patched(x: torch.Tensor) -> torch.Tensor:
@@ -115,6 +121,7 @@ class Attention(nn.Module):
         self.v_proj = Linear(context_dim, width, bias=False)
         self.q_norm, self.k_norm = RmsNorm(HEAD_WIDTH, NORM_EPS), RmsNorm(HEAD_WIDTH, NORM_EPS)
         self.output_proj = Linear(width, width, bias=False)
+        self.rotary_heads = cosmos_heads()
 
     def forward(
         self,
@@ -126,9 +133,7 @@ class Attention(nn.Module):
         """Attend from patches [B, P, D] to a context [B, T, D'] -> [B, P, D]."""
         q, k, v = (layer(given) for layer, given in ((self.q_proj, x), (self.k_proj, context), (self.v_proj, context)))
         q, k, v = (item.view(*item.shape[:2], -1, HEAD_WIDTH) for item in (q, k, v))
-        q, k = self.q_norm(q), self.k_norm(k)
-        if turns is not None:
-            q, k = rotated(q, turns), rotated(k, turns)
+        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], turns)
         q, k, v = (item.transpose(1, 2) for item in (q, k, v))
         out: torch.Tensor = self.output_proj(
             optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
@@ -141,9 +146,10 @@ class FeedForward(nn.Module):
         super().__init__()
         self.layer1 = Linear(config.width, config.inner_width, bias=False)
         self.layer2 = Linear(config.inner_width, config.width, bias=False)
+        self.activation = Gelu("none")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.layer2(functional.gelu(self.layer1(x)))
+        out: torch.Tensor = self.layer2(self.activation(self.layer1(x)))
         return out
 
 
@@ -153,11 +159,6 @@ def modulation(config: LowRankDitConfig, num_parts: int) -> nn.Sequential:
         Linear(config.width, config.rank, bias=False),
         Linear(config.rank, num_parts * config.width, bias=False),
     )
-
-
-def normed(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, F, h, w, D] and apply shift and scale [B, F, 1, 1, D]."""
-    return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
 
 
 class Block(nn.Module):
@@ -171,6 +172,8 @@ class Block(nn.Module):
         self.adaln_modulation_self_attn = modulation(config, 3)
         self.adaln_modulation_cross_attn = modulation(config, 3)
         self.adaln_modulation_mlp = modulation(config, 3)
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self,
@@ -182,23 +185,21 @@ class Block(nn.Module):
         options: CallOptions,
     ) -> torch.Tensor:
         """Return `x` [B, F, h, w, D] after the block. `time` [B, F, D]; `shared` [B, F, 3 D] is of all blocks."""
-        shape = x.shape
-        for modulate, layer in (
-            (self.adaln_modulation_self_attn, self.self_attn),
-            (self.adaln_modulation_cross_attn, self.cross_attn),
-            (self.adaln_modulation_mlp, self.mlp),
-        ):
-            shift, scale, gate = (modulate(time) + shared)[:, :, None, None].chunk(3, dim=-1)
-            given = normed(x, shift, scale)
-            if layer is self.mlp:
-                change = layer(given)
-            else:
-                patches = given.flatten(1, 3)
-                is_self = layer is self.self_attn
-                attended = layer(patches, patches if is_self else context, turns if is_self else None, options)
-                change = attended.view(shape)
-            x = x + gate * change
-        return x
+        own, text, inner = (
+            (modulate(time) + shared)[:, :, None, None].chunk(3, dim=-1)  # shift, scale and gate [B, F, 1, 1, D]
+            for modulate in (
+                self.adaln_modulation_self_attn,
+                self.adaln_modulation_cross_attn,
+                self.adaln_modulation_mlp,
+            )
+        )
+        patches = self.adaptive_norm(x, own[1], own[0]).flatten(1, 3)
+        attended = self.self_attn(patches, patches, turns, options).view(x.shape)
+        x, normed = self.residual_norm(x, attended, own[2], text[1], text[0])
+        read = self.cross_attn(normed.flatten(1, 3), context, None, options).view(x.shape)
+        x, normed = self.residual_norm(x, read, text[2], inner[1], inner[0])
+        out: torch.Tensor = self.residual(x, self.mlp(normed), inner[2])
+        return out
 
 
 class TimeLayers(nn.Module):
@@ -220,12 +221,13 @@ class FinalLayer(nn.Module):
         self.width = config.width
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels, bias=False)
         self.adaln_modulation = modulation(config, 2)
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """Return the patches [B, F, h, w, 4 C] of `x` [B, F, h, w, D]."""
         parts = self.adaln_modulation(time) + shared[..., : 2 * self.width]
         shift, scale = parts[:, :, None, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(normed(x, shift, scale))
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 
