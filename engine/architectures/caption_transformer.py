@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
-from engine.architectures.patches import PATCH, picture_channels_last
+from engine.architectures.patches import PATCH, picture_channels_last, tokens_of
+from engine.architectures.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm
 
 HEAD_WIDTH = 72
 TIME_WIDTH = 256  # of the sinusoids of time and sizes
@@ -71,15 +71,6 @@ def square_places(rows: int, columns: int, width: int, interpolation: float | No
     return torch.cat([sinusoids(column.flatten(), width // 2), sinusoids(row.flatten(), width // 2)], dim=1)[None]
 
 
-def normed(x: torch.Tensor) -> torch.Tensor:
-    return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-
-
-def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Normalise `x` [B, T, D] and apply shift and scale [B, 1, D]."""
-    return normed(x) * (1 + scale) + shift
-
-
 class Embedder(nn.Module):
     """Sinusoids of numbers, through two layers: [B] -> [B, D]."""
 
@@ -96,9 +87,10 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, inner: int, out: int) -> None:
         super().__init__()
         self.fc1, self.fc2 = Linear(width, inner), Linear(inner, out)
+        self.activation = Gelu("tanh")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
+        out: torch.Tensor = self.fc2(self.activation(self.fc1(x)))
         return out
 
 
@@ -122,7 +114,7 @@ class PatchEmbedder(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches: torch.Tensor = self.proj(x)  # [B, D, h / 2, w / 2]
-        return patches.flatten(2).transpose(1, 2)
+        return tokens_of(patches)
 
 
 class PictureAttention(nn.Module):
@@ -160,16 +152,18 @@ class CaptionBlock(nn.Module):
         self.cross_attn = PromptAttention(config)
         self.mlp = FeedForward(config.width, config.inner_width or 4 * config.width, config.width)
         self.scale_shift_table = nn.Parameter(torch.empty(6, config.width))
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self, x: torch.Tensor, context: torch.Tensor, time: torch.Tensor, options: Options | None
     ) -> torch.Tensor:
         """Return the picture's tokens [B, T, D]. `time` is [B, 6, D]."""
         parts = (self.scale_shift_table[None].to(x) + time).chunk(6, dim=1)
-        x = x + parts[2] * self.attn(modulated(x, parts[0], parts[1]), options)
-        x = x + self.cross_attn(x, context, options)
-        fed: torch.Tensor = self.mlp(modulated(x, parts[3], parts[4]))
-        return x + parts[5] * fed
+        x = self.residual(x, self.attn(self.adaptive_norm(x, parts[1], parts[0]), options), parts[2])
+        x, normed = self.residual_norm(x, self.cross_attn(x, context, options), None, parts[4], parts[3])
+        out: torch.Tensor = self.residual(x, self.mlp(normed), parts[5])
+        return out
 
 
 class FinalLayer(nn.Module):
@@ -177,10 +171,11 @@ class FinalLayer(nn.Module):
         super().__init__()
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels)
         self.scale_shift_table = nn.Parameter(torch.empty(2, config.width))
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         shift, scale = (self.scale_shift_table[None].to(x) + time[:, None]).chunk(2, dim=1)
-        out: torch.Tensor = self.linear(modulated(x, shift, scale))
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 
