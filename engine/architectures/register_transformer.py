@@ -22,11 +22,19 @@ from engine.architectures.block_calls import BlockFunction, two_stream_call
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_channels_last
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
 
 HEAD_WIDTH = 256
 TIME_WIDTH = 256  # of the sinusoids of the time
 TIME_FACTOR = 1000.0
 NUM_REGISTERS = 8
+NORM_EPS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +57,27 @@ class RegisterTransformerConfig:
         return self.width // HEAD_WIDTH
 
 
-def normed(x: torch.Tensor) -> torch.Tensor:
-    """Normalise the last dimension."""
-    return functional.layer_norm(x, x.shape[-1:])
-
-
-def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Apply shift and scale [B, D] to `x` [B, T, D]."""
-    return x * (1 + scale[:, None]) + shift[:, None]
-
-
 class GatedLayers(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.c_fc1, self.c_fc2 = (Linear(width, inner, bias=False) for _ in range(2))
         self.c_proj = Linear(inner, width, bias=False)
+        self.activation = GatedActivation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.c_proj(functional.silu(self.c_fc1(x)) * self.c_fc2(x))
+        out: torch.Tensor = self.c_proj(self.activation(self.c_fc1(x), self.c_fc2(x)))
         return out
 
 
 class ModulationLayer(nn.Sequential):
-    """`parts(time [B, G])` -> shift, scale, gate of attention, then those of the feed-forward layers, [B, D] each."""
+    """`parts(time [B, G])` -> shift, scale, gate of attention, then of the feed-forward layers, [B, 1, D] each."""
 
     def __init__(self, time_dim: int, width: int, count: int = 6) -> None:
         super().__init__(nn.SiLU(), Linear(time_dim, count * width, bias=False))
         self.count = count
 
     def parts(self, time: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(self(time).chunk(self.count, dim=1))
+        return tuple(self(time)[:, None].chunk(self.count, dim=2))
 
 
 class StreamsAttention(nn.Module):
@@ -91,30 +90,40 @@ class StreamsAttention(nn.Module):
         for stream in range(1, num_streams + 1):
             for kind in "qkvo":
                 self.add_module(f"w{stream}{kind}", Linear(width, width, bias=False))
+        self.head_norm = nn.LayerNorm(width // heads, NORM_EPS, elementwise_affine=False)
+        self.rotary_heads = RotaryHeads(token_dim=1)
 
     def forward(self, streams: tuple[torch.Tensor, ...], options: Options | None) -> tuple[torch.Tensor, ...]:
         """Return the attended tokens of each stream [B, T, D]."""
-        q, k, v = (torch.cat([self._heads(x, kind, place) for place, x in enumerate(streams, start=1)], dim=2)
-                   for kind in "qkv")  # fmt: skip
+        queries, keys, values = (self._heads(streams, kind) for kind in "qkv")
+        q, k = self.rotary_heads([(x, self.head_norm) for x in queries], [(x, self.head_norm) for x in keys], None)
+        q, k, v = (item.transpose(1, 2) for item in (q, k, torch.cat(values, dim=1)))  # [B, H, T, 256]
         out = optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
         parts = torch.split(out, [x.shape[1] for x in streams], dim=1)
         return tuple(self.get_submodule(f"w{place}o")(part) for place, part in enumerate(parts, start=1))
 
-    def _heads(self, x: torch.Tensor, kind: str, stream: int) -> torch.Tensor:
-        """Return the queries, keys or values of a stream [B, H, T, 256], the first two normalised."""
-        projected: torch.Tensor = self.get_submodule(f"w{stream}{kind}")(x)
-        heads = projected.view(*x.shape[:2], self.heads, -1)
-        return (heads if kind == "v" else normed(heads)).transpose(1, 2)
+    def _heads(self, streams: tuple[torch.Tensor, ...], kind: str) -> list[torch.Tensor]:
+        """Return the queries, keys or values of each stream [B, T, H, 256]."""
+        projected = (self.get_submodule(f"w{place}{kind}")(x) for place, x in enumerate(streams, start=1))
+        return [x.view(*x.shape[:2], self.heads, -1) for x in projected]
 
 
-def fed(
-    x: torch.Tensor, attended: torch.Tensor, parts: tuple[torch.Tensor, ...], feed_forward: nn.Module
-) -> torch.Tensor:
-    """Return a stream [B, T, D] behind its attention and feed-forward layers; both start from the block's input."""
-    _, _, gate, shift, scale, feed_gate = parts
-    between = normed(x + gate[:, None] * attended)
-    change: torch.Tensor = feed_forward(modulated(between, shift, scale))
-    return x + feed_gate[:, None] * change
+class FedLayers(nn.Module):
+    """What follows the attention of a stream: both it and the feed-forward layers start from the block's input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.residual = GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, AdaptiveNorm(eps=NORM_EPS))
+
+    def forward(
+        self, x: torch.Tensor, attended: torch.Tensor, parts: tuple[torch.Tensor, ...], feed_forward: nn.Module
+    ) -> torch.Tensor:
+        """Return a stream [B, T, D] behind its attention and feed-forward layers."""
+        _, _, gate, shift, scale, feed_gate = parts
+        _, normed = self.residual_norm(x, attended, gate, scale, shift)
+        out: torch.Tensor = self.residual(x, feed_forward(normed), feed_gate)
+        return out
 
 
 class DoubleLayer(nn.Module):
@@ -123,15 +132,20 @@ class DoubleLayer(nn.Module):
         self.mlpC, self.mlpX = (GatedLayers(config.width, config.inner_width) for _ in range(2))
         self.modC, self.modX = (ModulationLayer(config.time_dim, config.width) for _ in range(2))
         self.attn = StreamsAttention(config.width, config.heads, 2)
+        self.adaptive_norm, self.fed = AdaptiveNorm(eps=NORM_EPS), FedLayers()
 
     def forward(
         self, text: torch.Tensor, picture: torch.Tensor, time: torch.Tensor, options: Options | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return text and picture [B, T, D] each. `time` is [B, G]."""
         of_text, of_picture = self.modC.parts(time), self.modX.parts(time)
-        inputs = (modulated(normed(text), *of_text[:2]), modulated(normed(picture), *of_picture[:2]))
+        inputs = (
+            self.adaptive_norm(text, of_text[1], of_text[0]),
+            self.adaptive_norm(picture, of_picture[1], of_picture[0]),
+        )
         text_out, picture_out = self.attn(inputs, options)
-        return fed(text, text_out, of_text, self.mlpC), fed(picture, picture_out, of_picture, self.mlpX)
+        text = self.fed(text, text_out, of_text, self.mlpC)
+        return text, self.fed(picture, picture_out, of_picture, self.mlpX)
 
 
 class SingleLayer(nn.Module):
@@ -140,12 +154,14 @@ class SingleLayer(nn.Module):
         self.modCX = ModulationLayer(config.time_dim, config.width)
         self.attn = StreamsAttention(config.width, config.heads, 1)
         self.mlp = GatedLayers(config.width, config.inner_width)
+        self.adaptive_norm, self.fed = AdaptiveNorm(eps=NORM_EPS), FedLayers()
 
     def forward(self, x: torch.Tensor, time: torch.Tensor, options: Options | None = None) -> torch.Tensor:
         """Return text and picture behind each other [B, T, D]."""
         parts = self.modCX.parts(time)
-        (attended,) = self.attn((modulated(normed(x), *parts[:2]),), options)
-        return fed(x, attended, parts, self.mlp)
+        (attended,) = self.attn((self.adaptive_norm(x, parts[1], parts[0]),), options)
+        out: torch.Tensor = self.fed(x, attended, parts, self.mlp)
+        return out
 
 
 class TimeEmbedder(nn.Module):
@@ -179,6 +195,7 @@ class RegisterTransformer(nn.Module):
         self.single_layers = nn.ModuleList(SingleLayer(config) for _ in range(config.num_single))
         self.final_linear = Linear(config.width, config.out_channels * PATCH * PATCH, bias=False)
         self.modF = ModulationLayer(config.time_dim, config.width, 2)
+        self.modulated = AdaptiveNorm("none")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -204,7 +221,8 @@ class RegisterTransformer(nn.Module):
         registers = self.register_tokens.to(text).expand(text.shape[0], -1, -1)
         time = self.t_embedder(timesteps, x.dtype)
         tokens = self._blocks(torch.cat([registers, text], dim=1), picture, time, options)
-        out = self.final_linear(modulated(tokens, *self.modF.parts(time)))  # [B, T, 4 * C]
+        shift, scale = self.modF.parts(time)
+        out = self.final_linear(self.modulated(tokens, scale, shift))  # [B, T, 4 * C]
         return picture_channels_last(out, *padded.shape[-2:])[..., :height, :width]
 
     def _places(self, rows: int, columns: int) -> torch.Tensor:
