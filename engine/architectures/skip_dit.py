@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.block_calls import BlockFunction
@@ -22,8 +21,9 @@ from engine.architectures.double_stream import Control
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.mmdit import Embedder
-from engine.architectures.patches import PATCH, pad_to_patches, picture_channels_last
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.patches import PATCH, pad_to_patches, picture_channels_last, tokens_of
+from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
 
 NORM_EPS = 1e-6
 TIME_WIDTH = NUMBER_WIDTH = 256  # of the sinusoids of the time, and of a number of the size
@@ -80,6 +80,7 @@ class NormedAttention(nn.Module):
         self.heads = heads
         self.q_norm, self.k_norm = (nn.LayerNorm(width // heads, eps=NORM_EPS) for _ in range(2))
         self.out_proj = Linear(width, width)
+        self.rotary_heads = RotaryHeads()
 
     def attended(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options | None = None
@@ -98,7 +99,8 @@ class SelfAttention(NormedAttention):
 
     def forward(self, x: torch.Tensor, pe: torch.Tensor) -> torch.Tensor:
         q, k, v = self.Wqkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        return self.attended(rotated(self.q_norm(q), pe), rotated(self.k_norm(k), pe), v)
+        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], pe)
+        return self.attended(q, k, v)
 
 
 class TextAttention(NormedAttention):
@@ -109,16 +111,17 @@ class TextAttention(NormedAttention):
     def forward(self, x: torch.Tensor, text: torch.Tensor, pe: torch.Tensor) -> torch.Tensor:
         q = self.q_proj(x).view(*x.shape[:2], self.heads, -1).transpose(1, 2)
         k, v = self.kv_proj(text).view(*text.shape[:2], 2, self.heads, -1).permute(2, 0, 3, 1, 4)
-        return self.attended(rotated(self.q_norm(q), pe), self.k_norm(k), v)
+        return self.attended(self.rotary_heads.plain([(q, self.q_norm)], pe), self.k_norm(k), v)
 
 
 class FeedForward(nn.Module):
     def __init__(self, width: int, inner_width: int) -> None:
         super().__init__()
         self.fc1, self.fc2 = Linear(width, inner_width), Linear(inner_width, width)
+        self.activation = Gelu("tanh")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
+        out: torch.Tensor = self.fc2(self.activation(self.fc1(x)))
         return out
 
 
@@ -133,6 +136,8 @@ class SkipBlock(nn.Module):
         self.attn2 = TextAttention(width, config.context_dim, config.heads)
         self.mlp = FeedForward(width, config.inner_width)
         self.default_modulation = nn.Sequential(nn.SiLU(), Linear(width, width))
+        self.adaptive_norm, self.residual = AdaptiveNorm("none"), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
         self.has_skip = has_skip
         if has_skip:
             self.skip_norm = nn.LayerNorm(2 * width, eps=NORM_EPS)
@@ -148,9 +153,10 @@ class SkipBlock(nn.Module):
     ) -> torch.Tensor:
         if self.has_skip and skip is not None:
             x = self.skip_linear(self.skip_norm(torch.cat([x, skip], dim=-1)))
-        x = x + self.attn1(self.norm1(x) + self.default_modulation(vec)[:, None], pe)
-        x = x + self.attn2(self.norm3(x), text, pe)
-        out: torch.Tensor = x + self.mlp(self.norm2(x))
+        normed = self.adaptive_norm(x, None, self.default_modulation(vec)[:, None], self.norm1)
+        x, normed = self.residual_norm(x, self.attn1(normed, pe), None, None, norm=self.norm3)
+        x, normed = self.residual_norm(x, self.attn2(normed, text, pe), None, None, norm=self.norm2)
+        out: torch.Tensor = self.residual(x, self.mlp(normed))
         return out
 
 
@@ -180,7 +186,7 @@ class PatchEmbedder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the patches of a latent [B, C, h, w] as tokens [B, T, D]."""
         out: torch.Tensor = self.proj(pad_to_patches(x, PATCH))
-        return out.flatten(2).transpose(1, 2)
+        return tokens_of(out)
 
 
 class SkipFinalLayer(nn.Module):
@@ -188,10 +194,11 @@ class SkipFinalLayer(nn.Module):
         super().__init__()
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 2 * config.width))
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
         shift, scale = self.adaLN_modulation(vec)[:, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift)
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
 
 
