@@ -27,7 +27,16 @@ from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.next_dit import picture_places
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_of
-from engine.architectures.rotary import rotated, rotations
+from engine.architectures.rotary import rotations
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    Modulator,
+    ResidualNorm,
+    RotaryHeads,
+    Stretches,
+)
 
 HEAD_WIDTH = 128  # of the blocks of the stream
 AXES = (32, 48, 48)  # channels of a head that rotate by picture, row and column
@@ -99,9 +108,10 @@ class GatedLayers(nn.Module):
         super().__init__()
         self.gate, self.up = (Linear(width, inner, bias=False) for _ in range(2))
         self.down = Linear(inner, width, bias=False)
+        self.activation = GatedActivation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        out: torch.Tensor = self.down(self.activation(self.gate(x), self.up(x)))
         return out
 
 
@@ -114,18 +124,17 @@ class GatedAttention(nn.Module):
         self.wq, self.gate, self.wo = (Linear(width, width, bias=False) for _ in range(3))
         self.wk, self.wv = (Linear(width, key_heads * self.head_width, bias=False) for _ in range(2))
         self.qknorm = QueryKeyNorms(self.head_width)
+        self.rotary_heads, self.activation = RotaryHeads(), GatedActivation("sigmoid")
 
     def forward(self, x: torch.Tensor, pe: torch.Tensor | None, options: Options | None) -> torch.Tensor:
         """Return [B, T, D]. `pe` rotates queries and keys (`rotations`)."""
         q, k, v = self._split(self.wq(x), self.heads), *(self._split(w(x), self.key_heads) for w in (self.wk, self.wv))
-        q, k = self.qknorm.qnorm(q), self.qknorm.knorm(k)
-        if pe is not None:
-            q, k = rotated(q, pe), rotated(k, pe)
+        q, k = self.rotary_heads([(q, self.qknorm.qnorm)], [(k, self.qknorm.knorm)], pe)
         shared = self.heads // self.key_heads
         if shared > 1:
             k, v = (item.repeat_interleave(shared, dim=1) for item in (k, v))
         attended = optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
-        out: torch.Tensor = self.wo(attended * torch.sigmoid(self.gate(x)))
+        out: torch.Tensor = self.wo(self.activation(self.gate(x), attended))
         return out
 
     def _split(self, x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -140,14 +149,17 @@ class BlockLayers(nn.Module):
         self.prenorm, self.postnorm = CentredRmsNorm(width), CentredRmsNorm(width)
         self.attn = GatedAttention(width, heads, key_heads)
         self.mlp = GatedLayers(width, inner)
+        self.adaptive_norm, self.residual = AdaptiveNorm("none"), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
 
 class FusionBlock(BlockLayers):
     """A block that nothing modulates and in which tokens have no places."""
 
     def forward(self, x: torch.Tensor, options: Options | None) -> torch.Tensor:
-        x = x + self.attn(self.prenorm(x), None, options)
-        out: torch.Tensor = x + self.mlp(self.postnorm(x))
+        attended = self.attn(self.prenorm(x), None, options)
+        x, normed = self.residual_norm(x, attended, None, None, norm=self.postnorm)
+        out: torch.Tensor = self.residual(x, self.mlp(normed))
         return out
 
 
@@ -187,14 +199,6 @@ class ModulationTable(nn.Module):
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class Stretches:
-    """Stretches of tokens, behind each other, each with a modulation [B, 1, 6 * D] of its own."""
-
-    lengths: tuple[int, ...]
-    vecs: tuple[torch.Tensor, ...]
-
-
 class StreamBlock(BlockLayers):
     """A block modulated by the time."""
 
@@ -202,34 +206,21 @@ class StreamBlock(BlockLayers):
         super().__init__(config.width, config.heads, config.key_heads, config.inner_width)
         self.mod = ModulationTable(6 * config.width)
 
-    def forward(self, x: torch.Tensor, stretches: Stretches, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
-        """Return [B, T, D]."""
-        tables = [self.mod(vec).chunk(6, dim=-1) for vec in stretches.vecs]  # scale, shift, gate, twice
-        before = [(table[0], table[1]) for table in tables]
-        attended = self.attn(_shifted(self.prenorm(x), before, stretches.lengths), pe, options)
-        x = x + _gated(attended, [table[2] for table in tables], stretches.lengths)
-        before = [(table[3], table[4]) for table in tables]
-        fed = self.mlp(_shifted(self.postnorm(x), before, stretches.lengths))
-        return x + _gated(fed, [table[5] for table in tables], stretches.lengths)
+    def forward(self, x: torch.Tensor, vec: Modulator, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
+        """Return [B, T, D]. `vec` is [B, 1, 6 * D] for all tokens, or for each of several stretches."""
+        scale, shift, gate, inner_scale, inner_shift, inner_gate = self._modulators(vec)
+        attended = self.attn(self.adaptive_norm(x, scale, shift, self.prenorm), pe, options)
+        x, normed = self.residual_norm(x, attended, gate, inner_scale, inner_shift, norm=self.postnorm)
+        out: torch.Tensor = self.residual(x, self.mlp(normed), inner_gate)
+        return out
 
-
-def _shifted(
-    x: torch.Tensor, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], lengths: Sequence[int]
-) -> torch.Tensor:
-    """Multiply each stretch of tokens by one plus its scale and add its shift."""
-    if len(tables) == 1:
-        ((scale, shift),) = tables
-        return (1 + scale) * x + shift
-    parts = zip(torch.split(x, list(lengths), dim=1), tables, strict=True)
-    return torch.cat([(1 + scale) * part + shift for part, (scale, shift) in parts], dim=1)
-
-
-def _gated(x: torch.Tensor, gates: Sequence[torch.Tensor], lengths: Sequence[int]) -> torch.Tensor:
-    """Multiply each stretch of tokens by its gate."""
-    if len(gates) == 1:
-        return gates[0] * x
-    parts = zip(torch.split(x, list(lengths), dim=1), gates, strict=True)
-    return torch.cat([gate * part for part, gate in parts], dim=1)
+    def _modulators(self, vec: Modulator) -> Sequence[Modulator]:
+        """Return scale, shift and gate of the attention, then of the feed-forward layers."""
+        if isinstance(vec, Stretches):
+            tables = zip(*(self.mod(part).chunk(6, dim=-1) for part in vec.parts), strict=True)
+            return [Stretches(vec.lengths, parts) for parts in tables]
+        parts: tuple[torch.Tensor, ...] = self.mod(vec).chunk(6, dim=-1)
+        return parts
 
 
 class LastLayer(nn.Module):
@@ -238,10 +229,11 @@ class LastLayer(nn.Module):
         self.norm = CentredRmsNorm(config.width)
         self.linear = Linear(config.width, PATCH * PATCH * config.in_channels)
         self.modulation = ModulationTable(2, config.width)
+        self.adaptive_norm = AdaptiveNorm("none")
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         scale, shift = self.modulation(time).chunk(2, dim=1)  # [B, 1, D] each
-        out: torch.Tensor = self.linear((1 + scale) * self.norm(x) + shift)
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift, self.norm))
         return out
 
 
@@ -310,12 +302,12 @@ class TextFusionStreamModel(nn.Module):
         first = text.shape[1]
         drawn = slice(first, first + patches_of(padded).shape[1])
         time = self._time(timesteps, x.dtype)
-        stretches = Stretches((tokens.shape[1],), (self.tproj(time),))
+        vec: Modulator = self.tproj(time)
         if seen and ref_latents_method == TIME_ZERO_METHOD:
             at_zero = self.tproj(self._time(torch.zeros_like(timesteps), x.dtype))
-            stretches = Stretches((drawn.stop, tokens.shape[1] - drawn.stop), (*stretches.vecs, at_zero))
+            vec = Stretches((drawn.stop, tokens.shape[1] - drawn.stop), (self.tproj(time), at_zero))
         for block in self.blocks:
-            tokens = block(tokens, stretches, pe, options)
+            tokens = block(tokens, vec, pe, options)
         out = picture_of(self.last(tokens[:, drawn], time), padded, self.config.in_channels)
         return out[..., : x.shape[-2], : x.shape[-1]].reshape(x.shape)
 
