@@ -21,6 +21,7 @@ from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.lyric_encoder import LyricEncoder, LyricEncoderConfig, lyric_encoder_config
+from engine.architectures.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm, RotaryHeads, RotaryLayout
 
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of the time
@@ -72,14 +73,6 @@ def rotations_of(length: int, device: torch.device, dtype: torch.dtype) -> tuple
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotated_pairs(x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Rotate neighbouring channels of heads [B, H, L, 128], each by the angle of its own channel."""
-    cos, sin = rotation
-    first, second = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
-    turned = torch.stack([-second, first], dim=-1).flatten(3)
-    return (x.float() * cos + turned.float() * sin).to(x.dtype)
-
-
 def as_heads(x: torch.Tensor) -> torch.Tensor:
     """Return tokens [B, T, D] as heads of 128 channels [B, H, T, 128]."""
     return x.view(*x.shape[:2], -1, HEAD_WIDTH).transpose(1, 2)
@@ -92,15 +85,15 @@ class MusicAttention(nn.Module):
         super().__init__()
         self.to_q, self.to_k, self.to_v = (Linear(width, width) for _ in range(3))
         self.to_out = nn.ModuleList([Linear(width, width)])
+        self.rotary_heads = RotaryHeads(RotaryLayout.CHANNELS, is_float32=True)
 
 
 class LinearAttention(MusicAttention):
     """Attention whose scores are products of rectified queries and keys, computed in float32."""
 
     def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        q, k = (
-            functional.relu(rotated_pairs(as_heads(layer(x)), rotation)).float() for layer in (self.to_q, self.to_k)
-        )
+        q, k = self.rotary_heads([(as_heads(self.to_q(x)), None)], [(as_heads(self.to_k(x)), None)], rotation)
+        q, k = functional.relu(q).float(), functional.relu(k).float()
         v = as_heads(self.to_v(x)).transpose(-1, -2).float()
         weighted = (functional.pad(v, (0, 0, 0, 1), value=1.0) @ k) @ q.transpose(-1, -2)  # [B, H, 129, L]
         mixed = weighted[:, :, :-1] / (weighted[:, :, -1:] + ATTENTION_EPS)
@@ -117,8 +110,9 @@ class TextAttention(MusicAttention):
         text_rotation: tuple[torch.Tensor, torch.Tensor],
         options: Options,
     ) -> torch.Tensor:
-        q = rotated_pairs(as_heads(self.to_q(x)), rotation)
-        k, v = rotated_pairs(as_heads(self.to_k(text)), text_rotation), as_heads(self.to_v(text))
+        q = self.rotary_heads.plain([(as_heads(self.to_q(x)), None)], rotation)
+        k = self.rotary_heads.plain([(as_heads(self.to_k(text)), None)], text_rotation)
+        v = as_heads(self.to_v(text))
         out: torch.Tensor = self.to_out[0](
             optimized_attention(q, k, v, q.shape[1], skip_reshape=True, transformer_options=options)
         )
@@ -149,16 +143,13 @@ class GatedConvolutions(nn.Module):
         return out.transpose(1, 2)
 
 
-def normed(x: torch.Tensor) -> torch.Tensor:
-    """Return tokens divided by the root of their mean square."""
-    return functional.rms_norm(x, x.shape[-1:], eps=NORM_EPS)
-
-
 class MusicBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.attn, self.cross_attn, self.ff = LinearAttention(width), TextAttention(width), GatedConvolutions(width)
         self.scale_shift_table = nn.Parameter(torch.empty(6, width))
+        self.adaptive_norm, self.residual = AdaptiveNorm("rms", NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self,
@@ -172,9 +163,10 @@ class MusicBlock(nn.Module):
         shift, scale, gate, shift_ff, scale_ff, gate_ff = (
             self.scale_shift_table[None].to(modulation) + modulation.view(x.shape[0], 6, -1)
         ).chunk(6, dim=1)
-        x = gate * self.attn(normed(x) * (1 + scale) + shift, rotation) + x
-        x = self.cross_attn(x, text, rotation, text_rotation, options) + x
-        out: torch.Tensor = x + gate_ff * self.ff(normed(x) * (1 + scale_ff) + shift_ff)
+        x = self.residual(x, self.attn(self.adaptive_norm(x, scale, shift), rotation), gate)
+        read = self.cross_attn(x, text, rotation, text_rotation, options)
+        x, normed = self.residual_norm(x, read, None, scale_ff, shift_ff)
+        out: torch.Tensor = self.residual(x, self.ff(normed), gate_ff)
         return out
 
 
@@ -191,7 +183,7 @@ class ColumnEmbedder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the columns of a latent [B, C, h, L] as tokens [B, L, D]."""
         out: torch.Tensor = self.early_conv_layers(x)
-        return out.flatten(2).transpose(1, 2)
+        return out.flatten(2).transpose(1, 2).contiguous()
 
 
 class ColumnLayer(nn.Module):
@@ -202,10 +194,11 @@ class ColumnLayer(nn.Module):
         self.channels = config.in_channels
         self.linear = Linear(config.width, ROWS * config.in_channels)
         self.scale_shift_table = nn.Parameter(torch.empty(2, config.width))
+        self.adaptive_norm = AdaptiveNorm("rms", NORM_EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         shift, scale = (self.scale_shift_table[None].to(time) + time[:, None]).chunk(2, dim=1)
-        out: torch.Tensor = self.linear(normed(x) * (1 + scale) + shift)
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out.view(*x.shape[:2], ROWS, self.channels).permute(0, 3, 2, 1).contiguous()
 
 
