@@ -24,6 +24,14 @@ from engine.architectures.block_calls import BlockFunction
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+)
 
 HEAD_WIDTH = 64
 ROTARY_WIDTH = HEAD_WIDTH // 2
@@ -121,15 +129,6 @@ class SecondsEmbedder(nn.Module):
         return out
 
 
-def rotated_halves(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Rotate the first channels of `x` [B, H, L, D / H] by angles [L, R]: channel n with channel n + R / 2. float32."""
-    width = angles.shape[-1]
-    turning, rest = x[..., :width], x[..., width:]
-    first, second = turning.chunk(2, dim=-1)
-    turned = turning * angles.cos() + torch.cat([-second, first], dim=-1) * angles.sin()
-    return torch.cat([turned, rest], dim=-1)
-
-
 def as_heads(x: torch.Tensor) -> torch.Tensor:
     """Return tokens [B, T, D] as heads of 64 channels [B, H, T, 64]."""
     return x.view(*x.shape[:2], -1, HEAD_WIDTH).transpose(1, 2)
@@ -139,10 +138,14 @@ class AudioSelfAttention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.to_qkv, self.to_out = Linear(width, 3 * width, bias=False), Linear(width, width, bias=False)
+        self.rotary_heads = RotaryHeads(RotaryLayout.HALVES, is_float32=True)
 
     def forward(self, x: torch.Tensor, angles: torch.Tensor, options: Options) -> torch.Tensor:
+        """Return [B, T, D]. `angles` [T, R], the same twice, turn channel n of a head with channel n + R / 2."""
         q, k, v = (as_heads(item) for item in self.to_qkv(x).chunk(3, dim=-1))
-        q, k = (rotated_halves(item.float(), angles).to(x.dtype) for item in (q, k))
+        num_pairs = angles.shape[-1] // 2
+        tables = angles.cos()[:, :num_pairs], angles.sin()[:, :num_pairs]
+        q, k = self.rotary_heads([(q, None)], [(k, None)], tables)
         out: torch.Tensor = self.to_out(
             optimized_attention(q, k, v, q.shape[1], skip_reshape=True, transformer_options=options)
         )
@@ -172,10 +175,11 @@ class GatedProjection(nn.Module):
     def __init__(self, width: int, inner_width: int) -> None:
         super().__init__()
         self.proj = Linear(width, 2 * inner_width)
+        self.activation = GatedActivation(is_gate_first=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x, gate = self.proj(x).chunk(2, dim=-1)
-        return x * functional.silu(gate)
+        out: torch.Tensor = self.activation(self.proj(x))
+        return out
 
 
 class AudioFeedForward(nn.Module):
@@ -196,11 +200,14 @@ class AudioBlock(nn.Module):
         self.self_attn = AudioSelfAttention(width)
         self.cross_attn = AudioTextAttention(width, config.context_dim)
         self.ff = AudioFeedForward(width)
+        self.residual = GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, AdaptiveNorm("none"))
 
     def forward(self, x: torch.Tensor, text: torch.Tensor, angles: torch.Tensor, options: Options) -> torch.Tensor:
-        x = x + self.self_attn(self.pre_norm(x), angles, options)
-        x = x + self.cross_attn(self.cross_attend_norm(x), text, options)
-        out: torch.Tensor = x + self.ff(self.ff_norm(x))
+        attended = self.self_attn(self.pre_norm(x), angles, options)
+        x, normed = self.residual_norm(x, attended, None, None, norm=self.cross_attend_norm)
+        x, normed = self.residual_norm(x, self.cross_attn(normed, text, options), None, None, norm=self.ff_norm)
+        out: torch.Tensor = self.residual(x, self.ff(normed))
         return out
 
 
