@@ -18,7 +18,14 @@ from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
 from engine.architectures.prefix_states import KeysValues
-from engine.architectures.rotary import rotated
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
+from engine.architectures.transformer_layers import Stretches as StretchedParts
 
 HEAD_WIDTH = 128
 TIME_FACTOR = 1000
@@ -101,10 +108,11 @@ class GatedLayers(nn.Module):
         else:
             self.gate_layer, self.proj = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
         self.out = Linear(config.inner_width, config.width, bias=False)
+        self.activation = GatedActivation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1) if self.joins_gates else (self.gate_layer(x), self.proj(x))
-        out: torch.Tensor = self.out(functional.silu(gate) * up)
+        given = (self.gate_up(x),) if self.joins_gates else (self.gate_layer(x), self.proj(x))
+        out: torch.Tensor = self.out(self.activation(*given))
         return out
 
 
@@ -139,11 +147,12 @@ class StretchedAttention(nn.Module):
         self.to_q, self.to_k, self.to_v = (Linear(config.width, config.width, bias=False) for _ in range(3))
         self.to_out = nn.ModuleList([Linear(config.width, config.width, bias=False)])
         self.norm_q, self.norm_k = (RmsNorm(HEAD_WIDTH, EPS) for _ in range(2))
+        self.rotary_heads = RotaryHeads()
 
     def forward(self, x: torch.Tensor, sequence: Spliced, options: Options | None) -> torch.Tensor:
         """Return [B, T, D]."""
         q, k, v = (self._split(layer(x)) for layer in (self.to_q, self.to_k, self.to_v))
-        q, k = rotated(self.norm_q(q), sequence.pe), rotated(self.norm_k(k), sequence.pe)
+        q, k = self.rotary_heads([(q, self.norm_q)], [(k, self.norm_k)], sequence.pe)
         if sequence.keep is not None:
             sequence.keep(k, v)
         num_before = 0
@@ -172,40 +181,29 @@ def _mask(start: int, end: int, like: torch.Tensor) -> torch.Tensor:
 class StreamBlock(nn.Module):
     def __init__(self, config: SplicedStreamConfig) -> None:
         super().__init__()
-        self.img_norm1, self.img_norm2 = (
-            nn.LayerNorm(config.width, eps=EPS, elementwise_affine=False) for _ in range(2)
-        )
         self.attn = StretchedAttention(config)
         self.img_mlp = GatedLayers(config)
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(
         self, x: torch.Tensor, modulation: Sequence[Modulation], sequence: Spliced, options: Options | None
     ) -> torch.Tensor:
         """Return [B, T, D]. `modulation` are scale and gate of the attention, then of the feed-forward layers."""
-        scale1, gate1, scale2, gate2 = modulation
-        attended = self.attn(_scaled(self.img_norm1(x), scale1, sequence), sequence, options)
-        x = x + _multiplied(attended, gate1, sequence)
-        x = x + _multiplied(self.img_mlp(_scaled(self.img_norm2(x), scale2, sequence)), gate2, sequence)
+        lengths = sequence.drawn, x.shape[1] - sequence.drawn
+        scale1, gate1, scale2, gate2 = (StretchedParts(lengths, parts) for parts in modulation)
+        attended = self.attn(self.adaptive_norm(x, scale1), sequence, options)
+        x, normed = self.residual_norm(x, attended, gate1, scale2)
+        x = self.residual(x, self.img_mlp(normed), gate2)
         return x.clip(-FLOAT16_MAX, FLOAT16_MAX) if x.dtype == torch.float16 else x
-
-
-def _scaled(x: torch.Tensor, scale: Modulation, sequence: Spliced) -> torch.Tensor:
-    before, drawn = scale
-    return _multiplied(x, (1 + before, 1 + drawn), sequence)
-
-
-def _multiplied(x: torch.Tensor, factors: Modulation, sequence: Spliced) -> torch.Tensor:
-    """Multiply the tokens before the drawn picture and those of it by their factors [1 or B, 1, D]."""
-    before, drawn = factors
-    return torch.cat([x[:, : sequence.drawn] * before, x[:, sequence.drawn :] * drawn], dim=1)
 
 
 class LastLayer(nn.Module):
     def __init__(self, config: SplicedStreamConfig) -> None:
         super().__init__()
         self.linear = Linear(config.width, config.width, bias=False)
-        self.norm = nn.LayerNorm(config.width, eps=EPS, elementwise_affine=False)
+        self.adaptive_norm = AdaptiveNorm(eps=EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.norm(x) * (1 + self.linear(functional.silu(time)).unsqueeze(1))
+        out: torch.Tensor = self.adaptive_norm(x, self.linear(functional.silu(time)).unsqueeze(1))
         return out
