@@ -10,7 +10,7 @@ from torch.nn import functional
 class RmsNorm(nn.RMSNorm):
     """A norm of the last dimension with a factor for each channel, called `weight`."""
 
-    def __init__(self, width: int, eps: float = 1e-6) -> None:
+    def __init__(self, width: int, eps: float | None = 1e-6) -> None:
         super().__init__(width, eps=eps)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -35,3 +35,16 @@ class OnePlusRmsNorm(RmsNorm):
         kept = self.weight.dtype if self.weight.dtype == torch.bfloat16 else torch.float16
         factors = (self.weight.to(kept) + 1.0).to(x.dtype)
         return functional.rms_norm(x, self.normalized_shape, factors, self.eps)
+
+
+class CentredRmsNorm(nn.Module):
+    """The same norm in float32, whose factors are one plus its `scale`."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.scale = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factors = self.scale.float() + 1.0
+        return functional.rms_norm(x.float(), (x.shape[-1],), factors, self.eps).to(x.dtype)
