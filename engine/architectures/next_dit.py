@@ -89,13 +89,6 @@ def picture_places(rows: int, columns: int, index: int, device: torch.device) ->
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 
-class QueryNorm(nn.RMSNorm):
-    """A norm of the queries or keys of heads [B, T, H, W]."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
 class JointAttention(nn.Module):
     def __init__(self, config: NextDitConfig) -> None:
         super().__init__()
@@ -103,7 +96,7 @@ class JointAttention(nn.Module):
         self.heads, self.key_heads, self.head_width = config.heads, config.key_heads, width
         self.qkv = Linear(config.width, (config.heads + 2 * config.key_heads) * width, bias=False)
         self.out = Linear(config.heads * width, config.width, bias=False)
-        self.q_norm, self.k_norm = (QueryNorm(width, eps=config.query_eps) for _ in range(2))
+        self.q_norm, self.k_norm = (RmsNorm(width, config.query_eps) for _ in range(2))
         self.rotary_heads = RotaryHeads(token_dim=1)
 
     def forward(

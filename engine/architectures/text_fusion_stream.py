@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.double_stream import TIME_FACTOR
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Linear
 from engine.architectures.next_dit import picture_places
+from engine.architectures.norms import CentredRmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of, picture_of
 from engine.architectures.rotary import rotations
 from engine.architectures.transformer_layers import (
@@ -83,18 +83,6 @@ class TextFusionStreamConfig:
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
-
-
-class CentredRmsNorm(nn.Module):
-    """A norm of the last dimension in float32, whose factors are one plus its `scale`."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.empty(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factors = self.scale.float() + 1.0
-        return functional.rms_norm(x.float(), (x.shape[-1],), factors, 1e-5).to(x.dtype)
 
 
 class QueryKeyNorms(nn.Module):
