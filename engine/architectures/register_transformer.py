@@ -109,7 +109,7 @@ class StreamsAttention(nn.Module):
 
 
 class FedLayers(nn.Module):
-    """What follows the attention of a stream: both it and the feed-forward layers start from the block's input."""
+    """Residuals behind the attention of a stream: it and the feed-forward layers start from the block's input."""
 
     def __init__(self) -> None:
         super().__init__()
