@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +25,6 @@ from engine.tuning.strategies.prompt_cache import PromptCache, _cached, prompt_k
 from engine.tuning.strategy import PROMPTS_OF_ROWS, MachineFacts, PromptRows, SamplingUse, Strategy, custom_code
 from names.tuning import STRATEGIES
 from tests.engine.tuning.replaying import Replaying
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Patcher:
@@ -352,26 +347,6 @@ def test_float8_keeps_two_digits() -> None:
     assert relative_error(fp8_forward(layer)(given).float(), layer(given).float()) < 0.1
 
 
-KERNEL = """
-import torch
-from engine.tuning.kernels.group_norm import group_norm_silu
-x = torch.randn(2, 64, 9, 7, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=torch.channels_last)
-weight, bias = torch.linspace(0.5, 2, 64), torch.linspace(-1, 1, 64)
-plain = torch.nn.functional.silu(torch.nn.functional.group_norm(x, 32, weight, bias, 1e-5))
-found = group_norm_silu(x, 32, weight, bias, 1e-5)
-assert found.is_contiguous(memory_format=torch.channels_last)
-print(float((found - plain).norm() / plain.norm()))
-"""
-
-
-def test_the_kernel_for_channels_last_pictures_normalises_as_torch_does() -> None:
-    pytest.importorskip("triton", reason="Triton is there on GPU machines")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 5e-6
-
-
 def test_every_strategy_has_its_name_and_says_what_it_lacks() -> None:
     machine = MachineFacts("cpu", "a processor", num_cores=torch.get_num_threads())
     made = make_strategies()
@@ -412,23 +387,3 @@ def test_a_real_compiler_gives_the_same_block_and_keeps_what_it_made(tmp_path: P
     compiler.close()
     assert compiler.ready and relative_error(found, plain) < 1e-5
     assert (tmp_path / "compiled_blocks.bin").is_file()
-
-
-GATE = """
-import torch
-from engine.tuning.kernels.geglu import geglu
-x = torch.randn(3, 5, 2 * 300, generator=torch.Generator().manual_seed(0)) * 3
-value, gate = x.chunk(2, dim=-1)
-plain = value * torch.nn.functional.gelu(gate)
-found = geglu(x)
-assert found.shape == plain.shape
-print(float((found - plain).norm() / plain.norm()))
-"""
-
-
-def test_the_kernel_of_gates_computes_what_torch_does() -> None:
-    pytest.importorskip("triton", reason="Triton is there on GPU machines")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", GATE], capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 5e-6

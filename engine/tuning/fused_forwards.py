@@ -1,0 +1,396 @@
+"""The layers of `engine/architectures/transformer_layers.py` as single kernels: a forward function for each layer.
+
+What a kernel cannot take is computed plainly: tensors of different types, modulators or tables that have no common rows
+with the tokens. The weights of a norm are read where they are resident; a norm whose weights are brought for its call,
+or whose class or forward function is unknown, is called, and the rest is fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from engine.architectures.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
+from engine.architectures.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    Gelu,
+    JoinedActivation,
+    Modulator,
+    Part,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+    Stretches,
+    Tables,
+    finite,
+)
+from engine.tuning.kernels.activation import activate
+from engine.tuning.kernels.residual_norm import (
+    LAYER_NORM,
+    MAX_WIDTH,
+    NO_NORM,
+    RMS_NORM,
+    Modulation,
+    NormForm,
+    Residual,
+    residual_norm,
+)
+from engine.tuning.kernels.rotary_heads import CHANNELS, HALVES, MATRICES, MAX_NUMBERS, PAIRS, Turns, rotary_heads
+from engine.tuning.kernels.rows import Rows, modulator_rows
+
+TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+KINDS: Final = {"none": NO_NORM, "layer": LAYER_NORM, "rms": RMS_NORM}
+LAYOUTS: Final = {
+    RotaryLayout.MATRICES: MATRICES,
+    RotaryLayout.PAIRS: PAIRS,
+    RotaryLayout.CHANNELS: CHANNELS,
+    RotaryLayout.HALVES: HALVES,
+}
+NOTHING: Final = NormForm()
+
+Forward = Callable[..., Any]
+
+
+# --- norms -----------------------------------------------------------------------------------------------------------
+
+
+def norm_form(norm: nn.Module) -> NormForm | None:
+    """Return what a kernel needs of a norm of the last dimension, or None where it must be called."""
+    if norm._forward_hooks or norm._forward_pre_hooks or "forward" in norm.__dict__:
+        return None
+    kind = type(norm)
+    if kind is RmsNorm or kind is nn.RMSNorm:
+        return None if norm.eps is None else NormForm(RMS_NORM, norm.eps, norm.weight)
+    if kind is ScaleRmsNorm:
+        return None if norm.eps is None else NormForm(RMS_NORM, norm.eps, norm.scale)
+    if kind is CentredRmsNorm:
+        return NormForm(RMS_NORM, norm.eps, norm.scale, is_one_plus=True)
+    if kind is nn.LayerNorm and len(norm.normalized_shape) == 1:
+        return NormForm(LAYER_NORM, norm.eps, norm.weight, norm.bias)
+    return None
+
+
+def _prepared(x: torch.Tensor, norm: nn.Module | None) -> tuple[torch.Tensor, NormForm]:
+    """Return tokens and the norm that is left to compute of them: none where it had to be called."""
+    if norm is None:
+        return x, NOTHING
+    form = norm_form(norm)
+    return (norm(x), NOTHING) if form is None else (x, form)
+
+
+# --- modulators ------------------------------------------------------------------------------------------------------
+
+
+def _stretches(x: torch.Tensor, modulators: Sequence[Modulator | None]) -> Iterator[tuple[slice, list[Rows | None]]]:
+    """Yield stretches of tokens with their modulators as rows. Raises LookupError where a kernel cannot take those."""
+    lengths = {item.lengths for item in modulators if isinstance(item, Stretches)}
+    if not lengths:
+        yield slice(None), [_rows(item, x) for item in modulators]
+        return
+    if len(lengths) > 1 or x.ndim != 3 or any(isinstance(item, torch.Tensor) for item in modulators):
+        raise LookupError
+    (counts,) = lengths
+    start = 0
+    for number, count in enumerate(counts):
+        stretch = slice(start, start + count)
+        yield stretch, [None if item is None else _rows(item.parts[number], x[:, stretch]) for item in modulators]
+        start += count
+    if start != x.shape[1]:
+        raise LookupError
+
+
+def _rows(modulator: Modulator | None, x: torch.Tensor) -> Rows | None:
+    if modulator is None:
+        return None
+    assert isinstance(modulator, torch.Tensor)
+    rows = modulator_rows(modulator, x) if _fits(modulator, x) else None
+    if rows is None:
+        raise LookupError
+    return rows
+
+
+def _fits(tensor: torch.Tensor, x: torch.Tensor) -> bool:
+    return tensor.dtype == x.dtype and tensor.device == x.device
+
+
+def _is_row_type(x: torch.Tensor) -> bool:
+    """Return True for tokens that a program can hold."""
+    return x.dtype in TYPES and x.ndim >= 2 and x.shape[-1] <= MAX_WIDTH
+
+
+# --- norms and residuals ---------------------------------------------------------------------------------------------
+
+
+def fused_adaptive_norm(layer: AdaptiveNorm) -> Forward:
+    """Return the fused forward function of an `AdaptiveNorm`."""
+    own = NormForm(KINDS[layer.kind], layer.eps)
+
+    def forward(
+        x: torch.Tensor,
+        scale: Modulator | None = None,
+        shift: Modulator | None = None,
+        norm: nn.Module | None = None,
+    ) -> torch.Tensor:
+        if not _is_row_type(x):
+            return AdaptiveNorm.forward(layer, x, scale, shift, norm)
+        try:
+            stretches = list(_stretches(x, (scale, shift)))
+        except LookupError:
+            return AdaptiveNorm.forward(layer, x, scale, shift, norm)
+        tokens, form = (x, own) if norm is None else _prepared(x, norm)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for stretch, (scales, shifts) in stretches:
+            modulation = Modulation(form, scales, shifts, layer.is_joined)
+            residual_norm(_part(tokens, stretch), None, modulation, None, _part(out, stretch))
+        return out
+
+    return forward
+
+
+def fused_gated_residual(layer: GatedResidual) -> Forward:
+    """Return the fused forward function of a `GatedResidual`."""
+
+    def forward(
+        x: torch.Tensor, change: torch.Tensor, gate: Modulator | None = None, norm: nn.Module | None = None
+    ) -> torch.Tensor:
+        found = _residuals(layer, x, change, norm, (gate,))
+        if found is None:
+            return GatedResidual.forward(layer, x, change, gate, norm)
+        total = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for stretch, residual, _ in found:
+            residual_norm(_part(x, stretch), residual, None, _part(total, stretch), None)
+        return total
+
+    return forward
+
+
+def fused_residual_norm(layer: ResidualNorm) -> Forward:
+    """Return the fused forward function of a `ResidualNorm`."""
+    own = NormForm(KINDS[layer.norm.kind], layer.norm.eps)
+
+    def forward(
+        x: torch.Tensor,
+        change: torch.Tensor,
+        gate: Modulator | None,
+        scale: Modulator | None,
+        shift: Modulator | None = None,
+        *,
+        change_norm: nn.Module | None = None,
+        norm: nn.Module | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        form = own if norm is None else norm_form(norm)
+        found = None if form is None else _residuals(layer.residual, x, change, change_norm, (gate, scale, shift))
+        if form is None or found is None:
+            return ResidualNorm.forward(layer, x, change, gate, scale, shift, change_norm=change_norm, norm=norm)
+        total, normed = (torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(2))
+        for stretch, residual, (scales, shifts) in found:
+            modulation = Modulation(form, scales, shifts, layer.norm.is_joined)
+            residual_norm(_part(x, stretch), residual, modulation, _part(total, stretch), _part(normed, stretch))
+        return total, normed
+
+    return forward
+
+
+def _residuals(
+    layer: GatedResidual,
+    x: torch.Tensor,
+    change: torch.Tensor,
+    norm: nn.Module | None,
+    modulators: tuple[Modulator | None, ...],
+) -> list[tuple[slice, Residual, list[Rows | None]]] | None:
+    """Return stretches of tokens, their residual and the modulators behind the gate; None where they do not fit."""
+    if not (_is_row_type(x) and change.shape == x.shape and _fits(change, x)):
+        return None
+    gate = modulators[0]
+    if layer.has_tanh and gate is not None:
+        gate = (
+            Stretches(gate.lengths, tuple(part.tanh() for part in gate.parts))
+            if isinstance(gate, Stretches)
+            else gate.tanh()
+        )
+    try:
+        stretches = list(_stretches(x, (gate, *modulators[1:])))
+    except LookupError:
+        return None
+    clamps = layer.clamps_change
+    if norm is None:
+        form = NormForm(KINDS[layer.kind], layer.eps)
+    else:
+        found = norm_form(norm)
+        if found is None:
+            change, clamps = norm(finite(change) if clamps else change), False
+        form = found or NOTHING
+    return [
+        (
+            stretch,
+            Residual(_part(change, stretch), form, gates, layer.is_joined, clamps, layer.clamps_sum),
+            others,
+        )
+        for stretch, (gates, *others) in stretches
+    ]
+
+
+def _part(x: torch.Tensor, stretch: slice) -> torch.Tensor:
+    return x if stretch == slice(None) else x[:, stretch]
+
+
+# --- queries and keys ------------------------------------------------------------------------------------------------
+
+
+def fused_rotary_heads(layer: RotaryHeads) -> Forward:
+    """Return the fused forward function of a `RotaryHeads`."""
+
+    def forward(
+        queries: Sequence[Part], keys: Sequence[Part], tables: Tables | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return _heads(layer, queries, tables), _heads(layer, keys, tables)
+
+    return forward
+
+
+def _heads(layer: RotaryHeads, parts: Sequence[Part], tables: Tables | None) -> torch.Tensor:
+    """Return queries, or keys, of all streams, normalised and rotated."""
+    first = parts[0][0]
+    num_tokens = sum(x.shape[layer.token_dim if x.ndim == 4 else 1] for x, _ in parts)
+    shape = _shape(layer, first, num_tokens)
+    turns = None if tables is None else _turns(layer, tables, shape, first)
+    if not _can_fuse(layer, parts, shape) or (tables is not None and turns is None):
+        return layer.plain(parts, tables)
+    out = first.new_empty(shape)
+    into = _token_first(layer, out)
+    start = 0
+    for x, norm in parts:
+        tokens, form = _prepared(x, norm)
+        heads = _token_first(layer, tokens if layer.num_heads is None else _split(tokens, layer))
+        if heads.stride(-1) != 1:
+            heads = heads.contiguous()
+        stretch = slice(start, start + heads.shape[1])
+        of_stretch = turns if turns is None or len(parts) == 1 else turns.of_tokens(stretch)
+        rotary_heads(heads, form, of_stretch, into[:, stretch], is_whole=layer.num_heads is not None)
+        start = stretch.stop
+    return out
+
+
+def _shape(layer: RotaryHeads, x: torch.Tensor, num_tokens: int) -> tuple[int, ...]:
+    """Return the shape of the result for streams like `x` with so many tokens in all."""
+    if layer.num_heads is not None:
+        heads = (num_tokens, layer.num_heads) if layer.token_dim == 1 else (layer.num_heads, num_tokens)
+        return x.shape[0], *heads, x.shape[-1] // layer.num_heads
+    shape = list(x.shape)
+    shape[layer.token_dim] = num_tokens
+    return tuple(shape)
+
+
+def _can_fuse(layer: RotaryHeads, parts: Sequence[Part], shape: tuple[int, ...]) -> bool:
+    first = parts[0][0]
+    numbers = shape[-1] if layer.num_heads is None else first.shape[-1] * 2
+    return (
+        first.dtype in TYPES
+        and numbers <= MAX_NUMBERS
+        and first.shape[-1] % 2 == 0
+        and all(_fits(x, first) and x.ndim == first.ndim for x, _ in parts)
+    )
+
+
+def _split(x: torch.Tensor, layer: RotaryHeads) -> torch.Tensor:
+    """Split channels of all heads [B, T, D] into heads of the layer's order of dimensions."""
+    heads = x.view(*x.shape[:-1], layer.num_heads, -1)
+    return heads.transpose(1, 2) if layer.token_dim == 2 else heads
+
+
+def _token_first(layer: RotaryHeads, x: torch.Tensor) -> torch.Tensor:
+    """Return heads, or channels of all heads [B, T, D], as [B, T, H, W]."""
+    if x.ndim == 3:
+        return x.unsqueeze(2)
+    return x.transpose(1, 2) if layer.token_dim == 2 else x
+
+
+def _turns(layer: RotaryHeads, tables: Tables, shape: tuple[int, ...], x: torch.Tensor) -> Turns | None:
+    """Return rotations as the kernel takes them for a result of this shape, or None where it cannot."""
+    inner = 3 if layer.layout is RotaryLayout.MATRICES else 1
+    given = (tables,) if isinstance(tables, torch.Tensor) else tables
+    own = [_table(layer, table, inner, shape) for table in given]
+    first = own[0]
+    if any(table is None or table.shape != first.shape or table.dtype != first.dtype for table in own):
+        return None
+    is_float32 = first.dtype == torch.float32 or (layer.is_float32 and inner == 1)
+    if first.device != x.device or not (is_float32 or first.dtype == x.dtype):
+        return None
+    if any(size not in (1, full) for size, full in zip(first.shape[:3], _token_first_shape(layer, shape), strict=True)):
+        return None
+    width, count = shape[-1], first.shape[3]
+    num_pairs = count // 2 if layer.layout is RotaryLayout.CHANNELS else count
+    is_whole = 2 * num_pairs == width and (layer.layout is not RotaryLayout.CHANNELS or count == width)
+    if not (is_whole or (layer.layout is RotaryLayout.HALVES and 2 * num_pairs < width)):
+        return None
+    rounds = not is_float32 and x.dtype != torch.float32
+    return Turns(LAYOUTS[layer.layout], first, own[1] if len(own) == 2 else None, num_pairs, rounds)
+
+
+def _table(layer: RotaryHeads, table: torch.Tensor, inner: int, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Return a table as [B, T, H, inner ...], with 1 where it is shared and inner dimensions next to each other."""
+    missing = len(shape) - 1 - (table.ndim - inner)
+    if missing < 0:
+        return None
+    table = table[(None,) * missing]
+    if len(shape) == 3:
+        table = table.unsqueeze(2)
+    elif layer.token_dim == 2:
+        table = table.transpose(1, 2)
+    strides = (4, 2, 1) if inner == 3 else (1,)
+    return table if table.stride()[3:] == strides else table.contiguous()
+
+
+def _token_first_shape(layer: RotaryHeads, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return batch, tokens and heads of a result of this shape."""
+    if len(shape) == 3:
+        return shape[0], shape[1], 1
+    return (shape[0], shape[2], shape[1]) if layer.token_dim == 2 else shape[:3]
+
+
+# --- activations -----------------------------------------------------------------------------------------------------
+
+
+def fused_gated_activation(layer: GatedActivation) -> Forward:
+    """Return the fused forward function of a `GatedActivation`."""
+
+    def forward(gate: torch.Tensor, value: torch.Tensor | None = None) -> torch.Tensor:
+        gates, values = layer.parts(gate, value)
+        if gates.dtype not in TYPES or gates.shape != values.shape or not _fits(values, gates):
+            return GatedActivation.forward(layer, gate, value)
+        return activate(gates, values, layer.kind, clamps_product=layer.clamps_product)
+
+    return forward
+
+
+def fused_joined_activation(layer: JoinedActivation) -> Forward:
+    """Return the fused forward function of a `JoinedActivation`."""
+    activation = layer.activation
+
+    def forward(attended: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
+        is_alike = attended.shape[:-1] == inner.shape[:-1] and _fits(attended, inner)
+        if inner.dtype not in TYPES or not is_alike:
+            return JoinedActivation.forward(layer, attended, inner)
+        if isinstance(activation, Gelu):
+            kind = "gelu" if activation.approximate == "none" else "gelu_tanh"
+            return activate(inner, None, kind, copied=attended)
+        gates, values = activation.parts(inner, None)
+        return activate(gates, values, activation.kind, copied=attended, clamps_product=activation.clamps_product)
+
+    return forward
+
+
+FUSED: Final[Mapping[type[nn.Module], Callable[[Any], Forward]]] = {
+    RotaryHeads: fused_rotary_heads,
+    AdaptiveNorm: fused_adaptive_norm,
+    GatedResidual: fused_gated_residual,
+    ResidualNorm: fused_residual_norm,
+    GatedActivation: fused_gated_activation,
+    JoinedActivation: fused_joined_activation,
+}
+"""Makers of the fused forward function of a layer, by its class."""

@@ -1,0 +1,40 @@
+"""Each kernel against the plain form of its layer, on a CPU in Triton's interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+
+# Kernels round where the plain path does: float16 results differ in the few numbers that stand between two of them.
+# Triton's interpreter cuts bfloat16 numbers where cards round them.
+TOLERANCES = {"float32": 3e-7, "float16": 5e-6, "bfloat16": 2e-2}
+GROUP_NORM = 1e-3  # rounds once, where the plain path rounds between norm and SiLU
+
+
+def errors_of(dtype: str) -> dict[str, list[float]]:
+    """Run all cases of one type in a process of its own."""
+    command = [sys.executable, "-m", "tests.engine.tuning.kernels.interpreted", dtype]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    errors: dict[str, list[float]] = json.loads(done.stdout)
+    return errors
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float32", "bfloat16"))]
+)
+def test_kernels_compute_what_the_plain_layers_do(dtype: str) -> None:
+    errors = errors_of(dtype)
+    allowed = {
+        name: max(TOLERANCES[dtype], GROUP_NORM * (dtype == "float16" and name == "group norm")) for name in errors
+    }
+    assert {name: found for name, found in errors.items() if not max(found) <= allowed[name]} == {}
+    assert len(errors) > 40
