@@ -12,6 +12,7 @@ from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
 from engine.tuning.strategies.cuda_graph import CudaGraph, CudaRecorder, Graphs
 from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
 from engine.tuning.strategies.fused_geglu import FusedGeglu
+from engine.tuning.strategies.fused_layers import FusedActivations, FusedModulation, FusedRotary
 from engine.tuning.strategies.fused_qkv import FusedQkv
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.host_sigmas import HostSigmas
@@ -44,6 +45,9 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         WinogradConvolutions(),
         FusedQkv(),
         FusedGeglu(),
+        FusedRotary(),
+        FusedModulation(),
+        FusedActivations(),
         AttentionKernels(),
         JoinedEmbeddings(),
         HostSigmas(),
