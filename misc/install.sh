@@ -5,6 +5,7 @@
 #
 # Does nothing when pyproject.toml, constraints.txt, the place and the Python are those of the last time. pip reads the
 # user's own settings (pip.conf, PIP_* variables); PYTHON names another interpreter than the first fit one on the PATH.
+# Triton, which tests need, is the one that PyTorch's own build names; with a build that names none, the one of CUDA 13.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,8 +24,13 @@ find_python() {
   return 1
 }
 
+triton_pin() { # the Triton that the CUDA build of this PyTorch brings
+  grep -o '^triton==[0-9.]*' misc/locks/torch-cuda13.txt
+}
+
 stamp_text() { # what an installation depends on, besides its extra
   cat pyproject.toml constraints.txt
+  triton_pin
   pwd
   "$venv/bin/python" --version
 }
@@ -54,9 +60,13 @@ rm -f "$venv"/installed*
 compile=--compile
 if [ "$extra" = test ]; then compile=--no-compile; fi
 
+constraints=$(mktemp)
+trap 'rm -f "$constraints"' EXIT
+cp constraints.txt "$constraints"
+
 pip_install() {
   "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check "$compile" \
-    --constraint constraints.txt "$@"
+    --constraint "$constraints" "$@"
 }
 
 # PyTorch goes first and alone, so that the build which the user's pip settings prefer (one without CUDA, say) is in
@@ -68,6 +78,7 @@ if ! "$venv/bin/python" -m pip show --quiet torch 2>/dev/null; then
   fi
 fi
 pip_install torch
+if ! "$venv/bin/python" -m pip show torch | grep '^Requires:.*triton' >/dev/null; then triton_pin >>"$constraints"; fi
 # The distribution had this name once: left in place, both would own the command.
 if "$venv/bin/python" -m pip show --quiet darkroom 2>/dev/null; then
   "$venv/bin/python" -m pip uninstall --quiet --yes darkroom

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.engine.server.certificate import write_certificate
 from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
@@ -270,3 +271,35 @@ def copy_into(source: Path, directory: Path, text: str) -> None:
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
         shutil.copy(source, target)
+
+
+@pytest.mark.parametrize(("needs", "constrained"), [("filelock, sympy", True), ("filelock, triton, sympy", False)])
+def test_tests_get_the_triton_of_their_build_of_pytorch(needs: str, constrained: bool, tmp_path: Path) -> None:
+    """A CUDA build names one; with a build for CPUs it is the one that the lock of CUDA 13 names."""
+    checkout, log = tmp_path / "checkout", tmp_path / "log"
+    for name in ("misc/install.sh", "misc/locks/torch-cuda13.txt", "pyproject.toml", "constraints.txt"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f"""#!/bin/sh
+case "$*" in
+*"show torch") echo "Requires: {needs}" ;;
+*--editable*) while [ "$1" != --constraint ]; do shift; done; grep ^triton "$2" >"{log}" || true ;;
+*darkroom) exit 1 ;;
+esac
+"""
+    )
+    python.chmod(0o755)
+    subprocess.run([checkout / "misc" / "install.sh", "test"], check=True, capture_output=True)
+    version = locked(TORCH_LOCK)["triton"]
+    assert log.read_text() == (f"triton=={version}\n" if constrained else "")
+
+
+def test_no_constraint_fights_the_triton_that_pytorch_asks_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (wanted,) = (Requirement(line) for line in extras["test"] if line.startswith("triton"))
+    assert wanted.specifier.contains(locked(TORCH_LOCK)["triton"])
+    assert wanted.marker is not None and not wanted.marker.evaluate({"sys_platform": "darwin"})
+    assert "\ntriton==" not in (ROOT / "constraints.txt").read_text()

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+pytest.importorskip("triton", reason="triton is not installed")
+
 from engine.architectures.norms import CentredRmsNorm, OnePlusRmsNorm, RmsNorm, ScaleRmsNorm
 from engine.architectures.transformer_layers import (
     AdaptiveNorm,

@@ -50,6 +50,7 @@ def replaced(network: nn.Module) -> set[str]:
     ],
 )
 def test_layers_are_replaced_and_restored(name: str, layers: set[str]) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
     network, strategy = Block(), make_strategies()[name]
     undo = strategy.apply(use_of(network))
     assert replaced(network) == layers

@@ -8,6 +8,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
