@@ -173,7 +173,7 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: SharedModulationModel(
             SharedModulationConfig(width=256, num_double=2, num_single=2, context_dim=24, in_channels=8, out_channels=8)
         ),
-        _picture(8, 24, guidance=lambda drawn: torch.full((BATCH,), 3.5)),
+        _of((8, 3, 2), 24, 1.0, {"guidance": lambda drawn: torch.full((BATCH,), 3.5)}),
         ("flux2",),
     ),
     "chroma": SmallTransformer(
@@ -183,7 +183,7 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: PixelStreamModel(
             PixelStreamConfig(width=256, **CHROMA, pixel_width=8, num_pixel_layers=1, pixel_factor=2, num_frequencies=2)
         ),
-        _of((3, 32, 48), 24, 1.0, {}),
+        _of((3, 16, 32), 24, 1.0, {}),
         ("chroma_radiance",),
     ),
     "hunyuan_video": SmallTransformer(
@@ -206,12 +206,12 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: RefinedStreamModel(
             RefinedStreamConfig(**REFINED, in_channels=8, out_channels=8, glyph_width=24, glyph_inner=32)
         ),
-        _of((8, 6, 4), 32, 1000.0, {"txt_byt5": lambda drawn: drawn(BATCH, 3, 24)}),
+        _of((8, 3, 2), 32, 1000.0, {"txt_byt5": lambda drawn: drawn(BATCH, 3, 24)}),
         ("hunyuan_image",),
     ),
     "hunyuan_image_refiner": SmallTransformer(
         lambda: RefinedStreamModel(RefinedStreamConfig(**REFINED, patch=(1, 1, 1), in_channels=8, out_channels=8)),
-        _video(8, 32, 1000.0),
+        _of((8, 2, 2, 3), 32, 1000.0, {}),
         ("hunyuan_image_refiner",),
     ),
     "hunyuan3d": SmallTransformer(
@@ -244,7 +244,10 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: SplicedStreamModel(
             SplicedStreamConfig(width=256, num_blocks=2, context_dim=24, inner_width=96, in_channels=8)
         ),
-        _picture(8, 24, ref_latents=lambda drawn: [drawn(BATCH, 8, 4, 2)], image_slots=lambda drawn: [2]),
+        _of(
+            (8, 3, 2), 24, 1.0,
+            {"ref_latents": lambda drawn: [drawn(BATCH, 8, 2, 2)], "image_slots": lambda drawn: [2]},
+        ),
         ("qwen_image21",),
     ),
     "z_image": SmallTransformer(lambda: NextDitModel(Z_IMAGE), _picture(16, 16), ("z_image",)),
