@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
 from engine.architectures.norms import RmsNorm
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of
+from engine.architectures.transformer_layers import AdaptiveNorm, Gelu
 
 MARK = "controlnet_blocks.0.y_rms.weight"
 FIRST = "img_in.weight"
@@ -42,9 +42,11 @@ class ControlBlock(nn.Module):
         super().__init__()
         self.x_rms, self.y_rms = RmsNorm(width), RmsNorm(width)
         self.input_proj, self.output_proj = Linear(width, width), Linear(width, width)
+        self.adaptive_norm, self.activation = AdaptiveNorm("none"), Gelu("none")
 
     def forward(self, tokens: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.output_proj(functional.gelu(self.input_proj(self.x_rms(tokens) + self.y_rms(seen))))
+        given = self.adaptive_norm(tokens, None, self.y_rms(seen), self.x_rms)
+        out: torch.Tensor = self.output_proj(self.activation(self.input_proj(given)))
         return out
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.block_calls import two_stream_call
@@ -245,11 +244,14 @@ class TextLayer(nn.Module):
         super().__init__()
         self.attn = nn.ModuleDict({"qkv": Linear(width, width * 3), "proj": Linear(width, width)})
         self.mlp = FeedForward(width)
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.attn["qkv"](functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)).chunk(3, dim=-1)
-        x = x + self.attn["proj"](optimized_attention(q, k, v, TEXT_HEADS))
-        out: torch.Tensor = x + self.mlp(functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS))
+        q, k, v = self.attn["qkv"](self.adaptive_norm(x)).chunk(3, dim=-1)
+        attended = self.attn["proj"](optimized_attention(q, k, v, TEXT_HEADS))
+        x, normed = self.residual_norm(x, attended, None, None)
+        out: torch.Tensor = self.residual(x, self.mlp(normed))
         return out
 
 
@@ -257,11 +259,13 @@ class TextProcessor(nn.Module):
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(TextLayer(width) for _ in range(num_layers))
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             x = layer(x)
-        return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
+        out: torch.Tensor = self.adaptive_norm(x)
+        return out
 
 
 class MmditTrunk(nn.Module):

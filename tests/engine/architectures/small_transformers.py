@@ -14,6 +14,7 @@ from torch import nn
 
 from engine.architectures.asymmetric_stream import AsymmetricStream, AsymmetricStreamConfig
 from engine.architectures.audio_dit import AudioDit, AudioDitConfig
+from engine.architectures.blockwise_control import ControlBlock
 from engine.architectures.caption_transformer import CaptionTransformer, CaptionTransformerConfig
 from engine.architectures.centred_double_stream import (
     CentredDoubleStreamConfig,
@@ -240,6 +241,9 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((16, 1, 6, 4), 24, 1.0, {"hint": lambda drawn: drawn(BATCH, 16, 1, 6, 4)}),
     ),
+    "qwen_image control of blocks": SmallTransformer(
+        lambda: ControlBlock(256), lambda drawn: {"tokens": drawn(2, 6, 256), "seen": drawn(1, 6, 256)}
+    ),
     "qwen_image21": SmallTransformer(
         lambda: SplicedStreamModel(
             SplicedStreamConfig(width=256, num_blocks=2, context_dim=24, inner_width=96, in_channels=8)
@@ -286,6 +290,9 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
     "sd3": SmallTransformer(lambda: MmditModel(SD3), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16)), ("sd3",)),
     "sd3 with dual blocks": SmallTransformer(
         lambda: MmditModel(SD3_DUAL), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16))
+    ),
+    "sd3 with layers of the text": SmallTransformer(
+        lambda: MmditModel(replace(SD3, num_text_layers=1)), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16))
     ),
     "sd3 control": SmallTransformer(
         lambda: MmditControl(MmditControlConfig(replace(SD3, num_blocks=2))),

@@ -40,6 +40,9 @@ UNETS = {"sd15", "sd2", "sdxl", "sdxl_refiner", "svd", "zero123", "cascade"}
 WITHOUT = {
     ("pixart", "queries and keys"): "they have neither norms nor positions",
     ("ace_step", "activations"): "its feed-forward layers are convolutions, whose channels lie apart in memory",
+    ("qwen_image control of blocks", "queries and keys"): "it attends to nothing",
+    ("qwen_image control of blocks", "residuals"): "the network adds what the layer returns",
+    ("qwen_image control of blocks", "norms of residuals"): "the network adds what the layer returns",
     ("wan with faces", "residuals"): "the network adds what the layer returns",
     ("wan with faces", "norms of residuals"): "the network adds what the layer returns",
     ("wan with faces", "activations"): "attention alone",
