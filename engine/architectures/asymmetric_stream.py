@@ -75,15 +75,16 @@ def asymmetric_stream_config(shapes: Shapes) -> AsymmetricStreamConfig:
     )
 
 
-def places(frames: int, rows: int, columns: int) -> torch.Tensor:
+def places(frames: int, rows: int, columns: int, device: torch.device) -> torch.Tensor:
     """Return frame, row and column [T, 3] of each token; rows and columns are centred and stretched to one area."""
     stretch = math.sqrt(PLACES_AREA / (rows * columns))
-    axes = (torch.arange(frames, dtype=torch.float32), _centres(rows, stretch), _centres(columns, stretch))
+    sides = (_centres(number, stretch, device) for number in (rows, columns))
+    axes = (torch.arange(frames, dtype=torch.float32, device=device), *sides)
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).view(-1, 3)
 
 
-def _centres(number: int, stretch: float) -> torch.Tensor:
-    edges = torch.linspace(-number * stretch / 2, number * stretch / 2, number + 1)
+def _centres(number: int, stretch: float, device: torch.device) -> torch.Tensor:
+    edges = torch.linspace(-number * stretch / 2, number * stretch / 2, number + 1, device=device)
     return (edges[:-1] + edges[1:]) / 2
 
 
@@ -283,7 +284,7 @@ class AsymmetricStream(nn.Module):
     def _rotations(self, x: torch.Tensor) -> Rotations:
         frames, height, width = x.shape[2:]
         frequencies = self.pos_frequencies.to(x)
-        where = places(frames, height // PATCH, width // PATCH).to(frequencies)
+        where = places(frames, height // PATCH, width // PATCH, x.device).to(frequencies)
         angles = torch.einsum("Td,dhf->Thf", where, frequencies)
         return angles.cos(), angles.sin()
 

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.block_calls import BlockFunction
+from engine.architectures.filled import filled
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
@@ -124,7 +125,7 @@ class SecondsEmbedder(nn.Module):
         self.embedder = nn.ModuleDict({"embedding": layers})
 
     def forward(self, seconds: float, device: torch.device) -> torch.Tensor:
-        number = torch.tensor([seconds], dtype=torch.float32, device=device).clamp(0.0, MAX_SECONDS) / MAX_SECONDS
+        number = filled([seconds], device=device).clamp(0.0, MAX_SECONDS) / MAX_SECONDS
         out: torch.Tensor = self.embedder["embedding"](number)
         return out
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from engine.architectures.attention import optimized_attention
+from engine.architectures.filled import filled
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.patches import PATCH, picture_channels_last, tokens_of
@@ -241,8 +242,9 @@ class CaptionTransformer(nn.Module):
     def _sizes(self, x: torch.Tensor, size: torch.Tensor | None, aspect: torch.Tensor | None) -> torch.Tensor:
         """Return the embedded size and aspect ratio of the picture [B, D]."""
         batch, _, height, width = x.shape
-        size = x.new_tensor([[height * CELL_PX, width * CELL_PX]]) if size is None else size
-        aspect = x.new_tensor([[height / width]]) if aspect is None else aspect
+        own_size = [height * CELL_PX, width * CELL_PX]
+        size = filled(own_size, device=x.device, dtype=x.dtype)[None] if size is None else size
+        aspect = filled([height / width], device=x.device, dtype=x.dtype)[None] if aspect is None else aspect
         of_size = self.csize_embedder(size.expand(batch, -1).flatten(), x.dtype).view(batch, -1)
         of_aspect = self.ar_embedder(aspect.expand(batch, -1).flatten(), x.dtype).view(batch, -1)
         return torch.cat([of_size, of_aspect], dim=1)

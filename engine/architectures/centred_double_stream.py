@@ -72,24 +72,26 @@ class CentredDoubleStreamConfig:
 # --- places ----------------------------------------------------------------------------------------------------------
 
 
-def centred_places(size: tuple[int, int], corner: tuple[int, int, int] = (0, 0, 0)) -> torch.Tensor:
+def centred_places(
+    size: tuple[int, int], corner: tuple[int, int, int] = (0, 0, 0), *, device: torch.device
+) -> torch.Tensor:
     """Return the places [rows * columns, 3] of the patches of a picture of this height and width in cells.
 
     `corner` is an index, and a row and a column in cells by which the patches are moved.
     """
     rows, columns = (-(-side // PATCH) for side in size)
     index, row, column = corner[0], *((offset + PATCH // 2) // PATCH for offset in corner[1:])
-    places = torch.empty(rows, columns, 3)
+    places = torch.empty(rows, columns, 3, device=device)
     places[..., 0] = index
-    places[..., 1] = (torch.arange(rows) + row - rows // 2)[:, None]
-    places[..., 2] = (torch.arange(columns) + column - columns // 2)[None, :]
+    places[..., 1] = (torch.arange(rows, device=device) + row - rows // 2)[:, None]
+    places[..., 2] = (torch.arange(columns, device=device) + column - columns // 2)[None, :]
     return places.flatten(0, 1)
 
 
-def text_places(size: tuple[int, int], num_tokens: int) -> torch.Tensor:
+def text_places(size: tuple[int, int], num_tokens: int, device: torch.device) -> torch.Tensor:
     """Return the places [num_tokens, 3] of a text beside a picture of this height and width in cells."""
     first = max(-(-side // PATCH) // 2 for side in size)
-    return torch.arange(first, first + num_tokens, dtype=torch.float32)[:, None].expand(-1, 3)
+    return torch.arange(first, first + num_tokens, dtype=torch.float32, device=device)[:, None].expand(-1, 3)
 
 
 def picture_of(video: torch.Tensor) -> torch.Tensor:
@@ -259,7 +261,7 @@ class CentredStreams(nn.Module):
 
 def _turned(places: torch.Tensor, batch: int, like: torch.Tensor) -> torch.Tensor:
     """Return the rotations [B, T, 1, 64, 2, 2] at places [T, 3], in the type of `like`."""
-    pe = rotations(places.to(like.device)[None])  # [1, 1, T, 64, 2, 2]
+    pe = rotations(places[None])  # [1, 1, T, 64, 2, 2]
     return pe.transpose(1, 2).to(like.dtype).expand(batch, -1, -1, -1, -1, -1)
 
 
@@ -303,7 +305,7 @@ class CentredDoubleStreamModel(CentredStreams):
         is_apart = method == TIME_ZERO_METHOD and bool(ref_latents)
         times = torch.cat([timesteps, torch.zeros_like(timesteps)]) if is_apart else timesteps
         vec = self.time_text_embed(times, img.dtype)
-        all_places = torch.cat([text_places(_size_of(picture), context.shape[1]), places])
+        all_places = torch.cat([text_places(_size_of(picture), context.shape[1], x.device), places])
         pe = _turned(all_places, x.shape[0], img)
         shared = {"vec": vec, "pe": pe, "transformer_options": options}
         img = self._blocks(txt, img, {**shared, "num_drawn": num_drawn} if is_apart else shared, x, control)
@@ -316,13 +318,13 @@ class CentredDoubleStreamModel(CentredStreams):
         self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the patches of the picture and of its references behind each other, and their places."""
-        tokens, places = [patches_of(padded)], [centred_places(target)]
+        tokens, places = [patches_of(padded)], [centred_places(target, device=padded.device)]
         pictures = [picture_of(item) for item in references]
         sizes = [_size_of(item) for item in pictures]
         corners = reference_corners(sizes, target, "index" if method in ("index", TIME_ZERO_METHOD) else "offset")
         for item, size, corner in zip(pictures, sizes, corners, strict=True):
             tokens.append(patches_of(pad_to_patches(item, PATCH)))
-            places.append(centred_places(size, corner))
+            places.append(centred_places(size, corner, device=padded.device))
         return torch.cat(tokens, dim=1), torch.cat(places)
 
     def _blocks(
@@ -376,7 +378,7 @@ class CentredDoubleStreamControl(CentredStreams):
         img = self.img_in(patches_of(pad_to_patches(picture, PATCH))) + self.controlnet_x_embedder(seen)
         txt = self.text(context)
         vec = self.time_text_embed(timesteps, img.dtype)
-        places = torch.cat([text_places(size, context.shape[1]), centred_places(size)])
+        places = torch.cat([text_places(size, context.shape[1], x.device), centred_places(size, device=x.device)])
         pe = _turned(places, x.shape[0], img)
         repeats = math.ceil(CONTROLLED_BLOCKS / len(self.controlnet_blocks))
         additions: list[torch.Tensor] = []

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamTrunk, places_of
+from engine.architectures.filled import filled
 from engine.architectures.layers import Conv2d, Linear
 from engine.architectures.patches import PATCH, pad_to_patches, patches_of
 from engine.architectures.rotary import rotations
@@ -132,7 +133,7 @@ class DoubleStreamControl(DoubleStreamTrunk):
                 f"ControlNet: it has no such control type; got number {max(control_type)}, "
                 f"expected less than {self.control_config.num_modes}"
             )
-        numbers = torch.tensor(list(control_type), device=like.device)
+        numbers = filled(control_type, device=like.device, dtype=torch.int64)
         tokens: torch.Tensor = self.controlnet_mode_embedder(numbers)
         return tokens.to(like.dtype).expand(like.shape[0], -1, -1)
 

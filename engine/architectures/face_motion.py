@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from engine.architectures.filled import filled
 from engine.architectures.layers import Linear
 
 SLOPE = 0.2  # of leaky rectifiers
@@ -62,7 +63,7 @@ class Blur(nn.Module):
         self.padding = padding
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        line = torch.tensor(BLUR, device=x.device, dtype=x.dtype)
+        line = filled(BLUR, device=x.device, dtype=x.dtype)
         kernel = line[None, :] * line[:, None]
         kernel = (kernel / kernel.sum()).expand(x.shape[1], 1, -1, -1)
         return functional.conv2d(x, kernel, padding=self.padding, groups=x.shape[1])

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from engine.architectures.attention import optimized_attention
 from engine.architectures.block_calls import BlockFunction
+from engine.architectures.filled import filled
 from engine.architectures.latent_unet_layers import Options, timestep_embedding
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
@@ -71,10 +72,13 @@ def token_time_transformer_config(shapes: Shapes) -> TokenTimeTransformerConfig:
     )
 
 
-def cell_places(frames: int, rows: int, columns: int, *, starts_with_one_frame: bool = False) -> torch.Tensor:
+def cell_places(
+    frames: int, rows: int, columns: int, *, starts_with_one_frame: bool = False, device: torch.device | None = None
+) -> torch.Tensor:
     """Return the first frame, row and column in pixels [3, T] of each cell of a latent video, whole numbers."""
-    axes = torch.meshgrid(torch.arange(frames), torch.arange(rows), torch.arange(columns), indexing="ij")
-    places = torch.stack(axes).flatten(1) * torch.tensor(CELL)[:, None]
+    sides = zip((frames, rows, columns), CELL, strict=True)
+    counted = (torch.arange(number, device=device) * side for number, side in sides)
+    places = torch.stack(torch.meshgrid(*counted, indexing="ij")).flatten(1)
     if starts_with_one_frame:
         places[0] = (places[0] + 1 - CELL[0]).clamp(min=0)
     return places
@@ -85,8 +89,7 @@ def rotations(places: torch.Tensor, width: int, dtype: torch.dtype) -> tuple[tor
 
     The first `width % 6` channels are not rotated.
     """
-    largest = torch.tensor(LARGEST_PLACE, device=places.device, dtype=torch.float32)
-    shares = places.transpose(1, 2) / largest  # [B, T, 3]
+    shares = places.transpose(1, 2) / filled(LARGEST_PLACE, device=places.device)  # [B, T, 3]
     powers = torch.linspace(0.0, 1.0, width // (2 * NUM_AXES), device=places.device, dtype=torch.float32)
     angles = (THETA**powers * math.pi / 2) * (shares[..., None] * 2 - 1)  # [B, T, 3, D / 6]
     angles = angles.transpose(-1, -2).flatten(2).repeat_interleave(2, dim=-1)
@@ -258,7 +261,7 @@ class TokenTimeTransformer(nn.Module):
     def _rotations(
         self, x: torch.Tensor, frame_rate: float, keyframe_idxs: torch.Tensor | None, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        places = cell_places(*x.shape[2:], starts_with_one_frame=self.config.starts_with_one_frame).to(x.device)
+        places = cell_places(*x.shape[2:], starts_with_one_frame=self.config.starts_with_one_frame, device=x.device)
         places = places.expand(x.shape[0], -1, -1).clone()
         if keyframe_idxs is not None:
             places[:, :, -keyframe_idxs.shape[2] :] = keyframe_idxs

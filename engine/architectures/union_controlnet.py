@@ -17,6 +17,7 @@ from torch.nn import functional
 from engine.architectures.attention import optimized_attention
 from engine.architectures.clip_layers import quick_gelu
 from engine.architectures.controlnet import ControlNetModel
+from engine.architectures.filled import filled
 from engine.architectures.latent_unet import UnetConfig
 from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.architectures.layers import Linear
@@ -75,8 +76,7 @@ class TypeEmbedding(nn.Module):
 
     def forward(self, types: Sequence[int], like: torch.Tensor) -> torch.Tensor:
         """Return [1, E] in the type and on the device of `like`."""
-        bits = torch.zeros(self.num_types, device=like.device)
-        bits[list(types)] = 1.0
+        bits = filled([float(number in types) for number in range(self.num_types)], device=like.device)
         embedded = timestep_embedding(bits, TYPE_WIDTH).to(like.dtype).reshape(1, -1)
         out: torch.Tensor = self.linear_2(functional.silu(self.linear_1(embedded)))
         return out

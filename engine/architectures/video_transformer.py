@@ -100,10 +100,10 @@ def video_transformer_config(shapes: Shapes) -> VideoTransformerConfig:
     )
 
 
-def video_places(frames: int, rows: int, columns: int, *, first_frame: int = 0) -> torch.Tensor:
+def video_places(frames: int, rows: int, columns: int, *, device: torch.device, first_frame: int = 0) -> torch.Tensor:
     """Return the places [1, frames * rows * columns, 3] of a video's patches."""
-    counted = (torch.arange(first_frame, first_frame + frames), torch.arange(rows), torch.arange(columns))
-    axes = torch.meshgrid(*counted, indexing="ij")
+    spans = ((first_frame, first_frame + frames), (0, rows), (0, columns))
+    axes = torch.meshgrid(*(torch.arange(*span, device=device) for span in spans), indexing="ij")
     return torch.stack(axes, dim=-1).flatten(0, 2)[None].float()
 
 
@@ -352,10 +352,10 @@ class VideoTransformer(nn.Module):
         img = tokens_of(cells)
         reference: torch.Tensor | None = inputs.get("reference_latent")
         if self.ref_conv is None or reference is None:
-            pe = rotations_at(video_places(frames, rows, columns).to(x.device))
+            pe = rotations_at(video_places(frames, rows, columns, device=x.device))
             return VideoTokens(img, levels, pe, (frames, rows, columns))
         before = tokens_of(self.ref_conv(reference))
-        pe = rotations_at(video_places(frames + 1, rows, columns).to(x.device))
+        pe = rotations_at(video_places(frames + 1, rows, columns, device=x.device))
         joined = torch.cat([before, img], dim=1)
         return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])
 

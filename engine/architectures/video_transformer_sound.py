@@ -158,17 +158,19 @@ class EarlierFrames(nn.Module):
             cells: torch.Tensor = self.get_submodule(name)(latent[:, :, end - count : end])
             tokens.append(tokens_of(cells))
             length = 1 if factor < 4 else frames
-            places.append(_spaced(length, cells.shape[3:], first, rows, columns).to(latent.device))
+            places.append(_spaced(length, cells.shape[3:], first, (rows, columns), latent.device))
             end -= count
         return torch.cat(tokens, dim=1), torch.cat(places, dim=1)
 
 
-def _spaced(frames: int, cells: tuple[int, ...], first: int, rows: int, columns: int) -> torch.Tensor:
-    """Return places [1, T, 3] of coarse patches, evenly over those of `rows` and `columns` fine ones."""
+def _spaced(
+    frames: int, cells: tuple[int, ...], first: int, fine: tuple[int, int], device: torch.device
+) -> torch.Tensor:
+    """Return places [1, T, 3] of coarse patches, evenly over those of as many rows and columns of `fine` ones."""
     axes = torch.meshgrid(
-        torch.linspace(first, first + frames - 1, frames),
-        torch.linspace(0, rows - 1, cells[0]),
-        torch.linspace(0, columns - 1, cells[1]),
+        torch.linspace(first, first + frames - 1, frames, device=device),
+        torch.linspace(0, fine[0] - 1, cells[0], device=device),
+        torch.linspace(0, fine[1] - 1, cells[1], device=device),
         indexing="ij",
     )
     return torch.stack(axes, dim=-1).flatten(0, 2)[None]
@@ -199,14 +201,14 @@ class SoundVideoTransformer(VideoTransformer):
         frames, rows, columns = cells.shape[2:]
         kinds = self.trainable_cond_mask.weight.to(cells)
         tokens = [tokens_of(cells) + kinds[0]]
-        places = [video_places(frames, rows, columns).to(x.device)]
+        places = [video_places(frames, rows, columns, device=x.device)]
         levels = timesteps.view(x.shape[0], -1).expand(-1, frames)
         reference: torch.Tensor | None = inputs.get("reference_latent")
         if reference is not None:
             patches: torch.Tensor = self.patch_embedding(reference)
             tokens.append(tokens_of(patches) + kinds[1])
             first = max(LEAST_REFERENCE_PLACE, x.shape[2] + PLACES_BEHIND)
-            places.append(video_places(*patches.shape[2:], first_frame=first).to(x.device))
+            places.append(video_places(*patches.shape[2:], device=x.device, first_frame=first))
             levels = functional.pad(levels, (0, reference.shape[2]))
         earlier: torch.Tensor | None = inputs.get("reference_motion")
         if earlier is not None:

@@ -133,7 +133,7 @@ class SpeechVideoTransformer(VideoTransformer):
         if reference is None:
             return tokens
         patches: torch.Tensor = self.patch_embedding(reference)
-        behind = rotations_at(video_places(*patches.shape[2:], first_frame=x.shape[2]).to(x.device))
+        behind = rotations_at(video_places(*patches.shape[2:], device=x.device, first_frame=x.shape[2]))
         tokens.img = torch.cat([tokens.img, tokens_of(patches)], dim=1)
         tokens.pe = torch.cat([tokens.pe, behind], dim=1)
         return tokens

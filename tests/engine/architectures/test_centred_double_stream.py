@@ -46,10 +46,10 @@ def inputs(height: int = 6, width: int = 8) -> dict[str, Any]:
 
 
 def test_places_are_counted_from_the_middle_and_text_follows_the_longer_side() -> None:
-    places = centred_places((5, 8), (2, 0, 3))
+    places = centred_places((5, 8), (2, 0, 3), device=torch.device("cpu"))
     assert places.shape == (12, 3)
     assert places[0].tolist() == [2, -1, 0] and places[-1].tolist() == [2, 1, 3]
-    assert text_places((5, 16), 2).tolist() == [[4, 4, 4], [5, 5, 5]]
+    assert text_places((5, 16), 2, torch.device("cpu")).tolist() == [[4, 4, 4], [5, 5, 5]]
 
 
 def test_configuration_is_read_from_the_shapes(network: CentredDoubleStreamModel) -> None:

@@ -44,7 +44,7 @@ def test_configuration_is_read_from_the_shapes(network: VideoTransformer) -> Non
 
 
 def test_patches_lie_frame_by_frame_and_row_by_row() -> None:
-    places = video_places(2, 2, 3)
+    places = video_places(2, 2, 3, device=torch.device("cpu"))
     assert places.shape == (1, 12, 3)
     assert places[0, 0].tolist() == [0, 0, 0] and places[0, 4].tolist() == [0, 1, 1]
     assert places[0, -1].tolist() == [1, 1, 2]

@@ -62,7 +62,7 @@ def test_sides_that_are_no_whole_patches_are_refused_by_name() -> None:
 
 
 def test_places_are_centred_and_stretched_to_one_area() -> None:
-    where = places(2, 3, 4).view(2, 3, 4, 3)
+    where = places(2, 3, 4, torch.device("cpu")).view(2, 3, 4, 3)
     torch.testing.assert_close(where[..., 1:].mean(dim=(0, 1, 2)), torch.zeros(2))
     assert where[1, 0, 0, 0] == 1.0
     stretch = (36864 / 12) ** 0.5
