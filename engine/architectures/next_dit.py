@@ -12,6 +12,7 @@ checkpoints. The output is the noise minus the picture, as other flow networks g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -197,8 +198,9 @@ class FinalLayer(nn.Module):
 class NextDitModel(nn.Module):
     """`forward(x [B, C, h, w], timesteps [B], context [B, L, D])` -> `[B, C, h, w]`.
 
-    `num_tokens` counts the tokens of the text that are read, the first ones; None is all of them. Of a text with an
-    `attention_mask` [B, L] those are read where it is 1. Built without weights being drawn when a
+    `num_tokens` counts the tokens of the text that are read, the first ones, of all rows or of each; None is all of
+    them. Of a text with an `attention_mask` [B, L] those are read where it is 1: `num_tokens`, which the host has, of
+    each row; without it the mask is asked, for which the host waits. Built without weights being drawn when a
     `torch.device("meta")` context is open.
     """
 
@@ -234,21 +236,25 @@ class NextDitModel(nn.Module):
         control: object = None,
         transformer_options: Options | None = None,
         *,
-        num_tokens: int | None = None,
+        num_tokens: int | Sequence[int] | None = None,
         attention_mask: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        if attention_mask is not None and len(set(attention_mask.sum(dim=1).tolist())) > 1:
-            rows = range(x.shape[0])
-            return torch.cat(
-                [
-                    self.forward(
-                        x[row : row + 1], timesteps[row : row + 1], context[row : row + 1],
-                        transformer_options=transformer_options, attention_mask=attention_mask[row : row + 1],
-                    )
-                    for row in rows
-                ]
-            )  # fmt: skip
+        if attention_mask is not None and not isinstance(num_tokens, int):
+            lengths = [int(length) for length in attention_mask.sum(dim=1).tolist()]
+            if len(set(lengths)) > 1:
+                return torch.cat(
+                    [
+                        self.forward(
+                            x[row : row + 1], timesteps[row : row + 1], context[row : row + 1],
+                            transformer_options=transformer_options, num_tokens=length,
+                            attention_mask=attention_mask[row : row + 1],
+                        )
+                        for row, length in enumerate(lengths)
+                    ]
+                )  # fmt: skip
+            num_tokens = lengths[0]
+        assert num_tokens is None or isinstance(num_tokens, int), "rows of several lengths without a mask"
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
         time = self.t_embedder((1.0 - timesteps) * self.config.time_factor, x.dtype)
@@ -281,7 +287,6 @@ class NextDitModel(nn.Module):
             text, num_tokens, mask, first = filled_up(text, self.cap_pad_token), None, None, 1
         length = text.shape[1] if num_tokens is None else min(num_tokens, text.shape[1])
         if mask is not None:
-            length = int(mask[0].sum())
             mask = (mask == 0)[:, None, None].to(text.dtype) * -torch.finfo(text.dtype).max
         pe = self._rotations(text_places(length, first, text.device))
         unread = text.shape[1] - length

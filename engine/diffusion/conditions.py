@@ -7,6 +7,7 @@ A condition is ComfyUI's dictionary (`cross_attn`, `area`, `mask`, `strength`, `
 
 from __future__ import annotations
 
+import copy
 import math
 import uuid
 from collections.abc import Mapping, Sequence
@@ -259,14 +260,34 @@ def _with_timestep_range(condition: Condition, model_sampling: Any) -> Condition
 def with_model_inputs(
     condition: Condition, model: Network, noise: torch.Tensor, device: torch.device, side: str, extra: Options
 ) -> Condition:
-    """Add the network's inputs made from the condition (`model_conds`)."""
+    """Add the network's inputs made from the condition (`model_conds`), all on the device, so that no step brings them."""
     arguments = {**extra, **condition}
     arguments["device"] = device
     arguments["noise"] = noise
     arguments.setdefault("width", noise.shape[3] * 8 if noise.ndim > 3 else None)
     arguments.setdefault("height", noise.shape[2] * 8)
     arguments.setdefault("prompt_type", side)
-    return {**condition, "model_conds": {**condition["model_conds"], **model.extra_conds(**arguments)}}
+    inputs = {**condition["model_conds"], **model.extra_conds(**arguments)}
+    return {**condition, "model_conds": {name: on_device(value, device) for name, value in inputs.items()}}
+
+
+def on_device(given: BatchedInput, device: torch.device) -> BatchedInput:
+    """Return an input of the network with its tensors on the device; the one that is given stays as it is."""
+    cond = getattr(given, "cond", None)
+    moved = _moved(cond, device)
+    if moved is cond:
+        return given
+    found = copy.copy(given)
+    found.cond = moved
+    return found
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if type(value) not in (list, tuple) or not any(isinstance(item, torch.Tensor) for item in value):
+        return value
+    return type(value)(_moved(item, device) for item in value)
 
 
 def _spread_to_plain(given: Sequence[Condition], others: list[Condition], name: str) -> None:

@@ -31,9 +31,9 @@ class MaskedTextDenoiser(LanguageDenoiser):
         inputs = super().extra_conds(**kwargs)
         mask: torch.Tensor | None = kwargs.get("attention_mask")
         if mask is not None:
-            num_tokens = int(mask.sum())
-            inputs["num_tokens"] = ConstantInput(max(1, num_tokens))
-            if num_tokens != mask.numel():
+            lengths = [int(length) for length in mask.sum(dim=1).tolist()]
+            inputs["num_tokens"] = ConstantInput(lengths[0] if len(set(lengths)) == 1 else tuple(lengths))
+            if set(lengths) != {mask.shape[1]}:
                 inputs["attention_mask"] = RegularInput(mask)
         return inputs
 
