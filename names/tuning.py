@@ -24,7 +24,6 @@ STRATEGIES: Final = (
     "fused_activations",
     "attention_kernels",
     "joined_embeddings",
-    "host_sigmas",
     "nhwc_group_norm",
     "half_vae",
     "nhwc_vae",
@@ -35,6 +34,9 @@ STRATEGIES: Final = (
 )
 """In the order in which they are measured."""
 
+RETIRED: Final = ("host_sigmas",)
+"""Strategies of earlier versions that the plain path has become. A setting may still name them."""
+
 
 def read_choice(text: str) -> tuple[str, ...] | None:
     """Parse the setting `TUNING`: None for `auto`, () for `off`, else the names. Raises ValueError for others."""
@@ -44,10 +46,10 @@ def read_choice(text: str) -> tuple[str, ...] | None:
     if given == "off":
         return ()
     names = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
-    unknown = [name for name in names if name not in STRATEGIES]
+    unknown = [name for name in names if name not in (*STRATEGIES, *RETIRED)]
     if unknown or not names:
         got = unknown[0] if unknown else text
         raise ValueError(
             f"unknown strategy; got {got!r}, expected auto, off or a comma list of {', '.join(STRATEGIES)}"
         )
-    return names
+    return tuple(name for name in names if name not in RETIRED)

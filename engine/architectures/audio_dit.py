@@ -251,8 +251,8 @@ class AudioTransformer(nn.Module):
 class AudioDit(nn.Module):
     """`forward(x [B, C, L], timesteps [B], context [B, T, D])` -> `[B, C, L]`.
 
-    `seconds` are where the sound starts in a longer one, and the length of that. Built without weights being drawn when
-    a `torch.device("meta")` context is open.
+    The sound starts at `seconds_start` of a longer one, whose length is `seconds_total`. Built without weights being
+    drawn when a `torch.device("meta")` context is open.
     """
 
     def __init__(self, config: AudioDitConfig) -> None:
@@ -286,14 +286,14 @@ class AudioDit(nn.Module):
         control: object = None,
         transformer_options: Options | None = None,
         *,
-        seconds: tuple[float, float],
+        seconds_start: float,
+        seconds_total: float,
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         embedders: Any = self.conditioner["conditioners"]
-        tokens = [
-            embedders[name](number, x.device).to(x.dtype) for name, number in zip((START, TOTAL), seconds, strict=True)
-        ]
+        seconds = {START: seconds_start, TOTAL: seconds_total}
+        tokens = [embedders[name](number, x.device).to(x.dtype) for name, number in seconds.items()]
         batch = x.shape[0]
         text = torch.cat([context, *(token[None].expand(context.shape[0], -1, -1) for token in tokens)], dim=1)
         time = self.to_timestep_embed(self.timestep_features(timesteps).to(x.dtype))

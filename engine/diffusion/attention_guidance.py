@@ -89,7 +89,7 @@ def _rows_of(num_tokens: int, aspect: float) -> int:
 def gaussian_blurred(latent: torch.Tensor, sigma: float) -> torch.Tensor:
     """Blur [B, C, h, w] over 9 x 9 cells, mirrored at the borders."""
     half = (BLUR_CELLS - 1) / 2
-    bell = torch.exp(-0.5 * (torch.linspace(-half, half, BLUR_CELLS) / sigma) ** 2)
+    bell = torch.exp(-0.5 * (torch.linspace(-half, half, BLUR_CELLS, device=latent.device) / sigma) ** 2)
     bell = (bell / bell.sum()).to(latent)
     channels = latent.shape[1]
     kernel = (bell[:, None] * bell[None, :]).expand(channels, 1, BLUR_CELLS, BLUR_CELLS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.diffusion.host_levels import on_host
 from engine.diffusion.noise import NoiseSampler
 from engine.diffusion.options import ExtraArgs
 
@@ -23,24 +24,20 @@ def brownian_noise_sampler(
 
     if seed is None:
         seed = int(torch.randint(0, 2**63 - 1, ()).item())
-    low, high = torch.as_tensor(sigma_min), torch.as_tensor(sigma_max)
+    low, high = (on_host(torch.as_tensor(level).detach()) for level in (sigma_min, sigma_max))
     is_falling = bool(low > high)
     if is_falling:
         low, high = high, low
     start = torch.zeros_like(x, device="cpu" if on_cpu else None)
-    if on_cpu:
-        low, high = low.detach().cpu(), high.detach().cpu()
     tree = torchsde.BrownianTree(low, start, high, entropy=seed)
 
     def draw(sigma: torch.Tensor, sigma_next: torch.Tensor) -> torch.Tensor:
         first, second = torch.as_tensor(sigma), torch.as_tensor(sigma_next)
+        first, second = on_host(first.detach()), on_host(second.detach())
         early, late, sign = (first, second, 1) if first < second else (second, first, -1)
-        if on_cpu:
-            increment = tree(early.detach().cpu().float(), late.detach().cpu().float()).to(x.device, first.dtype)
-        else:
-            increment = tree(early, late)
-        noise: torch.Tensor = increment * (-sign if is_falling else sign) / (second - first).abs().sqrt()
-        return noise
+        increment: torch.Tensor = tree(early.float(), late.float()) if on_cpu else tree(early, late)
+        noise = increment.to(first.dtype) * (-sign if is_falling else sign) / (second - first).abs().sqrt()
+        return noise.to(x.device)
 
     return draw
 

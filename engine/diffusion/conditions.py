@@ -260,7 +260,7 @@ def _with_timestep_range(condition: Condition, model_sampling: Any) -> Condition
 def with_model_inputs(
     condition: Condition, model: Network, noise: torch.Tensor, device: torch.device, side: str, extra: Options
 ) -> Condition:
-    """Add the network's inputs made from the condition (`model_conds`), all on the device, so that no step brings them."""
+    """Add the network's inputs made from the condition (`model_conds`), on the device: no step brings them."""
     arguments = {**extra, **condition}
     arguments["device"] = device
     arguments["noise"] = noise

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.diffusion.conditions import Condition
+from engine.diffusion.host_levels import on_host
 from engine.diffusion.options import Network, OptionDict
 
 CHANNELS = 1  # the dimension of a latent that is not cut: each cell needs all of them
@@ -202,9 +203,8 @@ class ContextWindows:
 
 def _step_of(sigma: torch.Tensor, sample_sigmas: torch.Tensor) -> int:
     """Return which of the run's levels this is. Raises ValueError for one between them (a sampler's inner steps)."""
-    matches = torch.nonzero(torch.isclose(sample_sigmas, sigma[:1].to(sample_sigmas), rtol=0.0001))
+    levels, level = on_host(sample_sigmas), on_host(sigma)[:1]
+    matches = torch.nonzero(torch.isclose(levels, level.to(levels), rtol=0.0001))
     if matches.numel() == 0:
-        raise ValueError(
-            f"context windows need a sampler that stays on the given sigmas; {float(sigma[0]):.4g} is none"
-        )
+        raise ValueError(f"context windows need a sampler that stays on the given sigmas; {float(level):.4g} is none")
     return int(matches[0])

@@ -16,7 +16,7 @@ def thawed_mask(
     """
     sampling, levels = extra_options["model"].inner_model.model_sampling, extra_options["sigmas"]
     lowest = sampling.sigma_min.to(levels)
-    last = levels[-1] if levels[-1] > lowest else lowest
+    last = torch.maximum(levels[-1], lowest)
     start, end, now = (sampling.timestep(level) for level in (levels[0], last, sigma[0]))
     threshold = (now - end) / (start - end)
     thawed: torch.Tensor = (denoise_mask >= threshold).to(denoise_mask.dtype)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
+from engine.diffusion.host_levels import on_host, repeated
 from engine.diffusion.options import Network, Options
 from engine.diffusion.recorded_steps import recorded
 from engine.diffusion.replacements import replaceable
@@ -21,6 +22,7 @@ from engine.diffusion.shared_steps import evaluated
 from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
 
 FEATHER_CELLS = 8  # how far the edges of an area without a mask fade
+BOX_PATCHES = "gligen_patches"  # of a prepared condition: what was made of its boxes, by shape and device
 EPSILON = 1e-37  # keeps cells that no condition covers from being 0 / 0
 
 
@@ -50,9 +52,9 @@ class Part:
 
 def part_of(condition: Condition, x: torch.Tensor, sigma: torch.Tensor) -> Part | None:
     """Return the part that a condition computes at this noise level; None outside its range of noise levels."""
-    if "timestep_start" in condition and sigma[0] > condition["timestep_start"]:
+    if "timestep_start" in condition and on_host(sigma)[0] > condition["timestep_start"]:
         return None
-    if "timestep_end" in condition and sigma[0] < condition["timestep_end"]:
+    if "timestep_end" in condition and on_host(sigma)[0] < condition["timestep_end"]:
         return None
     area = _clipped_area(condition["area"], x.shape[2:]) if "area" in condition else None
     inner = x if area is None else narrow_to_area(x, area)
@@ -113,12 +115,21 @@ def _feather(weight: torch.Tensor, area: Sequence[int], dims: Sequence[int]) -> 
 
 
 def _gligen_patches(condition: Condition, inner: torch.Tensor) -> dict[str, list[object]] | None:
+    """Return the patch of a condition's boxes, which is made once a run for each shape of the latent."""
     if "gligen" not in condition:
         return None
-    kind, patcher, *rest = condition["gligen"]
-    if kind == "position":
-        return {"middle_patch": [patcher.model.set_position(inner.shape, rest[0], inner.device)]}
-    return {"middle_patch": [patcher.model.set_empty(inner.shape, inner.device)]}
+    made: dict[Any, dict[str, list[object]]] = condition.setdefault(BOX_PATCHES, {})
+    key = inner.shape, inner.device
+    if key not in made:
+        kind, patcher, *rest = condition["gligen"]
+        model = patcher.model
+        patch = (
+            model.set_position(inner.shape, rest[0], inner.device)
+            if kind == "position"
+            else model.set_empty(inner.shape, inner.device)
+        )
+        made[key] = {"middle_patch": [patch]}
+    return made[key]
 
 
 # --- all conditions of all sides -------------------------------------------------------------------------------------
@@ -294,7 +305,7 @@ def _run_batch(
     model: Network, batch: Sequence[tuple[Part, int]], sigma: torch.Tensor, model_options: Options, hooks: object
 ) -> Iterable[torch.Tensor]:
     x = torch.cat([part.x for part, _ in batch])
-    sigmas = torch.cat([sigma] * len(batch))
+    sigmas = repeated(sigma, len(batch))
     sides = [side for _, side in batch]
     first = batch[0][0]
     arguments = {

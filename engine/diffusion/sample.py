@@ -15,11 +15,14 @@ import torch
 
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
 from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
+from engine.diffusion.host_levels import brought, on_host
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.recorded_steps import SamplingStart, obstacle_to_record, recorded_sampling
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
 from engine.diffusion.samplers import SamplerFunction
+from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
+from engine.diffusion.samplers_stochastic import sample_lcm_upscale
 from engine.diffusion.shared_steps import shared_sampling
 from engine.diffusion.tuned import tuned_network, tuned_options
 from engine.diffusion.whole_steps import StepRunner, obstacle, sample_in_steps
@@ -97,9 +100,9 @@ class InpaintDenoiser:
         return denoised * denoise_mask + self.latent_image * kept
 
 
-SIGMAS_ON_HOST = "sigmas_on_host"  # model option: built-in samplers get noise levels in the host's memory
 GUIDED_BY = ("__call__", "outer_predict_noise", "predict_noise")  # methods that a guider of another kind overrides
-BUILT_IN = frozenset(SAMPLER_FUNCTIONS.values())
+OF_NODES = (sample_lcm_upscale, sample_euler_cfg_pp_alternative)
+BUILT_IN = frozenset((*SAMPLER_FUNCTIONS.values(), *OF_NODES))  # which take noise levels of the host's memory
 
 
 class Sampler:
@@ -118,7 +121,7 @@ class Sampler:
     def max_denoise(self, model_wrap: Any, sigmas: torch.Tensor) -> bool:
         """Return True where sampling starts from pure noise."""
         highest = float(model_wrap.inner_model.model_sampling.sigma_max)
-        first = float(sigmas[0])
+        first = float(on_host(sigmas)[0])
         return math.isclose(highest, first, rel_tol=1e-05) or first > highest
 
     def sample(
@@ -145,9 +148,7 @@ class Sampler:
             if callback is not None:
                 callback(state["i"], state["denoised"], state["x"], num_steps)
 
-        levels = sigmas
-        if extra_args.get("model_options", {}).get(SIGMAS_ON_HOST) and self.sampler_function in BUILT_IN:
-            levels = sigmas.cpu()
+        levels = on_host(sigmas) if self.sampler_function in BUILT_IN else sigmas
         runner = self._step_runner(model_wrap, model, x, extra_args)
         if runner is not None:
             options, seed = extra_args["model_options"], extra_args.get("seed")
@@ -299,8 +300,8 @@ class Guider:
                 self.model_patcher.pre_run()
                 with tuned_network(self.model_patcher, inner_model, self.model_options):
                     return self.inner_sample(
-                        noise.to(device), latent_image.to(device), device, sampler, sigmas.to(device), denoise_mask,
-                        callback, disable_pbar, seed,
+                        noise.to(device), latent_image.to(device), device, sampler, brought(sigmas, device),
+                        denoise_mask, callback, disable_pbar, seed,
                     )  # fmt: skip
             finally:
                 self.model_patcher.cleanup()

@@ -1,8 +1,9 @@
 """Samplers: from noise to a latent along falling sigmas, one function each, readable against its paper.
 
 All take `model(x, sigma [B], **extra_args) -> denoised`, the first `x` `[B, C, h, w]` (noise scaled to `sigmas[0]`),
-`sigmas` `[n + 1]`, and call `callback({"x", "i", "sigma", "sigma_hat", "denoised"})` once a step. `disable` is
-ComfyUI's switch for a progress bar, of which there is none here.
+`sigmas` `[n + 1]` in the host's memory (`host_levels.py`) or on the device of `x`, and call
+`callback({"x", "i", "sigma", "sigma_hat", "denoised"})` once a step. `disable` is ComfyUI's switch for a progress bar,
+of which there is none here.
 The ODE of Karras et al. 2022 (arXiv 2206.00364): dx/dsigma = d = (x - denoised) / sigma.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.diffusion.host_levels import divisor, of_batch, on_host
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
 
@@ -24,7 +26,7 @@ SamplerFunction = Callable[..., torch.Tensor]
 
 def to_d(x: torch.Tensor, sigma: torch.Tensor, denoised: torch.Tensor) -> torch.Tensor:
     """Return the derivative dx/dsigma at x."""
-    return (x - denoised) / sigma
+    return (x - denoised) / divisor(sigma, x)
 
 
 def get_ancestral_step(
@@ -74,7 +76,7 @@ def sample_euler(
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
         x, sigma_hat = churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
-        denoised = model(x, sigma_hat * ones, **extra_args)
+        denoised = model(x, of_batch(sigma_hat, ones), **extra_args)
         d = to_d(x, sigma_hat, denoised)
         report(callback, i, x, sigmas[i], sigma_hat, denoised)
         x = x + d * (sigmas[i + 1] - sigma_hat)
@@ -107,7 +109,7 @@ def sample_euler_ancestral(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigma_down == 0:
@@ -136,7 +138,7 @@ def sample_heun(
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
         x, sigma_hat = churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
-        denoised = model(x, sigma_hat * ones, **extra_args)
+        denoised = model(x, of_batch(sigma_hat, ones), **extra_args)
         d = to_d(x, sigma_hat, denoised)
         report(callback, i, x, sigmas[i], sigma_hat, denoised)
         dt = sigmas[i + 1] - sigma_hat
@@ -144,7 +146,7 @@ def sample_heun(
             x = x + d * dt
         else:
             x_2 = x + d * dt
-            denoised_2 = model(x_2, sigmas[i + 1] * ones, **extra_args)
+            denoised_2 = model(x_2, of_batch(sigmas[i + 1], ones), **extra_args)
             d_2 = to_d(x_2, sigmas[i + 1], denoised_2)
             x = x + (d + d_2) / 2 * dt
     return x
@@ -168,7 +170,7 @@ def sample_dpm_2(
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
         x, sigma_hat = churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
-        denoised = model(x, sigma_hat * ones, **extra_args)
+        denoised = model(x, of_batch(sigma_hat, ones), **extra_args)
         d = to_d(x, sigma_hat, denoised)
         report(callback, i, x, sigmas[i], sigma_hat, denoised)
         if sigmas[i + 1] == 0:
@@ -176,7 +178,7 @@ def sample_dpm_2(
         else:
             sigma_mid = sigma_hat.log().lerp(sigmas[i + 1].log(), 0.5).exp()
             x_2 = x + d * (sigma_mid - sigma_hat)
-            denoised_2 = model(x_2, sigma_mid * ones, **extra_args)
+            denoised_2 = model(x_2, of_batch(sigma_mid, ones), **extra_args)
             d_2 = to_d(x_2, sigma_mid, denoised_2)
             x = x + d_2 * (sigmas[i + 1] - sigma_hat)
     return x
@@ -199,7 +201,7 @@ def sample_dpm_2_ancestral(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         d = to_d(x, sigmas[i], denoised)
@@ -208,7 +210,7 @@ def sample_dpm_2_ancestral(
         else:
             sigma_mid = sigmas[i].log().lerp(sigma_down.log(), 0.5).exp()
             x_2 = x + d * (sigma_mid - sigmas[i])
-            denoised_2 = model(x_2, sigma_mid * ones, **extra_args)
+            denoised_2 = model(x_2, of_batch(sigma_mid, ones), **extra_args)
             d_2 = to_d(x_2, sigma_mid, denoised_2)
             x = x + d_2 * (sigma_down - sigmas[i])
             x = x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * sigma_up
@@ -243,10 +245,10 @@ def sample_lms(
     """Sample by Adams-Bashforth over uneven levels (LMS): PLMS of Liu et al. 2022 (arXiv 2202.09778) in sigma."""
     extra_args = extra_args or {}
     ones = x.new_ones([x.shape[0]])
-    levels = [float(sigma) for sigma in sigmas.detach().cpu()]
+    levels: list[float] = on_host(sigmas.detach()).tolist()
     derivatives: list[torch.Tensor] = []
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         derivatives = (
             [*derivatives[-(order - 1) :], to_d(x, sigmas[i], denoised)]
             if order > 1
@@ -262,19 +264,23 @@ def sample_lms(
     return x
 
 
-def dpmpp_2m_step(
-    x: torch.Tensor, denoised: torch.Tensor, previous: torch.Tensor | None, sigma_before: torch.Tensor,
-    sigma: torch.Tensor, sigma_next: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """Return x at `sigma_next`; the step is of first order without `previous`, the prediction at `sigma_before`."""
+def dpmpp_2m_factors(
+    sigma_before: torch.Tensor, sigma: torch.Tensor, sigma_next: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the factors of a step to `sigma_next`: of x, of the estimate, and half the ratio of steps, 1 / (2 r)."""
     t, t_next = sigma.log().neg(), sigma_next.log().neg()
     h = t_next - t
-    if previous is None:
-        estimate = denoised
-    else:
-        r = (t - sigma_before.log().neg()) / h
-        estimate = (1 + 1 / (2 * r)) * denoised - (1 / (2 * r)) * previous
-    return (t_next.neg().exp() / t.neg().exp()) * x - (-h).expm1() * estimate
+    r = (t - sigma_before.log().neg()) / h
+    return t_next.neg().exp() / t.neg().exp(), (-h).expm1(), 1 / (2 * r)
+
+
+def dpmpp_2m_step(
+    x: torch.Tensor, denoised: torch.Tensor, previous: torch.Tensor | None, decay: torch.Tensor, gain: torch.Tensor,
+    share: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """Return x at the next level by `dpmpp_2m_factors`; of first order without `previous`, the prediction before."""
+    estimate = denoised if previous is None else (1 + share) * denoised - share * previous
+    return decay * x - gain * estimate
 
 
 @torch.no_grad()
@@ -291,10 +297,10 @@ def sample_dpmpp_2m(
     ones = x.new_ones([x.shape[0]])
     previous: torch.Tensor | None = None
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         known = None if previous is None or sigmas[i + 1] == 0 else previous
-        x = dpmpp_2m_step(x, denoised, known, sigmas[i - 1], sigmas[i], sigmas[i + 1])
+        x = dpmpp_2m_step(x, denoised, known, *dpmpp_2m_factors(sigmas[i - 1], sigmas[i], sigmas[i + 1]))
         previous = denoised
     return x
 

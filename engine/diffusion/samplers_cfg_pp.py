@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs, Options
 from engine.diffusion.samplers import (
@@ -56,7 +57,7 @@ def sample_euler_ancestral_cfg_pp(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **uncond.extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
@@ -94,7 +95,7 @@ def sample_euler_cfg_pp_alternative(
     uncond = UnconditionalWatch(extra_args)
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **uncond.extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
         d = to_d(x - denoised + uncond.denoised, sigmas[i], denoised)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         x = x + d * (sigmas[i + 1] - sigmas[i])
@@ -118,7 +119,7 @@ def sample_dpmpp_2s_ancestral_cfg_pp(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **uncond.extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
         sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigma_down == 0:
@@ -127,7 +128,7 @@ def sample_dpmpp_2s_ancestral_cfg_pp(
             sigma_mid = (sigmas[i].log() + sigma_down.log()).div(2).exp()
             x_2 = x + (denoised - uncond.denoised)
             x_2 = sigma_mid / sigmas[i] * x_2 + (1 - sigma_mid / sigmas[i]) * denoised
-            denoised_2 = model(x_2, sigma_mid * ones, **uncond.extra_args)
+            denoised_2 = model(x_2, of_batch(sigma_mid, ones), **uncond.extra_args)
             # ComfyUI takes the unconditional prediction of the second call here, the guided one of the first; kept,
             # since saved workflows show that picture.
             moved = x + (denoised - uncond.denoised)
@@ -151,7 +152,7 @@ def sample_dpmpp_2m_cfg_pp(
     ones = x.new_ones([x.shape[0]])
     previous: torch.Tensor | None = None
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **uncond.extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         decay = sigmas[i + 1] / sigmas[i]  # exp(-h)
         mixed = -decay * uncond.denoised

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step
@@ -32,7 +33,7 @@ class DpmSteps:
 
     def _noise(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         sigma = t.neg().exp()
-        return (x - self.model(x, sigma * x.new_ones([x.shape[0]]), **self.extra_args)) / sigma
+        return (x - self.model(x, of_batch(sigma, x.new_ones([x.shape[0]])), **self.extra_args)) / sigma
 
     def first(self, t: torch.Tensor) -> torch.Tensor:
         """Step by DPM-Solver-1, which is DDIM."""
@@ -100,7 +101,7 @@ def sample_dpm_fast(
     num_steps = num_calls // 3 + 1
     rest = num_calls % 3
     orders = [3] * (num_steps - 2) + [2, 1] if rest == 0 else [3] * (num_steps - 1) + [rest]
-    times = torch.linspace(float(start), float(end), num_steps + 1, device=x.device)
+    times = torch.linspace(float(start), float(end), num_steps + 1, device=sigmas.device)
     for i, order in enumerate(orders):
         t, t_next = times[i], times[i + 1]
         below, up = _ancestral(t, t_next, end, eta)

@@ -15,6 +15,7 @@ import torch
 
 from engine.diffusion.brownian import brownian_noise_sampler
 from engine.diffusion.flow_levels import levels_with_ratio, model_sampling_of
+from engine.diffusion.host_levels import of_batch, on_host
 from engine.diffusion.model_sampling_variants import RectifiedFlow
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs, OptionDict
@@ -77,8 +78,8 @@ def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_t
             return exact.get(float(asked), asked / (1 + asked))
 
         def denoise(y: torch.Tensor, ratio: torch.Tensor, **args: object) -> torch.Tensor:
-            sigma = sigma_of(ratio[0])
-            return model(y * (1 - sigma), sigma * torch.ones_like(ratio), **args)
+            sigma = sigma_of(on_host(ratio)[0])
+            return model(y * (1 - sigma), of_batch(sigma, torch.ones_like(ratio)), **args)
 
         denoise.inner_model = model.inner_model  # type: ignore[attr-defined]
 
@@ -141,7 +142,7 @@ def ancestral(step: Step) -> SamplerFunction:
         ones = x.new_ones([x.shape[0]])
 
         def denoise(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-            return model(x, sigma * ones, **extra_args)
+            return model(x, of_batch(sigma, ones), **extra_args)
 
         for i in range(len(sigmas) - 1):
             denoised = denoise(x, sigmas[i])
@@ -158,11 +159,16 @@ def ancestral(step: Step) -> SamplerFunction:
     return sample
 
 
+def blended(first: torch.Tensor, second: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Return `first` with a share [] of `second`; one of the host's memory is an argument of the kernel."""
+    return torch.lerp(first, second, share if share.device == first.device else float(share))
+
+
 def euler_step(
     denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
     """Step by Euler's method."""
-    return torch.lerp(denoised, x, down / sigma)
+    return blended(denoised, x, down / sigma)
 
 
 def dpm_2_step(
@@ -180,7 +186,7 @@ def dpmpp_2s_step(
     """Step by DPM-Solver++(2S), by way of the middle in log ratio."""
     middle = torch.sigmoid((sigma.logit() + down.logit()) / 2)
     middle = torch.full_like(middle, BEFORE_NOISE) if sigma == 1 else middle
-    return torch.lerp(denoise(torch.lerp(denoised, x, middle / sigma), middle), x, down / sigma)
+    return blended(denoise(blended(denoised, x, middle / sigma), middle), x, down / sigma)
 
 
 @torch.no_grad()
@@ -200,7 +206,7 @@ def sample_euler_ancestral_cfg_pp_flow(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **uncond.extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
@@ -242,11 +248,11 @@ def sample_lcm_flow(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         x = denoised
         if sigmas[i + 1] > 0:
-            x = torch.lerp(denoised, noise_sampler(sigmas[i], sigmas[i + 1]), sigmas[i + 1])
+            x = blended(denoised, noise_sampler(sigmas[i], sigmas[i + 1]), sigmas[i + 1])
     return x
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.host_levels import of_batch, on_host
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import (
@@ -43,7 +44,7 @@ def sample_heunpp2(
     last = sigmas[-1]
     for i in range(len(sigmas) - 1):
         x, sigma_hat = churn(x, sigmas[i], len(sigmas) - 1, s_churn, s_tmin, s_tmax, s_noise)
-        denoised = model(x, sigma_hat * ones, **extra_args)
+        denoised = model(x, of_batch(sigma_hat, ones), **extra_args)
         d = to_d(x, sigma_hat, denoised)
         report(callback, i, x, sigmas[i], sigma_hat, denoised)
         dt = sigmas[i + 1] - sigma_hat
@@ -51,13 +52,13 @@ def sample_heunpp2(
             x = x + d * dt
             continue
         x_2 = x + d * dt
-        d_2 = to_d(x_2, sigmas[i + 1], model(x_2, sigmas[i + 1] * ones, **extra_args))
+        d_2 = to_d(x_2, sigmas[i + 1], model(x_2, of_batch(sigmas[i + 1], ones), **extra_args))
         if sigmas[i + 2] == last:
             w_2 = sigmas[i + 1] / (2 * sigmas[0])
             x = x + (d * (1 - w_2) + d_2 * w_2) * dt
         else:
             x_3 = x_2 + d_2 * (sigmas[i + 2] - sigmas[i + 1])
-            d_3 = to_d(x_3, sigmas[i + 2], model(x_3, sigmas[i + 2] * ones, **extra_args))
+            d_3 = to_d(x_3, sigmas[i + 2], model(x_3, of_batch(sigmas[i + 2], ones), **extra_args))
             w_2, w_3 = sigmas[i + 1] / (3 * sigmas[0]), sigmas[i + 2] / (3 * sigmas[0])
             x = x + (d * (1 - w_2 - w_3) + d_2 * w_2 + d_3 * w_3) * dt
     return x
@@ -82,7 +83,7 @@ def sample_ipndm(
     ones = x.new_ones([x.shape[0]])
     derivatives: list[torch.Tensor] = []  # newest first
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         derivatives = [to_d(x, sigmas[i], denoised), *derivatives][:max_order]
         if sigmas[i + 1] == 0:
@@ -139,7 +140,7 @@ def sample_ipndm_v(
     ones = x.new_ones([x.shape[0]])
     derivatives: list[torch.Tensor] = []  # newest first
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         derivatives = [to_d(x, sigmas[i], denoised), *derivatives][:max_order]
         if sigmas[i + 1] == 0:
@@ -160,7 +161,7 @@ def deis_weights(sigmas: torch.Tensor, max_order: int, num_points: int = 10000) 
     low, high = (torch.log(torch.tensor(sigma, dtype=torch.float32) ** 2 + 1) for sigma in (0.002, 80.0))
     slope = 2 * (low / 1e-3 - high) / (1e-3 - 1)  # beta_1 - beta_0
     start = high - 0.5 * slope  # beta_0
-    levels = sigmas.detach().cpu()
+    levels = on_host(sigmas.detach())
     times = ((start**2 + 2 * slope * (levels**2 + 1).log()).sqrt() - start) / slope
     weights: list[list[torch.Tensor]] = []
     for i in range(len(times) - 1):
@@ -201,13 +202,13 @@ def sample_deis(
     weights = deis_weights(sigmas, max_order)
     derivatives: list[torch.Tensor] = []  # newest first
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         derivatives = [to_d(x, sigmas[i], denoised), *derivatives][:max_order]
         if not weights[i] or sigmas[i + 1] <= 0:
             x = x + (sigmas[i + 1] - sigmas[i]) * derivatives[0]
         else:
-            x = x + sum(weight.to(x) * d for weight, d in zip(weights[i], derivatives, strict=True))
+            x = x + sum(weight * d for weight, d in zip(weights[i], derivatives, strict=True))
     return x
 
 
@@ -230,7 +231,7 @@ def _res_multistep(
     previous: torch.Tensor | None = None
     previous_down: Any = None
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         base = denoised if uncond is None else uncond.denoised
@@ -328,7 +329,7 @@ def _gradient_estimation(
     ones = x.new_ones([x.shape[0]])
     previous: torch.Tensor | None = None
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         d = to_d(x, sigmas[i], denoised if uncond is None else uncond.denoised)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:

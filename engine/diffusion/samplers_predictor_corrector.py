@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, report
 
@@ -86,13 +87,13 @@ def sample_uni_pc(
     max_order = min(3, num_steps - 1)
     ones = x.new_ones([x.shape[0]])
     if max_order == 0:
-        model(x, levels[0] * ones, **extra_args)
+        model(x, of_batch(levels[0], ones), **extra_args)
         return x * ((1 + levels[-1] ** 2) / (1 + levels[0] ** 2)).sqrt()
     # lambda by way of the variance-preserving scales: near sigma 0 its rounding shows in the picture, and is ComfyUI's.
     log_alpha = -0.5 * torch.log(1 + levels**2)
     lambdas = log_alpha - 0.5 * torch.log(1 - torch.exp(2 * log_alpha))
 
-    past = [model(x, levels[0] * ones, **extra_args)]
+    past = [model(x, of_batch(levels[0], ones), **extra_args)]
     report_x = x
     for i in range(1, num_steps + 1):
         if i == num_steps:
@@ -102,7 +103,7 @@ def sample_uni_pc(
             break
         _tell(callback, i - 1, report_x, levels[i - 1], past[-1])
         order = min(i, max_order) if i < max_order else min(max_order, num_steps + 1 - i)
-        evaluate = partial(_evaluate, model, levels[i] * ones, extra_args)
+        evaluate = partial(_evaluate, model, of_batch(levels[i], ones), extra_args)
         x, found = _uni_pc_step(x, past, list(lambdas[:i]), lambdas[i], order, is_bh2, evaluate)
         report_x = x
         past = [*past, found if found is not None else evaluate(x)][-max_order:]
@@ -188,7 +189,7 @@ def sample_sa_solver(
     predicted = x
     tau, noise = 0.0, torch.zeros_like(x)
     for i in range(len(sigmas) - 1):
-        denoised = model(predicted, sigmas[i] * ones, **extra_args)
+        denoised = model(predicted, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, predicted, sigmas[i], sigmas[i], denoised)
         past = [*past, denoised][-max(predictor_order, corrector_order) :]
         is_last = bool(sigmas[i + 1] == 0)
@@ -210,7 +211,7 @@ def sample_sa_solver(
             if tau > 0 and s_noise > 0:
                 x = x + noise  # that of the predictor, so that both describe the same path
             if use_pece:
-                denoised = model(x, sigmas[i] * ones, **extra_args)
+                denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
                 past[-1] = denoised
 
         if is_last:

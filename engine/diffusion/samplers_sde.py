@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from engine.diffusion.brownian import brownian_noise_of
+from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
@@ -48,13 +49,13 @@ def sample_dpmpp_sde(
         return x + noise_sampler(sigma, target) * s_noise * up if has_noise else x
 
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
         else:
             middle = torch.lerp(sigmas[i].log(), sigmas[i + 1].log(), r).exp()
-            denoised_2 = model(step(sigmas[i], middle, x, denoised), middle * ones, **extra_args)
+            denoised_2 = model(step(sigmas[i], middle, x, denoised), of_batch(middle, ones), **extra_args)
             share = 1 / (2 * r)
             x = step(sigmas[i], sigmas[i + 1], x, (1 - share) * denoised + share * denoised_2)
     return x
@@ -84,9 +85,9 @@ def sample_dpmpp_2m_sde(
     noise_sampler = noise_sampler or brownian_noise_of(x, sigmas, extra_args, on_cpu=noise_on_cpu)
     ones = x.new_ones([x.shape[0]])
     previous: torch.Tensor | None = None
-    h = previous_h = x.new_zeros(())
+    h = previous_h = sigmas.new_zeros(())
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
@@ -153,7 +154,7 @@ def sample_dpmpp_3m_sde(
     h_1: torch.Tensor | None = None
     h_2: torch.Tensor | None = None
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
@@ -201,11 +202,11 @@ def sample_er_sde(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     scaler = noise_scaler or default_noise_scaler
     ones = x.new_ones([x.shape[0]])
-    points = torch.arange(200, dtype=torch.float32, device=x.device)
+    points = torch.arange(200, dtype=torch.float32, device=sigmas.device)
     previous: torch.Tensor | None = None
     previous_slope: torch.Tensor | None = None
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
@@ -254,7 +255,7 @@ def sample_seeds_2(
     ones = x.new_ones([x.shape[0]])
     has_noise = eta > 0 and s_noise > 0
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
@@ -269,7 +270,7 @@ def sample_seeds_2(
         if has_noise:
             noise = (-(-2 * r * h * eta).expm1()).sqrt() * noise_sampler(sigmas[i], sigma_1)
             x_2 = x_2 + noise * sigma_1 * s_noise
-        denoised_2 = model(x_2, sigma_1 * ones, **extra_args)
+        denoised_2 = model(x_2, of_batch(sigma_1, ones), **extra_args)
 
         blend = torch.lerp(denoised, denoised_2, 1 / (2 * r))
         x = sigmas[i + 1] / sigmas[i] * (-h * eta).exp() * x - (-h_eta).expm1() * blend
@@ -304,7 +305,7 @@ def sample_seeds_3(
     ones = x.new_ones([x.shape[0]])
     has_noise = eta > 0 and s_noise > 0
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigmas[i + 1] == 0:
             x = denoised
@@ -320,7 +321,7 @@ def sample_seeds_3(
         if has_noise:
             noise = (-(-2 * r_1 * h * eta).expm1()).sqrt() * noise_sampler(sigmas[i], sigma_1)
             x_2 = x_2 + noise * sigma_1 * s_noise
-        denoised_2 = model(x_2, sigma_1 * ones, **extra_args)
+        denoised_2 = model(x_2, of_batch(sigma_1, ones), **extra_args)
 
         share_2 = r_2 / r_1 * _h_phi_2(-r_2 * h_eta)
         share_1 = (-r_2 * h_eta).expm1() - share_2
@@ -328,7 +329,7 @@ def sample_seeds_3(
         if has_noise:
             noise = _carried(noise, (r_1 - r_2) * h * eta, noise_sampler(sigma_1, sigma_2))
             x_3 = x_3 + noise * sigma_2 * s_noise
-        denoised_3 = model(x_3, sigma_2 * ones, **extra_args)
+        denoised_3 = model(x_3, of_batch(sigma_2, ones), **extra_args)
 
         share_3 = _h_phi_2(-h_eta) / r_2
         share_1 = (-h_eta).expm1() - share_3

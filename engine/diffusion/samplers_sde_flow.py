@@ -13,6 +13,7 @@ import torch
 
 from engine.diffusion.brownian import brownian_noise_of
 from engine.diffusion.flow_levels import levels_with_ratio
+from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler
 from engine.diffusion.samplers import ModelFunction, StepCallback, get_ancestral_step, report
 
@@ -44,7 +45,7 @@ def sample_dpmpp_sde_flow(
     ones = x.new_ones([x.shape[0]])
     for index in range(len(levels) - 1):
         sigma, target = levels[index], levels[index + 1]
-        denoised = model(x, sigma * ones, **options)
+        denoised = model(x, of_batch(sigma, ones), **options)
         report(callback, index, x, sigma, sigma, denoised)
         if target == 0:
             x = denoised
@@ -73,7 +74,7 @@ def sample_dpmpp_sde_flow(
 
         inner = start + r * (end - start)
         inner_level = (-inner).sigmoid()
-        denoised_inner = model(step(inner_level, inner, denoised), inner_level * ones, **options)
+        denoised_inner = model(step(inner_level, inner, denoised), of_batch(inner_level, ones), **options)
         share = 1 / (2 * r)
         x = step(target, end, (1 - share) * denoised + share * denoised_inner)
     return x

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
 from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
@@ -28,7 +29,7 @@ def sample_dpmpp_2s_ancestral(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         sigma_down, sigma_up = get_ancestral_step(sigmas[i], sigmas[i + 1], eta=eta)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         if sigma_down == 0:
@@ -36,7 +37,7 @@ def sample_dpmpp_2s_ancestral(
         else:
             sigma_mid = (sigmas[i].log() + sigma_down.log()).div(2).exp()
             x_2 = sigma_mid / sigmas[i] * x + (1 - sigma_mid / sigmas[i]) * denoised
-            denoised_2 = model(x_2, sigma_mid * ones, **extra_args)
+            denoised_2 = model(x_2, of_batch(sigma_mid, ones), **extra_args)
             x = sigma_down / sigmas[i] * x + (1 - sigma_down / sigmas[i]) * denoised_2
         if sigmas[i + 1] > 0:
             x = x + noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * sigma_up
@@ -61,7 +62,7 @@ def sample_ddpm(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         eps = (x - denoised) / sigmas[i]
         alpha_bar, alpha_bar_next = 1 / (1 + sigmas[i] ** 2), 1 / (1 + sigmas[i + 1] ** 2)
@@ -90,7 +91,7 @@ def sample_lcm(
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         x = denoised
         if sigmas[i + 1] > 0:
@@ -121,7 +122,7 @@ def sample_lcm_upscale(
     scales = [1.0 + i * (total_upscale - 1.0) / (count - 1) for i in range(1, count)]
     height, width = x.shape[-2:]
     for i in range(len(sigmas) - 1):
-        denoised = model(x, sigmas[i] * ones, **extra_args)
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         x = denoised
         if i < len(scales):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.diffusion.guidance import calc_cond_batch
+from engine.diffusion.host_levels import on_host
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.wrappers import merge_options
 
@@ -34,7 +35,7 @@ class SkippedLayers:
     lowest: float
 
     def applies(self, sigma: torch.Tensor) -> bool:
-        return self.lowest <= float(sigma[0]) <= self.highest
+        return self.lowest <= float(on_host(sigma)[0]) <= self.highest
 
     def options(self, model_options: Options) -> OptionDict:
         """Return the options of a model with these blocks replaced by nothing."""

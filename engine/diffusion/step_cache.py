@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.host_levels import on_host
 from engine.diffusion.wrappers import copy_options
 
 LOGGER = logging.getLogger(__name__)
@@ -82,10 +83,10 @@ class CacheRun:
     shape: Any = None
 
     def is_over(self, sigma: torch.Tensor) -> bool:
-        return float(sigma[0]) <= self.end_sigma
+        return float(on_host(sigma)[0]) <= self.end_sigma
 
     def has_begun(self, sigma: torch.Tensor) -> bool:
-        return float(sigma[0]) <= self.start_sigma
+        return float(on_host(sigma)[0]) <= self.start_sigma
 
     def check_shape(self, x: torch.Tensor, shape: tuple[int, ...]) -> None:
         """Begin anew for a run whose latent changes its shape (an upscaling sampler)."""

@@ -28,6 +28,7 @@ from engine.diffusion.samplers import (
     ModelFunction,
     SamplerFunction,
     StepCallback,
+    dpmpp_2m_factors,
     dpmpp_2m_step,
     euler_ancestral_step,
     get_ancestral_step,
@@ -39,6 +40,7 @@ from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MO
 
 Tensors = dict[str, torch.Tensor]
 
+FACTORS = "factors"  # of a step's tensors: the numbers that it takes of the levels [k]
 CONSTANTS = (bool, int, float, str, type(None))
 BRANCHING = ("area", "mask", "control", "gligen", "hooks", "timestep_start", "timestep_end", "default")
 CFG_FUNCTIONS = (
@@ -69,65 +71,77 @@ class StepRunner(Protocol):
 class StepForm:
     """Form of a sampler as whole steps.
 
-    `given` returns the branch that step `i` takes and its tensors, from the levels `[n + 1]`, the same as numbers, the
-    last denoised latent and the source of noise. `step` returns the next x and the denoised latent.
+    `factors` are the numbers [] of step `i` from the levels [n + 1], both in the host's memory, as the sampler's own
+    loop computes them. `given` returns the branch that the step takes, by its factors, and its further tensors, of the
+    last denoised latent and the source of noise. `step` returns the next x and the denoised latent; `FACTORS` [k] are
+    on the device then.
     """
 
-    given: Callable[[int, torch.Tensor, Sequence[float], torch.Tensor | None, NoiseSampler], tuple[str, Tensors]]
+    factors: Callable[[int, torch.Tensor], tuple[torch.Tensor, ...]]
+    given: Callable[[tuple[torch.Tensor, ...], torch.Tensor | None, NoiseSampler], tuple[str, Tensors]]
     step: Callable[[ModelFunction, str, Tensors], tuple[torch.Tensor, torch.Tensor]]
     for_flow: bool = True
 
 
+def _euler_factors(i: int, levels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return levels[i], levels[i + 1]
+
+
 def _euler_given(
-    i: int, levels: torch.Tensor, numbers: Sequence[float], last: torch.Tensor | None, noise: NoiseSampler
+    factors: tuple[torch.Tensor, ...], last: torch.Tensor | None, noise: NoiseSampler
 ) -> tuple[str, Tensors]:
-    return "", {"levels": levels[i : i + 2]}
+    return "", {}
 
 
 def _euler(model: ModelFunction, branch: str, given: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     seen: list[torch.Tensor] = []
-    x = sample_euler(model, given["x"], given["levels"], callback=lambda state: seen.append(state["denoised"]))
+    x = sample_euler(model, given["x"], given[FACTORS], callback=lambda state: seen.append(state["denoised"]))
     return x, seen[0]
 
 
-def _ancestral_given(
-    i: int, levels: torch.Tensor, numbers: Sequence[float], last: torch.Tensor | None, noise: NoiseSampler
-) -> tuple[str, Tensors]:
+def _ancestral_factors(i: int, levels: torch.Tensor) -> tuple[torch.Tensor, ...]:
     down, up = get_ancestral_step(levels[i], levels[i + 1])
-    level = {"level": levels[i]}
-    if down == 0:
-        return "last", level
     assert isinstance(up, torch.Tensor)
-    return "", {**level, "down": down, "up": up, "noise": noise(levels[i], levels[i + 1])}
+    return levels[i], levels[i + 1], down, up
+
+
+def _ancestral_given(
+    factors: tuple[torch.Tensor, ...], last: torch.Tensor | None, noise: NoiseSampler
+) -> tuple[str, Tensors]:
+    level, next_level, down, _ = factors
+    return ("last", {}) if down == 0 else ("", {"noise": noise(level, next_level)})
 
 
 def _ancestral(model: ModelFunction, branch: str, given: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    x, level = given["x"], given["level"]
+    x = given["x"]
+    level, _, down, up = given[FACTORS].unbind()
     denoised = model(x, level * x.new_ones([x.shape[0]]))
     if branch == "last":
         return denoised, denoised
-    return euler_ancestral_step(x, denoised, level, given["down"], given["noise"], given["up"], 1.0), denoised
+    return euler_ancestral_step(x, denoised, level, down, given["noise"], up, 1.0), denoised
+
+
+def _dpmpp_2m_factors(i: int, levels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return levels[i], levels[i + 1], *dpmpp_2m_factors(levels[i - 1], levels[i], levels[i + 1])
 
 
 def _dpmpp_2m_given(
-    i: int, levels: torch.Tensor, numbers: Sequence[float], last: torch.Tensor | None, noise: NoiseSampler
+    factors: tuple[torch.Tensor, ...], last: torch.Tensor | None, noise: NoiseSampler
 ) -> tuple[str, Tensors]:
-    if last is None or numbers[i + 1] == 0:
-        return "first order", {"levels": levels[i : i + 2]}
-    return "", {"levels": levels[i - 1 : i + 2], "last": last}
+    return ("first order", {}) if last is None or factors[1] == 0 else ("", {"last": last})
 
 
 def _dpmpp_2m(model: ModelFunction, branch: str, given: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    x, levels = given["x"], given["levels"]
-    level, next_level = levels[-2], levels[-1]
+    x = given["x"]
+    level, _, decay, gain, share = given[FACTORS].unbind()
     denoised = model(x, level * x.new_ones([x.shape[0]]))
-    return dpmpp_2m_step(x, denoised, given.get("last"), levels[0], level, next_level), denoised
+    return dpmpp_2m_step(x, denoised, given.get("last"), decay, gain, share), denoised
 
 
 FORMS: Mapping[SamplerFunction, StepForm] = {
-    SAMPLER_FUNCTIONS["euler"]: StepForm(_euler_given, _euler),
-    SAMPLER_FUNCTIONS["euler_ancestral"]: StepForm(_ancestral_given, _ancestral, for_flow=False),
-    SAMPLER_FUNCTIONS["dpmpp_2m"]: StepForm(_dpmpp_2m_given, _dpmpp_2m),
+    SAMPLER_FUNCTIONS["euler"]: StepForm(_euler_factors, _euler_given, _euler),
+    SAMPLER_FUNCTIONS["euler_ancestral"]: StepForm(_ancestral_factors, _ancestral_given, _ancestral, for_flow=False),
+    SAMPLER_FUNCTIONS["dpmpp_2m"]: StepForm(_dpmpp_2m_factors, _dpmpp_2m_given, _dpmpp_2m),
 }
 """By the sampler function, called without options of its own."""
 
@@ -185,20 +199,21 @@ def sample_in_steps(
 ) -> torch.Tensor:  # fmt: skip
     """Return the latent at the last level, as `function` does, which has a form here.
 
-    `sigmas` `[n + 1]` are on the latent's device, `levels` are the same or on the host.
+    `sigmas` `[n + 1]` are on the latent's device, `levels` the same in the host's memory. What each step takes of them
+    goes to the device once, for all steps.
     """
-    form = FORMS[function]
-    numbers: list[float] = levels.tolist()
+    form, num_steps = FORMS[function], len(levels) - 1
+    factors = [form.factors(i, levels) for i in range(num_steps)]
+    rows = torch.stack([torch.stack(row) for row in factors]).to(x.device) if factors else None  # [n, k]
     timesteps = guider.inner_model.model_sampling.timestep(sigmas).to(x.device)  # [n + 1]
     inputs, structure = _inputs_of(guider.conds)
     noise = default_noise_sampler(x, seed=seed)
     key = (function.__qualname__, form.step.__qualname__, float(guider.cfg), structure, _constants_of(options))
     last: torch.Tensor | None = None
-    for i in range(len(numbers) - 1):
+    for i, row in enumerate(() if rows is None else rows):
         guider.model_patcher.check_cancelled()
-        branch, given = form.given(i, levels, numbers, last, noise)
-        tensors = {name: value.to(x.device) for name, value in given.items()}
-        tensors |= {"x": x, "timestep": timesteps[i].expand(x.shape[0]).contiguous(), **inputs}
+        branch, given = form.given(factors[i], last, noise)
+        tensors = {**given, FACTORS: row, "x": x, "timestep": timesteps[i].expand(x.shape[0]).contiguous(), **inputs}
         work = partial(_step, form, branch, guider.inner_model, guider.conds, guider.cfg, options, seed)
         found = runner.run((key, branch), tensors, options["transformer_options"], partial(work, is_captured=True))
         after, last = (work(tensors) if found is None else found).unbind()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from engine.tuning.quality import Quality
-from names.tuning import STRATEGIES
+from names.tuning import RETIRED, STRATEGIES
 
 VERSION = 1
+
+log = logging.getLogger(__name__)
 
 Fields = Mapping[str, Any]  # of a JSON object
 
@@ -69,7 +72,10 @@ class Outcome:
 
 
 def read_outcome(body: Fields) -> Outcome:
-    """Parse the JSON form. Raises ValueError for anything else, and for a strategy that this version does not have."""
+    """Parse the JSON form. Raises ValueError for anything else.
+
+    A strategy that this version does not have is left out of the choices, with a warning.
+    """
     try:
         if body["version"] != VERSION:
             raise ValueError(f"version: got {body['version']!r}, expected {VERSION}")
@@ -87,7 +93,7 @@ def read_outcome(body: Fields) -> Outcome:
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:
-    unknown = [name for name in names if name not in STRATEGIES]
+    unknown = [name for name in names if name not in (*STRATEGIES, *RETIRED)]
     if unknown:
-        raise ValueError(f"names: unknown strategy; got {unknown[0]!r}, expected one of {', '.join(STRATEGIES)}")
-    return tuple(names)
+        log.warning("strategies of an outcome left out: names=%s reason=this version has none such", ",".join(unknown))
+    return tuple(name for name in names if name in STRATEGIES)

@@ -15,7 +15,6 @@ from engine.tuning.strategies.fused_geglu import FusedGeglu
 from engine.tuning.strategies.fused_layers import FusedActivations, FusedModulation, FusedRotary
 from engine.tuning.strategies.fused_qkv import FusedQkv
 from engine.tuning.strategies.half_vae import HalfVae
-from engine.tuning.strategies.host_sigmas import HostSigmas
 from engine.tuning.strategies.joined_embeddings import JoinedEmbeddings
 from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
 from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
@@ -50,7 +49,6 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         FusedActivations(),
         AttentionKernels(),
         JoinedEmbeddings(),
-        HostSigmas(),
         NhwcGroupNorm(),
         CompiledBlocks(Compiler(folder)),
         HalfVae(),

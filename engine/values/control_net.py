@@ -16,6 +16,7 @@ import torch
 
 from engine.checkpoints.load_controlnet import SteeringKind
 from engine.diffusion.conditions import repeat_to_batch_size
+from engine.diffusion.host_levels import on_host
 from engine.diffusion.options import Options
 from engine.images.pixels import resize
 from engine.log_context import report_warning
@@ -167,7 +168,11 @@ class ControlBase:
         return control
 
     def is_in_range(self, t: torch.Tensor) -> bool:
-        return self.timestep_range is None or bool(self.timestep_range[1] <= t[0] <= self.timestep_range[0])
+        """Return True where the net takes part at noise levels `t` [B]."""
+        if self.timestep_range is None:
+            return True
+        level = on_host(t)[0]
+        return bool(self.timestep_range[1] <= level <= self.timestep_range[0])
 
     def control_merge(
         self, control: Additions, control_prev: Control | None, output_dtype: torch.dtype | None
@@ -293,7 +298,8 @@ class ControlNet(ControlBase):
             name: cond[name].to(x_noisy.device, dtype) for name in self.extra_conds if cond.get(name) is not None
         }
         if self._borrowed:
-            more["borrowed"] = {name: weight.to(x_noisy.device, dtype) for name, weight in self._borrowed.items()}
+            self._borrowed = {name: weight.to(x_noisy.device, dtype) for name, weight in self._borrowed.items()}
+            more["borrowed"] = self._borrowed
         timesteps = self.model_sampling_current.timestep(t)
         scaled = self.model_sampling_current.calculate_input(t, x_noisy)
         control = self.control_model(

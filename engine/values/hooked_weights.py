@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.host_levels import on_host
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.wrappers import merge_options
 from engine.values.hooks import (
@@ -105,7 +106,7 @@ class HookedWeights:
         """Update the strengths of hooks to the noise level of this step."""
         options = model_options.get("transformer_options", {})
         for hook in hook_group.hooks:
-            hook.hook_keyframe.prepare_current_keyframe(curr_t=t[0], transformer_options=options)
+            hook.hook_keyframe.prepare_current_keyframe(curr_t=on_host(t)[0], transformer_options=options)
 
     def apply_hooks(
         self, hooks: HookGroup | None, transformer_options: Options | None = None, force_apply: bool = False

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from engine.adapters.lora import lora_patches
+from engine.diffusion.host_levels import on_host
 from engine.diffusion.options import Options
 from engine.diffusion.wrappers import merge_options
 from engine.log_context import report_warning
@@ -127,7 +128,7 @@ class HookKeyframeGroup:
         """
         if self._current_keyframe is None or curr_t == self._current_t:
             return False
-        max_sigma = torch.max(transformer_options["sample_sigmas"])
+        max_sigma = torch.max(on_host(transformer_options["sample_sigmas"]))
         before = self._current_index
         if self._current_used_steps >= self._current_keyframe.get_effective_guarantee_steps(max_sigma):
             for index in range(self._current_index + 1, len(self.keyframes)):

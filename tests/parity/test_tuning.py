@@ -31,7 +31,6 @@ SAME = (
     "fused_geglu",
     "attention_kernels",
     "joined_embeddings",
-    "host_sigmas",
 )
 
 pytestmark = pytest.mark.timeout(600)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 
 from engine.architectures.pixel_stream import OPTIONS, TILE_OPTION
+from engine.diffusion.host_levels import on_host
 from engine.nodes.base import Flag, Float, Int, NodeContext, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from engine.nodes.sockets import LATENT, MODEL
@@ -82,7 +83,7 @@ def _with_options(
 
     def wrapper(apply_model: Callable[..., torch.Tensor], args: CallArguments) -> torch.Tensor:
         inputs = dict(args["c"])
-        if last <= float(args["timestep"].max()) <= first:
+        if last <= float(on_host(args["timestep"]).max()) <= first:
             inputs["transformer_options"] = {**inputs.get("transformer_options", {}), OPTIONS: dict(options)}
         if inner is not None:
             return inner(apply_model, {**args, "c": inputs})

@@ -19,7 +19,7 @@ class StableAudioDenoiser(Denoiser):
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         start = float(kwargs.get(START, 0))
         total = float(kwargs.get(TOTAL, int(kwargs["noise"].shape[-1] / CELLS_PER_SECOND)))
-        inputs: dict[str, BatchedInput] = {"seconds": ConstantInput((start, total))}
+        inputs: dict[str, BatchedInput] = {START: ConstantInput(start), TOTAL: ConstantInput(total)}
         tokens = kwargs.get("cross_attn")
         self.check_text(kwargs)
         if tokens is not None:

@@ -10,6 +10,7 @@ import torch
 from engine.diffusion import guidance_rules as rules
 from engine.diffusion.conditions import convert_conditioning, with_model_inputs
 from engine.diffusion.guidance import calc_cond_batch
+from engine.diffusion.host_levels import on_host
 from engine.nodes.base import Float, Int, NodeContext, Out, node
 from engine.nodes.sockets import CONDITIONING, LATENT_OPERATION, MODEL
 from engine.values.model import Model
@@ -158,7 +159,7 @@ def apg(
         if len(args["conds_out"]) == 1:
             return args["conds_out"]
         cond, uncond, *rest = args["conds_out"]
-        return [guidance.positive(cond, uncond, args["cond_scale"], float(args["sigma"][0])), uncond, *rest]
+        return [guidance.positive(cond, uncond, args["cond_scale"], float(on_host(args["sigma"])[0])), uncond, *rest]
 
     return _before_guidance(model, projected)
 

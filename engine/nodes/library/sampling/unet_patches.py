@@ -10,6 +10,7 @@ import torch
 from engine.architectures.freeu import FreeU
 from engine.architectures.hyper_tile import HyperTile
 from engine.architectures.token_merging import TokenMerging
+from engine.diffusion.host_levels import on_host
 from engine.graph.spec import Values
 from engine.images.pixels import resize
 from engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
@@ -103,7 +104,7 @@ def patch_model_add_downscale(
     first, last = sampling.percent_to_sigma(start_percent), sampling.percent_to_sigma(end_percent)
 
     def shrink(h: torch.Tensor, options: Values) -> torch.Tensor:
-        if options["block"][1] != block_number or not last <= float(options["sigmas"][0]) <= first:
+        if options["block"][1] != block_number or not last <= float(on_host(options["sigmas"])[0]) <= first:
             return h
         width, height = (round(h.shape[dim] * (1.0 / downscale_factor)) for dim in (-1, -2))
         return resize(h, width, height, downscale_method)
