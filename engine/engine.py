@@ -61,7 +61,7 @@ from engine.images.decode import BYTES_PER_PIXEL
 from engine.images.preview import decoded_preview, latent_animation, latent_preview, picture_preview
 from engine.memory import device as devices
 from engine.memory import machine_memory
-from engine.memory.device import DeviceIdentity, DeviceReport, dtype_of, translate_device_error
+from engine.memory.device import Device, DeviceIdentity, DeviceReport, dtype_of, translate_device_error
 from engine.memory.device_facts import DeviceFacts
 from engine.memory.model_memory import MemoryReport, ModelMemory, Relief
 from engine.memory.random_state import reseed, save_random_state
@@ -137,12 +137,17 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """The engine. `classes` are the node classes it offers; all built-in ones by default."""
+    """The engine. `classes` are the node classes it offers; all built-in ones by default.
 
-    def __init__(self, settings: EngineSettings, classes: Iterable[NodeClass] | None = None) -> None:
+    `device` computes in the place of the one that the settings and torch lead to.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, classes: Iterable[NodeClass] | None = None, device: Device | None = None
+    ) -> None:
         self.settings = settings
         self.preview_method: PreviewMethod = settings.preview_method  # custom nodes change it for a run of theirs
-        self.memory = ModelMemory(settings)
+        self.memory = ModelMemory(settings, device)
         self.resolved: ResolvedSettings = self.memory.resolved
         self.folders = _model_folders(settings)
         self._file_families = FileFamilies(self.folders)
