@@ -1,0 +1,44 @@
+"""Engines on a pretended card, and what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.engine import Engine
+from engine.settings import DtypeSettings, EngineSettings, MemorySettings
+from tests.engine.pretended_card.card import GIB, PretendedCard
+from tests.engine.pretended_card.rules import CardGenerator
+
+
+@contextmanager
+def engine_on_card(
+    base: Path,
+    *,
+    total_bytes: int = 80 * GIB,
+    memory: MemorySettings | None = None,
+    dtypes: DtypeSettings | None = None,
+) -> Iterator[tuple[Engine, PretendedCard]]:
+    """Yield an engine over a base directory, and its card."""
+    card = PretendedCard(total_bytes)
+    settings = EngineSettings(
+        base_directory=base, memory=memory or MemorySettings(), dtypes=dtypes or DtypeSettings(),
+        disable_all_custom_nodes=True,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        # Torch makes no generator for the meta device, and has no other place to say what one is.
+        patch.setattr(torch, "Generator", CardGenerator)
+        with Engine(settings, device=card) as engine:
+            yield engine, card
+
+
+def choose(engine: Engine, network: str, *names: str) -> None:
+    """Let an engine use exactly these strategies for networks of a class."""
+    choice = {"names": list(names), "it_per_s": 1.0, "error": 0.0}
+    empty: dict[str, Any] = {"machine": {}, "workload": {}, "plain_it_per_s": 1.0, "figures": [], "seconds": 0}
+    engine.adopt_tuning({**empty, "network": network, "choices": {"same": choice}, "version": 1})
