@@ -13,6 +13,7 @@ import torch
 
 from engine.diffusion.choices import calculate_sigmas, current_choices
 from engine.diffusion.conditions import repeat_to_batch_size
+from engine.diffusion.host_levels import brought, on_host
 from engine.diffusion.options import Conditioning, OptionDict
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.sample import Guider, ProgressCallback, SampledModel, Sampler
@@ -86,11 +87,11 @@ class KSampler:
     def set_steps(self, steps: int, denoise: float | None = None) -> None:
         self.steps = steps
         if denoise is None or denoise > 0.9999:
-            self.sigmas = self.calculate_sigmas(steps).to(self.device)
+            self.sigmas = brought(self.calculate_sigmas(steps), self.device)
         elif denoise <= 0.0:
             self.sigmas = torch.FloatTensor([])
         else:
-            self.sigmas = self.calculate_sigmas(int(steps / denoise)).to(self.device)[-(steps + 1) :]
+            self.sigmas = brought(self.calculate_sigmas(int(steps / denoise))[-(steps + 1) :], self.device)
 
     def sample(
         self,
@@ -113,7 +114,7 @@ class KSampler:
         Steps before `start_step` and after `last_step` are left out; `force_full_denoise` then makes the last one end
         at 0. Where no step is left the latent comes back as it is.
         """
-        levels = self.sigmas if sigmas is None else sigmas
+        levels = on_host(self.sigmas if sigmas is None else sigmas)
         if last_step is not None and last_step < len(levels) - 1:
             levels = levels[: last_step + 1]
             if force_full_denoise:

@@ -92,6 +92,7 @@ class NextDitPatch:
         if self._hint is None or self._hint_size != size:
             self._hint, self._hint_size = self._encoded(*size), size
             self._is_untrained = self._control.model.has_untrained_refiners()
+        self._hint = self._hint.to(img.device)
         hint = repeat_to_batch_size(self._hint.to(img), img.shape[0])
         num_tokens = hint.shape[-2] * hint.shape[-1] // PATCH**2
         self._seen = self._control.model.embedded(hint, inputs["pe"][:, :, :num_tokens], inputs["vec"])
