@@ -17,26 +17,10 @@ from tests.parity.layout import weightless_denoiser
 
 FAMILIES = registry.families()
 GRAPHS = ("cuda_graph", "step_graph")
-LATE_INPUTS = "inputs of the network come from the host in each evaluation"
-LATE_PLACES = "positions are made on the host in each evaluation"
-
 # What a capture refuses still, by family and strategy. Whoever mends one takes it out: a test fails until then.
 NOT_YET_CAPTURED: dict[tuple[str, str], str] = {
-    **{
-        (name, "step_graph"): LATE_INPUTS
-        for name in (
-            "cascade", "chroma", "chroma_radiance", "flux", "flux2", "hunyuan3d", "hunyuan_dit", "hunyuan_image",
-            "hunyuan_image_refiner", "hunyuan_video", "pixart", "sd3", "sdxl", "sdxl_refiner", "svd",
-        )
-    },
-    **{
-        (name, graph): LATE_PLACES
-        for name in ("ltx_video", "mochi", "qwen_image", "wan", "wan22")
-        for graph in GRAPHS
-    },
-    **{("hidream", graph): "experts are chosen by a search for their tokens" for graph in GRAPHS},
-    **{("lumina2", graph): "the lengths of prompts are read from their mask" for graph in GRAPHS},
-}  # fmt: skip
+    ("hidream", graph): "how many tokens pass an expert is known on the device alone" for graph in GRAPHS
+}
 # Families whose evaluations are no functions of tensors alone, for which the strategies ask before they capture.
 NOT_OF_TENSORS = {"stable_audio": "the network takes lists of tensors"}
 
