@@ -100,6 +100,7 @@ class DiscreteSchedule(torch.nn.Module):
 
     sigmas: torch.Tensor  # [N], rising
     log_sigmas: torch.Tensor
+    _table_copy: tuple[torch.Tensor, torch.Tensor] | None = None  # `log_sigmas`, and the copy of it on another device
 
     def __init__(self, model_config: object = None, zsnr: bool | None = None) -> None:
         super().__init__()
@@ -132,9 +133,18 @@ class DiscreteSchedule(torch.nn.Module):
         return self.sigmas[-1]
 
     def timestep(self, sigma: torch.Tensor) -> torch.Tensor:
-        """Return the trained timestep whose log sigma is nearest."""
-        distances = sigma.log().to(self.log_sigmas.device) - self.log_sigmas[:, None]
-        return distances.abs().argmin(dim=0).view(sigma.shape).to(sigma.device)
+        """Return the trained timestep whose log sigma is nearest, on the device of `sigma`."""
+        distances = sigma.log() - self._log_sigmas_on(sigma.device)[:, None]
+        return distances.abs().argmin(dim=0).view(sigma.shape)
+
+    def _log_sigmas_on(self, device: torch.device) -> torch.Tensor:
+        """Return the table on a device, where a copy is kept: one that a node has made stays in the host's memory."""
+        table, known = self.log_sigmas, self._table_copy
+        if table.device == device:
+            return table
+        if known is None or known[0] is not table or known[1].device != device:
+            known = self._table_copy = table, table.to(device)
+        return known[1]
 
     def sigma(self, timestep: torch.Tensor) -> torch.Tensor:
         """Return the noise level at a fractional timestep, log-linear between neighbours."""
