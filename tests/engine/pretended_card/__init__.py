@@ -1,5 +1,5 @@
 """Pretended card: the engine on tensors without numbers, by the rules of a CUDA device, on a machine without one.
 
-`card.py` is the device, `rules.py` what such a device does with each operation, `log.py` what it was asked, `captures.py`
-the recorder in the place of CUDA graphs, `runs.py` the engines and workflows.
+`card.py` is the device, `rules.py` what such a device does with each operation, `log.py` what it was asked,
+`captures.py` the recorder in the place of CUDA graphs, `runs.py` the engines and workflows.
 """

@@ -11,7 +11,8 @@ import torch
 from engine.memory.device import Device, DeviceReport, Mark, Stream
 from engine.memory.device_facts import DeviceFacts
 from tests.engine.pretended_card.log import CardLog
-from tests.engine.pretended_card.rules import CARD, CardRules
+from tests.engine.pretended_card.rules import card_rules
+from tests.engine.pretended_card.values import CARD, learn
 
 GIB = 1 << 30
 
@@ -49,6 +50,7 @@ class PretendedCard(Device):
 
     def copy(self, stream: Stream, target: torch.Tensor, source: torch.Tensor) -> None:
         self.log.num_transfers += 1
+        learn(target, source.to(target.dtype, copy=True))
 
     def mark(self, stream: Stream) -> Mark:
         return object()
@@ -59,7 +61,7 @@ class PretendedCard(Device):
         is_outermost = not getattr(self._on_thread, "is_computing", False)
         self._on_thread.is_computing = True
         try:
-            with CardRules(self.log) if is_outermost else nullcontext():
+            with card_rules(self.log) if is_outermost else nullcontext():
                 yield
         finally:
             self._on_thread.is_computing = not is_outermost

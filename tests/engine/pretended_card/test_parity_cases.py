@@ -1,0 +1,52 @@
+"""One in five of ComfyUI's recorded workflows on a pretended card: none fails, and none mixes devices.
+
+Their pictures are compared elsewhere; here there are no numbers. A handful runs with `./test.sh`, all with `-m slow`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.engine import Engine
+from tests.engine.pretended_card.card import PretendedCard
+from tests.engine.pretended_card.runs import engine_on_card
+from tests.parity.compare import CASES, INPUTS, find_cases
+from tests.parity.in_process import run_case
+
+EVERY = 5
+FAST = ("sd15/lora_hook_cond", "sdxl/tinyxl_control", "later_nodes/growing_batches")
+SLOW = [case for case in list(find_cases())[::EVERY] if f"{case.parent.name}/{case.stem}" not in FAST]
+
+
+@pytest.fixture(scope="module")
+def parity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, PretendedCard]]:
+    """An engine on a card, over the inputs of the cases; each case writes its models when it is the first to use them."""
+    base = tmp_path_factory.mktemp("parity_on_card")
+    shutil.copytree(INPUTS, base / "input")
+    with engine_on_card(base) as found:
+        yield found
+    shutil.rmtree(base)
+
+
+def check_case(parity: tuple[Engine, PretendedCard], case: Path) -> None:
+    """Fail where a case fails or mixes devices."""
+    engine, card = parity
+    card.log.entries.clear()
+    run_case(engine, case)
+    assert not card.log.faults
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_recorded_workflow_runs_on_a_card(parity: tuple[Engine, PretendedCard], name: str) -> None:
+    check_case(parity, CASES / f"{name}.json")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", SLOW, ids=lambda case: f"{case.parent.name}-{case.stem}")
+def test_other_recorded_workflows_run_on_a_card(parity: tuple[Engine, PretendedCard], case: Path) -> None:
+    check_case(parity, case)
