@@ -159,7 +159,7 @@ class Engine:
         self.catalogue = Catalogue(built_in_nodes() if classes is None else classes)
         self._latent_misfits = LatentMisfits(self.folders)
         self._closing = contextlib.ExitStack()
-        self.tuner = Tuner(settings.tuning, settings.tuning_directory)
+        self.tuner = Tuner(settings.tuning, settings.tuning_directory, save_random_state, translate_device_error)
         self._threads = RunThreads(settings.max_concurrent_runs)
         self.batcher = self._make_batcher()
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")
@@ -402,10 +402,16 @@ class Engine:
         self.tuner.adopt(outcome)
 
     def tuning_report(self) -> dict[str, Any]:
-        """Return the strategies, those that the operator named (None: all), and the outcomes in use."""
+        """Return the strategies, those that the operator named (None: all), the outcomes in use, and what failed.
+
+        `barred` has the error of each strategy that is used by no run until the next start, `failures` how often it
+        failed.
+        """
         return {
             "allowed": self.tuner.allowed,
             "strategies": self.tuner.describe(),
+            "barred": dict(self.tuner.barred.reasons),
+            "failures": dict(self.tuner.barred.failures),
             "outcomes": [outcome.as_json() for outcome in self.tuner.outcomes.values()],
         }
 

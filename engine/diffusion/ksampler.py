@@ -16,7 +16,8 @@ from engine.diffusion.conditions import repeat_to_batch_size
 from engine.diffusion.host_levels import brought, on_host
 from engine.diffusion.options import Conditioning, OptionDict
 from engine.diffusion.replacements import replaceable, replacement_of
-from engine.diffusion.sample import Guider, ProgressCallback, SampledModel, Sampler
+from engine.diffusion.sample import Guider, SampledModel, Sampler
+from engine.diffusion.steps_reported import ProgressCallback
 
 EMPTY_CELL_PX = 8  # a side, of the cells of empty latents made for most families
 

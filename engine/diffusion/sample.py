@@ -7,7 +7,7 @@ a callable. Shapes: noise and latents `[B, C, h, w]`; latents unscaled outside o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -24,11 +24,10 @@ from engine.diffusion.samplers import SamplerFunction
 from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
 from engine.diffusion.samplers_stochastic import sample_lcm_upscale
 from engine.diffusion.shared_steps import shared_sampling
-from engine.diffusion.tuned import tuned_network, tuned_options
+from engine.diffusion.steps_reported import ProgressCallback, StepsReported
+from engine.diffusion.tuned import tuned_attempt, tuned_network, tuned_options
 from engine.diffusion.whole_steps import StepRunner, obstacle, sample_in_steps
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
-
-ProgressCallback = Callable[[int, torch.Tensor, torch.Tensor, int], None]  # step, denoised, x, total steps
 
 
 class SampledModel(Protocol):
@@ -358,12 +357,32 @@ class Guider:
         """
         if sigmas.shape[-1] == 0:
             return latent_image
+        reported = StepsReported(callback, self.model_patcher.check_cancelled)
+        return tuned_attempt(
+            self.model_patcher,
+            lambda: self._sample(
+                noise, latent_image, sampler, sigmas, denoise_mask, reported.of_attempt(), disable_pbar, seed
+            ),
+        )
+
+    def _sample(
+        self,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        sampler: object,
+        sigmas: torch.Tensor,
+        denoise_mask: torch.Tensor | None,
+        callback: ProgressCallback | None,
+        disable_pbar: bool,
+        seed: int | None,
+    ) -> torch.Tensor:
+        """Sample once, with the current tuning; leave the conditions and options as they were."""
         self.conds = {side: [dict(item) for item in items] for side, items in self.original_conds.items()}
         original_options = self.model_options
         registries = {"wrappers": self.model_patcher.wrappers, "callbacks": self.model_patcher.callbacks}
         options = merge_options(original_options, {"transformer_options": registries})
-        self.model_options = tuned_options(self.model_patcher, options)
         try:
+            self.model_options = tuned_options(self.model_patcher, options)
             with self.model_patcher.hooks_registered(self.conds, self.model_options):
                 run = wrapped(OUTER_SAMPLE, self.model_options["transformer_options"], self.outer_sample, self)
                 samples: torch.Tensor = run(

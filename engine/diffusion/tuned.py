@@ -6,18 +6,36 @@ samples. Without one both are empty: the plain path. `engine/tuning` implements 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from engine.diffusion.options import Network, OptionDict, Options
 
+T = TypeVar("T")
+Frames = Generator[T, None, None]
+
 
 class RunTuning(Protocol):
     """Tuning of one run of a prompt."""
+
+    def attempt(self, patcher: Network, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which samples or decodes with the model of `patcher`.
+
+        Where a strategy fails it, `work` is called once more and takes the plain path.
+        """
+        ...
+
+    def attempt_stream(self, patcher: Network, make: Callable[[], Frames[T]]) -> Iterator[T]:
+        """Yield what the iterator of `make` yields, which decodes as it is taken.
+
+        Where a strategy fails it, another one is made, which takes the plain path; what came already is not yielded
+        again.
+        """
+        ...
 
     def sampling_options(self, patcher: Network, options: OptionDict) -> OptionDict:
         """Return the model options to sample with, which are `options` where nothing is added."""
@@ -43,6 +61,18 @@ def tuning_active(tuning: RunTuning | None) -> Iterator[None]:
         yield
     finally:
         _CURRENT.reset(token)
+
+
+def tuned_attempt(patcher: Network, work: Callable[[], T]) -> T:
+    """Return the result of `work`, which is called twice where a strategy of the current tuning fails it."""
+    current = _CURRENT.get()
+    return work() if current is None else current.attempt(patcher, work)
+
+
+def tuned_stream(patcher: Network, make: Callable[[], Frames[T]]) -> Iterator[T]:
+    """Yield what the iterator of `make` yields, which is made twice where a strategy of the current tuning fails it."""
+    current = _CURRENT.get()
+    return make() if current is None else current.attempt_stream(patcher, make)
 
 
 def tuned_options(patcher: Network, options: OptionDict) -> OptionDict:

@@ -77,7 +77,8 @@ async def get_metrics(request: web.Request) -> web.Response:
     # Not imported above: prometheus-client takes a tenth of the time until the server answers.
     from engine.server.metrics import METRICS_TYPE, EngineMetrics, exposition
 
-    metrics = EngineMetrics(_figures(report), parts.figures, _batches(engine), _info(report))
+    failures = engine.tuner.failures
+    metrics = EngineMetrics(_figures(report), parts.figures, _batches(engine), failures, _info(report))
     return web.Response(body=exposition(metrics), headers={"Content-Type": METRICS_TYPE})
 
 

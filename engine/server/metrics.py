@@ -75,14 +75,24 @@ class MemoryFigures:
 
 
 class EngineMetrics(Collector):
-    """One report of the engine. `batches` has the counts of `BATCHES`, `info` the versions and the device."""
+    """One report of the engine.
+
+    `batches` has the counts of `BATCHES`, `strategy_failures` those of each strategy, `info` the versions and the
+    device.
+    """
 
     def __init__(
-        self, memory: MemoryFigures, runs: RunFigures, batches: Mapping[str, int], info: Mapping[str, str]
+        self,
+        memory: MemoryFigures,
+        runs: RunFigures,
+        batches: Mapping[str, int],
+        strategy_failures: Mapping[str, int],
+        info: Mapping[str, str],
     ) -> None:
         self._memory = memory
         self._runs = runs
         self._batches = batches
+        self._strategy_failures = strategy_failures
         self._info = info
 
     def collect(self) -> Iterator[Metric]:
@@ -92,6 +102,8 @@ class EngineMetrics(Collector):
         yield from self._of_runs()
         for name, about in BATCHES.items():
             yield CounterMetricFamily(f"darkroom_sampling_{name}", about, value=self._batches[name])
+        about = "Failures of a strategy, after which the run went on plainly and the strategy was barred"
+        yield _counter("darkroom_tuning_strategy_failures", about, "strategy", self._strategy_failures)
 
     def _of_memory(self) -> Iterator[Metric]:
         for name, about in GAUGES.items():

@@ -9,6 +9,7 @@ from typing import Protocol
 from engine.tuning.outcome import Choice, Figure
 from engine.tuning.quality import Quality
 
+TIME_OVER = "not measured: the time for tuning was over"
 CERTAIN = "used wherever it fits: it leaves out work"
 LEAST_GAIN = 1.03  # less than this is noise, and not worth a departure from the plain path
 
@@ -85,6 +86,8 @@ def _try(candidate: Candidate, base: Choice, measure: Measure, reason: str | Non
     is_chosen, reason = judge(found, quality)
     if is_chosen:  # once more: what other load made look faster is not so twice
         again = measure((*base.names, name), base.names)
+        if again.failure not in (None, TIME_OVER):
+            return Figure(name, quality, False, str(again.failure)), base
         found = again if again.failure is None and _gain(again) < _gain(found) else found
         is_chosen, reason = judge(found, quality)
     figure = Figure(name, quality, is_chosen, reason, found.it_per_s, found.before_it_per_s, found.error)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import nn
 
-from engine.tuning.strategy import SamplingUse, Strategy, Undo, has_own_forward
+from engine.tuning.barred import BarredStrategies, error_in_words
+from engine.tuning.network_state import NetworkChanges, NetworkState
+from engine.tuning.strategy import SamplingUse, Strategy, Undo
 
 log = logging.getLogger(__name__)
 
@@ -20,14 +22,26 @@ class _Changed:
     wanted: tuple[str, ...]
     names: tuple[str, ...] = ()  # those of them that are in force
     num_uses: int = 0
-    undos: list[Undo] = field(default_factory=list)
-    forwards: dict[nn.Module, object] = field(default_factory=dict)  # those that strategies gave to modules
+    undos: list[tuple[str, Undo]] = field(default_factory=list)  # by the strategy's name
+    changes: NetworkChanges | None = None
 
-    def undo(self) -> None:
+    @property
+    def forwards(self) -> Mapping[nn.Module, object]:
+        """Functions that strategies gave to modules."""
+        return {} if self.changes is None else self.changes.forwards
+
+    def undo(self, barred: BarredStrategies) -> None:
+        """Take all changes off the network; a strategy that fails to is barred, and what it left is taken off."""
         while self.undos:
-            self.undos.pop()()
+            name, undo = self.undos.pop()
+            try:
+                undo()
+            except Exception as error:  # noqa: BLE001 - the strategy: the rest restores the network
+                barred.bar((name,), error_in_words(error))
+        if self.changes is not None:
+            self.changes.revert()
+            self.changes = None
         self.names = ()
-        self.forwards.clear()
 
 
 class NetworksInUse:
@@ -37,7 +51,8 @@ class NetworksInUse:
     joins, all continue on the plain path, until the last one has left. Changes are made between evaluations only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, barred: BarredStrategies | None = None) -> None:
+        self._barred = BarredStrategies() if barred is None else barred
         self._lock = threading.RLock()
         self._changed: dict[int, _Changed] = {}
 
@@ -69,9 +84,9 @@ class NetworksInUse:
         with self._lock:
             entry = self._changed.get(key)
             if entry is None:
-                entry = self._changed[key] = _apply(use, strategies)
+                entry = self._changed[key] = self._apply(use, strategies)
             elif entry.wanted != tuple(item.name for item in strategies):
-                entry.undo()
+                entry.undo(self._barred)
             entry.num_uses += 1
             names = entry.names
         try:
@@ -80,32 +95,29 @@ class NetworksInUse:
             with self._lock:
                 entry.num_uses -= 1
                 if not entry.num_uses:
-                    entry.undo()
+                    entry.undo(self._barred)
                     del self._changed[key]
 
-
-def _apply(use: SamplingUse, strategies: Sequence[Strategy]) -> _Changed:
-    """Apply strategies in their order; without the ones before it, a failing one leaves the network as it was."""
-    entry = _Changed(tuple(strategy.name for strategy in strategies))
-    replaced = {module for module in use.network.modules() if has_own_forward(module)} if strategies else set()
-    for strategy in strategies:
-        reason = strategy.unfit(use)  # of one that was fit before the others changed the network
-        if reason is not None:
-            log.info("strategy not used: name=%s reason=%s", strategy.name, reason)
-            continue
+    def _apply(self, use: SamplingUse, strategies: Sequence[Strategy]) -> _Changed:
+        """Apply strategies in their order. One that raises leaves the network as it was before the first."""
+        entry = _Changed(tuple(strategy.name for strategy in strategies))
+        before = NetworkState(use.denoiser, use.network) if strategies else None
         try:
-            entry.undos.append(strategy.apply(use))
+            for strategy in strategies:
+                reason = strategy.unfit(use)  # of one that was fit before the others changed the network
+                if reason is not None:
+                    log.info("strategy not used: name=%s reason=%s", strategy.name, reason)
+                    continue
+                entry.undos.append((strategy.name, strategy.apply(use)))
+                entry.names = (*entry.names, strategy.name)
+                use.evaluation.in_force = entry.names
+                if strategy.makes_tensors:
+                    use.evaluation.own_tensors = object()
         except BaseException:
-            entry.undo()
+            if before is not None:
+                entry.changes = NetworkState(use.denoiser, use.network).changes_since(before)
+            entry.undo(self._barred)
             raise
-        entry.names = (*entry.names, strategy.name)
-        use.evaluation.in_force = entry.names
-        if strategy.makes_tensors:
-            use.evaluation.own_tensors = object()
-    if entry.names:
-        entry.forwards = {
-            module: module.__dict__["forward"]
-            for module in use.network.modules()
-            if has_own_forward(module) and module not in replaced
-        }
-    return entry
+        if before is not None and entry.names:
+            entry.changes = NetworkState(use.denoiser, use.network).changes_since(before)
+        return entry

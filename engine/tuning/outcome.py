@@ -10,7 +10,7 @@ from typing import Any
 from engine.tuning.quality import Quality
 from names.tuning import RETIRED, STRATEGIES
 
-VERSION = 1
+VERSION = 2  # 1: by the class of the network alone, whose shape is not known
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,10 @@ PLAIN = Choice()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome for one kind of network on one machine.
+    """Outcome for one network on one machine.
 
-    `machine` identifies the device and the versions, `network` the class of the network, `workload` what was sampled.
+    `machine` identifies the device and the versions, `network` and `fingerprint` the class and the shape of the
+    network, `vae` those of the VAE as one text, `workload` what was sampled. It says nothing about other networks.
     `concurrent_runs` is how many runs are fastest at a time, None where it was not measured.
     """
 
@@ -62,7 +63,14 @@ class Outcome:
     choices: Mapping[Quality, Choice]
     seconds: float = 0.0
     concurrent_runs: int | None = None
+    fingerprint: str = ""
+    vae: str = ""
     version: int = field(default=VERSION)
+
+    @property
+    def key(self) -> str:
+        """Class and shape of the network as one text."""
+        return f"{self.network}:{self.fingerprint}"
 
     def choice(self, quality: Quality) -> Choice:
         return self.choices.get(quality, PLAIN)
@@ -78,7 +86,7 @@ def read_outcome(body: Fields) -> Outcome:
     """
     try:
         if body["version"] != VERSION:
-            raise ValueError(f"version: got {body['version']!r}, expected {VERSION}")
+            raise ValueError(f"version: of another form; got {body['version']!r}, expected {VERSION}")
         figures = tuple(Figure(**{**item, "quality": Quality(item["quality"])}) for item in body["figures"])
         choices = {
             Quality(quality): Choice(_names(item["names"]), item["it_per_s"], float(item["error"]))
@@ -87,7 +95,9 @@ def read_outcome(body: Fields) -> Outcome:
         machine = {str(key): str(value) for key, value in body["machine"].items()}
         workload, plain = dict(body["workload"]), body["plain_it_per_s"]
         runs = None if body.get("concurrent_runs") is None else int(body["concurrent_runs"])
-        return Outcome(machine, str(body["network"]), workload, plain, figures, choices, float(body["seconds"]), runs)
+        network, fingerprint, vae = str(body["network"]), str(body["fingerprint"]), str(body["vae"])
+        seconds = float(body["seconds"])
+        return Outcome(machine, network, workload, plain, figures, choices, seconds, runs, fingerprint, vae)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"outcome: not complete; {type(error).__name__}: {error}") from None
 

@@ -5,39 +5,56 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+import torch
+
 from engine.diffusion.tuned import tuning_active
-from engine.tuning.barred import BarredStrategies
-from engine.tuning.choose import Measured, Names, choose
+from engine.errors import EngineError, OutOfMemory
+from engine.tuning.barred import BarredStrategies, error_in_words
+from engine.tuning.blame import asked_strategy, strategy_of_code
+from engine.tuning.choose import TIME_OVER, Measured, Names, choose
+from engine.tuning.network_identity import NetworkIdentities
 from engine.tuning.networks_in_use import NetworksInUse
 from engine.tuning.outcome import PLAIN, Choice, Outcome
 from engine.tuning.quality import Quality
 from engine.tuning.registry import make_strategies
-from engine.tuning.run import TunedRun, Usage
-from engine.tuning.strategy import MachineFacts
+from engine.tuning.run import Fallback, TunedRun, Usage
+from engine.tuning.strategy import MachineFacts, SamplingUse, nothing
 from engine.tuning.workload import Trial
 
 log = logging.getLogger(__name__)
 
-OWN_TYPE_OF_VAE = ""
-TIME_OVER = "not measured: the time for tuning was over"
+
+def _no_state(device: torch.device) -> Callable[[], None]:
+    return nothing
 
 
 class Tuner:
     """Strategies of one engine.
 
-    `allowed` are the strategies that the operator named, () for none and None for all that need no naming. Outcomes are
-    kept by the class of the network that was measured; a network without one takes the plain path.
+    `allowed` are the strategies that the operator named, () for none and None for all that need no naming. An outcome
+    is used for the network that was measured, by its class and shape. A network without one takes the plain path, with
+    the strategies that are certain. A strategy that fails is barred until the next start.
+
+    `save_random_state` and `device_errors` are the engine's: see `Fallback`.
     """
 
-    def __init__(self, allowed: tuple[str, ...] | None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        allowed: tuple[str, ...] | None,
+        folder: Path | None = None,
+        save_random_state: Callable[[torch.device], Callable[[], None]] = _no_state,
+        device_errors: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.allowed = allowed
         self.barred = BarredStrategies()
+        self._fallback = Fallback(self.barred, save_random_state, device_errors)
         self._strategies = dict(make_strategies(folder, self.barred))
-        self._networks = NetworksInUse()
+        self._networks = NetworksInUse(self.barred)
+        self._identities = NetworkIdentities()
         self._outcomes: dict[str, Outcome] = {}
         self._lock = threading.Lock()
 
@@ -47,34 +64,48 @@ class Tuner:
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Outcomes by the class of the network."""
+        """Outcomes by the class and shape of the network, the latest last."""
         with self._lock:
             return dict(self._outcomes)
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Number of failures of every strategy since the start."""
+        return dict.fromkeys(self._strategies, 0) | dict(self.barred.failures)
 
     def adopt(self, outcome: Outcome) -> None:
         """Use an outcome that was measured before. Strategies that the operator does not allow are left out of it."""
         with self._lock:
-            self._outcomes[outcome.network] = outcome
+            self._outcomes.pop(outcome.key, None)
+            self._outcomes[outcome.key] = outcome
 
     @contextmanager
     def running(self, quality: Quality) -> Iterator[Usage]:
         """Tune what samples while the context is open. Yields the record of what is used."""
-        run = TunedRun(quality, self._strategies, lambda network: self._choice(network, quality), self._networks)
+        run = TunedRun(
+            quality, self._strategies, lambda use: self._choice(use, quality), self._networks, self._fallback
+        )  # fmt: skip
         with tuning_active(run if self.is_on else None):
             yield run.usage
 
     @contextmanager
     def forced(self, names: Sequence[str]) -> Iterator[Usage]:
-        """Sample with exactly these strategies, whatever was measured, while the context is open."""
+        """Sample with exactly these strategies, whatever was measured, while the context is open.
+
+        The error of one is raised: nothing is repeated.
+        """
         choice = Choice(tuple(names))
-        run = TunedRun(Quality.DRAFT, self._strategies, lambda network: choice, self._networks)
+        run = TunedRun(Quality.DRAFT, self._strategies, lambda use: choice, self._networks)
         with tuning_active(run):
             yield run.usage
 
     def release(self) -> None:
         """Release the device memory that strategies hold between runs."""
-        for strategy in self._strategies.values():
-            strategy.release()
+        for name, strategy in self._strategies.items():
+            try:
+                strategy.release()
+            except Exception as error:  # noqa: BLE001 - the strategy, which costs itself alone
+                self.barred.bar((name,), error_in_words(error))
 
     def close(self) -> None:
         """Stop work in the background. A compilation that runs is not waited for."""
@@ -115,17 +146,20 @@ class Tuner:
             if left <= 0:
                 return Measured(failure=TIME_OVER)
             settle = settle_seconds if self.allowed is not None else min(settle_seconds, left / 2)
-            return trial.compare(names, before, self, settle)
+            return self._compare(trial, names, before, settle)
 
         figures, choices = choose(list(self._strategies.values()), compare, self._excluded(machine))
+        network = trial.network
         outcome = Outcome(
             dict(identity),
-            trial.network,
+            network.name,
             trial.description,
             trial.plain_it_per_s,
             tuple(figures),
             choices,
             round(trial.now() - began, 3),
+            fingerprint=network.fingerprint,
+            vae=trial.vae,
         )
         self.adopt(outcome)
         for figure in figures:
@@ -140,10 +174,56 @@ class Tuner:
         """Return the kind of network that a strategy changes."""
         return self._strategies[name].target
 
+    def _compare(self, trial: Trial, names: Names, before: Names, settle_seconds: float) -> Measured:
+        """Measure strategies; one that raises has a failure. Raises errors of the engine, such as a lost device."""
+        barred = self.barred.reasons
+        if names[-1] in barred:
+            return Measured(failure=barred[names[-1]])
+        names, before = (tuple(name for name in given if name not in barred) for given in (names, before))
+        try:
+            with self._fallback.device_errors():
+                found = trial.compare(names, before, self, settle_seconds)
+            return Measured(failure=self.barred.reason(names[-1])) if names[-1] in self.barred else found
+        except OutOfMemory as error:
+            reason, guilty = error_in_words(error), names[-1]
+        except EngineError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the strategies: one that fails costs itself, not the measurement
+            reason = error_in_words(error)
+            known = [self._strategies[name] for name in names]
+            guilty = asked_strategy(error, known) or strategy_of_code(error, known) or names[-1]
+            log.debug("error of a measured strategy", exc_info=error)
+        # Only here are the error's frames gone, and with them the tensors that they held.
+        self.release()
+        broken = (guilty,) if guilty != names[-1] else self._broken(trial, before)
+        if not broken:
+            return Measured(failure=reason)
+        self.barred.bar(broken, reason)  # chosen before, and failing now: the rest is measured without
+        return self._compare(trial, names, before, settle_seconds)
+
+    def _broken(self, trial: Trial, names: Names) -> Names:
+        """Return these strategies, which were measured before, if they fail by themselves now."""
+        if not names:
+            return ()
+        try:
+            with self._fallback.device_errors(), self.forced(names):
+                trial.draw()
+        except OutOfMemory:
+            return ()
+        except EngineError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the strategies
+            log.debug("error of strategies that were measured before", exc_info=error)
+            return tuple(name for name in names if not self._strategies[name].is_certain) or names
+        return ()
+
     def _excluded(self, machine: MachineFacts) -> dict[str, str]:
         found: dict[str, str] = {}
         for name, strategy in self._strategies.items():
-            reason = self._why_not(name, machine) or strategy.missing(machine)
+            try:
+                reason = self.barred.reason(name) or self._why_not(name, machine) or strategy.missing(machine)
+            except Exception as error:  # noqa: BLE001 - the strategy, which costs itself alone
+                reason = error_in_words(error)
             if reason is not None:
                 found[name] = reason
         return found
@@ -159,12 +239,27 @@ class Tuner:
             return "measured only with a network of full size"
         return None
 
-    def _choice(self, network: str, quality: Quality) -> Choice:
-        with self._lock:
-            outcomes = self._outcomes
-            outcome = next(iter(outcomes.values()), None) if network == OWN_TYPE_OF_VAE else outcomes.get(network)
+    def _choice(self, use: SamplingUse, quality: Quality) -> Choice:
+        outcome = self._outcome(use)
         choice = PLAIN if outcome is None else outcome.choice(quality)
         certain = [name for name, item in self._strategies.items() if item.is_certain and quality.allows(item.quality)]
         names = dict.fromkeys((*certain, *choice.names))
         allowed = tuple(name for name in names if self.allowed is None or name in self.allowed)
         return Choice(allowed, choice.it_per_s, choice.error)
+
+    def _outcome(self, use: SamplingUse) -> Outcome | None:
+        """Return the outcome that was measured with this network or VAE, or None."""
+        with self._lock:
+            outcomes = self._outcomes
+            if not outcomes:
+                return None
+            if use.network is use.denoiser:  # a VAE
+                key = self._identities.of(use.network).key
+                return next((item for item in reversed(outcomes.values()) if item.vae == key), None)
+            return outcomes.get(self._identities.of(use.network, _computed_in(use)).key)
+
+
+def _computed_in(use: SamplingUse) -> torch.dtype | None:
+    """Return the type that a denoiser's network computes in, which a node may have set for this run."""
+    patched: torch.dtype | None = use.patcher.object_patches.get("manual_cast_dtype")
+    return patched or getattr(use.denoiser, "compute_dtype", None)

@@ -15,12 +15,14 @@ from engine.diffusion.ksampler import fix_empty_latent_channels, sample
 from engine.diffusion.likeness import relative_error
 from engine.diffusion.options import Conditioning
 from engine.tuning.choose import Measured, Names
+from engine.tuning.network_identity import NetworkIdentity, identity_of
 from engine.tuning.outcome import Fields
-from engine.tuning.run import Usage, network_name
+from engine.tuning.run import Usage
 
 MIN_TURNS, MAX_TURNS = 3, 9
 PROMPT, NEGATIVE_PROMPT = "a lighthouse on a cliff at dawn", "blurry"
 CELL_PX = 8
+USUAL_STEPS = 20  # of a request, over which the time of its begin and end is divided
 SEED = 1
 
 Value = Any  # MODEL, CLIP or VAE: known by its members
@@ -63,8 +65,14 @@ class Trial:
         self.plain_it_per_s: float | None = None
 
     @property
-    def network(self) -> str:
-        return network_name(self._model.model)
+    def network(self) -> NetworkIdentity:
+        denoiser = self._model.model
+        return identity_of(denoiser.diffusion_model, denoiser.compute_dtype)
+
+    @property
+    def vae(self) -> str:
+        """Class and shape of the VAE as one text, "" without one."""
+        return "" if self._vae is None else identity_of(self._vae.first_stage_model).key
 
     @property
     def description(self) -> Fields:
@@ -146,7 +154,11 @@ class Trial:
         return positive, negative, noise, latent
 
     def _draw(self) -> tuple[torch.Tensor, float]:
-        """Return the latent and the steps a second from the end of the first step on."""
+        """Return the latent and the steps a second of a request of `USUAL_STEPS` steps.
+
+        What comes before the end of the first step and after the last is a part of it: strategies that make tensors or
+        capture graphs in each request do so there.
+        """
         size, (positive, negative, noise, latent) = self._size, self._inputs
         ends: list[float] = []
 
@@ -161,9 +173,8 @@ class Trial:
             self._model, noise, size.num_steps, size.cfg, size.sampler_name, size.scheduler, positive, negative,
             latent, callback=on_step, disable_pbar=True, seed=SEED,
         )  # fmt: skip
-        if len(ends) < 2:  # a single step
-            return drawn, size.num_steps / max(self.now() - began, 1e-9)
-        return drawn, (size.num_steps - 1) / max(ends[-1] - ends[0], 1e-9)
+        self._wait()
+        return drawn, rate_of_request(began, ends, self.now(), size.num_steps)
 
     def _decode(self) -> tuple[torch.Tensor, float]:
         """Return the picture and the decodings a second."""
@@ -172,6 +183,18 @@ class Trial:
         began = self.now()
         picture: torch.Tensor = self._vae.decode(self._plain)
         return picture, 1.0 / max(self.now() - began, 1e-9)
+
+
+def rate_of_request(began: float, ends: Sequence[float], over: float, num_steps: int) -> float:
+    """Return the steps a second of a request of `USUAL_STEPS` steps, from the times of one of `num_steps`.
+
+    `ends` are those of the first and the last step. Steps between are as long as the others after the first.
+    """
+    if len(ends) < 2:  # a single step
+        return num_steps / max(over - began, 1e-9)
+    first, last = ends[0], ends[-1]
+    between = (last - first) / (num_steps - 1) * (USUAL_STEPS - 1)
+    return USUAL_STEPS / max((first - began) + between + (over - last), 1e-9)
 
 
 def _encode(clip: Value, text: str) -> Conditioning:

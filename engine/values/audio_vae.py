@@ -11,7 +11,7 @@ import torch
 
 from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles
 from engine.diffusion.options import OptionDict
-from engine.diffusion.tuned import tuned_decoder
+from engine.diffusion.tuned import tuned_attempt, tuned_decoder
 from engine.values.vae import TILE_SHARE, Vae
 from engine.values.weight_handle import Network
 
@@ -93,12 +93,15 @@ class AudioVae(Vae):
         item_bytes = self.first_stage_model.decode_bytes(longest) * self.vae_dtype.itemsize
         height, ratio = samples.shape[2:-1], self.upscale_ratio
         flat = samples.flatten(1, -2) if height else samples  # one axis of time
-        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
-            sounds = run_in_tiles(
-                flat, partial(self._decode_stretch, network, samples.shape[1:-1]), tile=(tile,), overlap=shared,
-                scale=ratio, out_channels=self.output_channels, output_device=self.output_device,
-            )  # fmt: skip
-        return sounds.movedim(1, -1)
+
+        def decode() -> torch.Tensor:
+            with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+                return run_in_tiles(
+                    flat, partial(self._decode_stretch, network, samples.shape[1:-1]), tile=(tile,), overlap=shared,
+                    scale=ratio, out_channels=self.output_channels, output_device=self.output_device,
+                )  # fmt: skip
+
+        return tuned_attempt(self.patcher, decode).movedim(1, -1)
 
     @torch.no_grad()
     def encode_tiled(

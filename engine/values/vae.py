@@ -12,7 +12,7 @@ from engine.architectures.tiles import run_in_tiles
 from engine.diffusion.options import OptionDict
 from engine.diffusion.shared_steps import computed_beside
 from engine.diffusion.stored_dtype import stored_dtype
-from engine.diffusion.tuned import tuned_decoder
+from engine.diffusion.tuned import tuned_attempt, tuned_decoder
 from engine.values.network_value import NetworkValue
 from engine.values.weight_handle import Network
 
@@ -160,6 +160,9 @@ class Vae(NetworkValue):
 
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents that take `item_bytes` of working memory each, as many at once as memory allows."""
+        return tuned_attempt(self.patcher, lambda: self._decoded_once(samples, item_bytes))
+
+    def _decoded_once(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
             pictures = [
                 self.process_output(self._decoded_beside(network, part).to(self.output_device).float())

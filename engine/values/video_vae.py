@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ import torch
 
 from engine.architectures.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
 from engine.diffusion.options import OptionDict
-from engine.diffusion.tuned import tuned_decoder
+from engine.diffusion.tuned import tuned_decoder, tuned_stream
 from engine.values.audio_vae import AudioVae
 from engine.values.frame_stream import FrameStream
 from engine.values.shape_vae import ShapeVae
@@ -104,10 +104,10 @@ class VideoVae(Vae):
             return False
         return self._decode_bytes(samples.shape) > self.patcher.weights.device_bytes
 
-    def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+    def _decoded_once(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
         if not self._is_decoded_in_pieces or samples.shape[2] == 1:
-            return super()._decoded(samples, item_bytes)
+            return super()._decoded_once(samples, item_bytes)
         frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
         sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
         videos = torch.empty(samples.shape[0], frames, *sides, self.output_channels, device=self.output_device)
@@ -158,6 +158,11 @@ class VideoVae(Vae):
         if self.patcher.memory_savings.tiles:
             yield from self._tiled_frames(samples, self._saving_tiling())
             return
+        yield from tuned_stream(self.patcher, lambda: self._frames_once(samples, noise))
+
+    def _frames_once(
+        self, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
+    ) -> Generator[torch.Tensor, None, None]:
         item_bytes = self._decode_bytes(samples.shape, self._piece_frames())
         with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
             self.patcher.weights.begin_work(item_bytes)

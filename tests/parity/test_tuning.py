@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine.engine import Engine
 from engine.settings import EngineSettings
-from engine.tuning.outcome import Outcome
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
 from engine.tuning.strategies.step_graph import StepGraph
+from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.replaying import Replaying
 from tests.parity.compare import CASES, find_cases
 from tests.parity.in_process import assert_like_the_reference, run_case
@@ -36,22 +35,11 @@ SAME = (
 pytestmark = pytest.mark.timeout(600)
 
 
-class OfEveryNetwork(dict[str, Outcome]):
-    """Outcomes by the class of the network, of which one holds for all."""
-
-    def get(self, key: str, default: object = None) -> Any:
-        return next(iter(self.values()))
-
-
 def tuned_engine(base: Path, names: tuple[str, ...]) -> Iterator[Engine]:
-    choice = {"names": names, "it_per_s": 1.0, "error": 0.0}
-    outcome = {"machine": {}, "network": "UnetModel", "workload": {}, "plain_it_per_s": 1.0, "figures": [],
-               "choices": {"same": choice}, "seconds": 0.0, "version": 1}  # fmt: skip
     with Engine(EngineSettings(base_directory=base, cpu=True)) as engine:
         graphs = Graphs(Replaying())
         engine.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
-        engine.adopt_tuning(outcome)
-        engine.tuner._outcomes = OfEveryNetwork(engine.tuner._outcomes)
+        use_everywhere(engine, {"same": names})
         yield engine
         engine.tuner.check_integrity()
 

@@ -39,7 +39,10 @@ class EngineTuning:
         return self._setting != "off" and self._store.has_outcomes
 
     async def adopt(self, engine: EngineClient, facts: EngineFacts, driver: str | None) -> list[dict[str, Any]]:
-        """Give an engine the stored outcomes for its machine; return those that it took."""
+        """Give an engine the stored outcomes for its machine; return those that it took.
+
+        Those of an older form are for no network that is known, and the engine takes none of them: the log says so.
+        """
         stored = await asyncio.to_thread(self._store.find, machine_key(facts, driver))
         return [outcome for outcome in stored if await _adopt(engine, outcome)]
 
@@ -48,7 +51,8 @@ class EngineTuning:
     ) -> tuple[dict[str, Any] | None, str | None]:
         """Return the engine's tuning for the report, or why there is none.
 
-        Stored outcomes are used, unless `is_forced`; without any the engine measures, which takes seconds to minutes.
+        Stored outcomes are used, unless `is_forced`; without one for the benchmark's model the engine measures, which
+        takes seconds to minutes.
         """
         if self._setting == "off":
             return None, "TUNING=off"
@@ -57,7 +61,7 @@ class EngineTuning:
         began = time.monotonic()
         key = machine_key(facts, driver)
         adopted = [] if is_forced else await self.adopt(engine, facts, driver)
-        if adopted:
+        if adopted and not (isinstance(workload, TextToImage) and _is_new(workload, adopted)):
             return _report(adopted, key, time.monotonic() - began, is_reused=True), None
         if not isinstance(workload, TextToImage):
             return None, "The workflow is the user's own"
@@ -73,11 +77,24 @@ class EngineTuning:
         except OSError as error:
             log.error("tuning not stored", reason=str(error))
         log.info("tuning measured", seconds=outcome.get("seconds"), choices=chosen_names(outcome))
-        return _report([outcome], key, time.monotonic() - began, is_reused=False), None
+        others = [item for item in adopted if _network_of(item) != _network_of(outcome)]
+        return _report([*others, outcome], key, time.monotonic() - began, is_reused=False), None
 
 
 def _report(outcomes: list[dict[str, Any]], key: str, seconds: float, *, is_reused: bool) -> dict[str, Any]:
     return {"is_reused": is_reused, "machine_key": key, "seconds": round(seconds, 3), "outcomes": outcomes}
+
+
+def _network_of(outcome: dict[str, Any]) -> tuple[object, object]:
+    return outcome.get("network"), outcome.get("fingerprint")
+
+
+def _is_new(workload: TextToImage, outcomes: list[dict[str, Any]]) -> bool:
+    """Return True for a model that none of the outcomes was measured with."""
+    measured = {outcome["workload"].get("model") for outcome in outcomes}
+    scale = workload.scale
+    name = workload.checkpoint if scale is None else f"random:{workload.family.name or 'default'}:{scale}"
+    return name not in measured
 
 
 async def _adopt(engine: EngineClient, outcome: dict[str, Any]) -> bool:

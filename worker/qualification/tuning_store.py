@@ -13,7 +13,7 @@ from worker.qualification.state_file import VERSION, StateFile
 FILE_NAME = "tuning.json"
 MAX_MACHINES = 256
 MAX_IMPORT_BYTES = 16 * 1024 * 1024
-FIELDS = ("machine", "network", "workload", "figures", "choices", "seconds", "version")
+FIELDS = ("machine", "network", "fingerprint", "vae", "workload", "figures", "choices", "seconds", "version")
 
 
 class NoOutcomes(ValueError):
@@ -21,7 +21,7 @@ class NoOutcomes(ValueError):
 
 
 class TuningStore:
-    """Outcomes in JSON form, by machine and the class of the network that was measured."""
+    """Outcomes in JSON form, by machine and the class and shape of the network that was measured."""
 
     def __init__(self, directory: Path) -> None:
         self._file = StateFile(directory / FILE_NAME, MAX_MACHINES)
@@ -36,9 +36,13 @@ class TuningStore:
         return [item for item in found.values() if isinstance(item, dict)] if isinstance(found, dict) else []
 
     def store(self, machine: str, outcome: Mapping[str, Any]) -> None:
-        """Store an outcome atomically, in place of the machine's earlier one for that network. Raises OSError."""
-        known = self._file.read().get(machine)
-        self._file.put(machine, {**(known if isinstance(known, dict) else {}), str(outcome["network"]): dict(outcome)})
+        """Store an outcome atomically, in place of the machine's earlier one for that network. Raises OSError.
+
+        Those of an older form, which do not say what shape their network had, are dropped.
+        """
+        found = self._file.read().get(machine)
+        known = {key: item for key, item in found.items() if is_complete(item)} if isinstance(found, dict) else {}
+        self._file.put(machine, {**known, f"{outcome['network']}:{outcome['fingerprint']}": dict(outcome)})
 
     def export(self) -> dict[str, Any]:
         """Return everything that is stored, for other workers of the fleet."""
@@ -59,6 +63,11 @@ class TuningStore:
                     raise NoOutcomes(f"results.{machine}.{network}: not complete; {missing[0]!r} is missing")
         self._file.write({**self._file.read(), **results})
         return list(results)
+
+
+def is_complete(outcome: object) -> bool:
+    """Return True for an outcome that has every field of this version's form."""
+    return isinstance(outcome, dict) and all(name in outcome for name in FIELDS)
 
 
 def read_exported(path: Path) -> dict[str, Any]:

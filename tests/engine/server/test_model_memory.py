@@ -67,5 +67,6 @@ async def test_the_figures_of_memory_are_reported_as_json_and_for_prometheus(ser
     assert samples["darkroom_memory_models",] == 3
     assert samples["darkroom_memory_relief_steps_total", "tiled_vae"] == 0
     assert samples["darkroom_sampling_batches_total",] == samples["darkroom_sampling_batch_rows_total",] == 0
+    assert samples["darkroom_tuning_strategy_failures_total", "cuda_graph"] == 0
     assert samples["darkroom_memory_loads_total",] == memory["counts"]["loads"]
     assert samples["darkroom_memory_device_total_bytes",] == memory["device"]["total_bytes"]

@@ -85,12 +85,12 @@ def test_decoding_does_not_count_as_steps() -> None:
 
 def test_an_outcome_survives_its_json_form() -> None:
     figures, choices = choose((A, B), measuring({A.name: Measured(2.0, 1.0), B.name: Measured(1.0, 1.0)}), {})
-    outcome = Outcome({"device": "x"}, "UnetModel", {"steps": 4}, 1.5, tuple(figures), choices, 2.0)
+    outcome = Outcome({"device": "x"}, "UnetModel", {"steps": 4}, 1.5, tuple(figures), choices, 2.0, None, "f", "Vae:v")
     assert read_outcome(outcome.as_json()) == outcome
 
 
 @pytest.mark.parametrize(
-    "change", [{"version": 2}, {"choices": {"exact": {"names": ["warp"]}}}, {"figures": 3}, {"choices": {"best": {}}}]
+    "change", [{"version": 1}, {"choices": {"exact": {"names": ["warp"]}}}, {"figures": 3}, {"choices": {"best": {}}}]
 )
 def test_what_is_no_outcome_is_refused(change: dict[str, object]) -> None:
     body = Outcome({}, "UnetModel", {}, None, (), {}).as_json()

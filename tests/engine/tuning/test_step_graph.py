@@ -12,6 +12,7 @@ from engine import Engine, EngineSettings, RunRequest
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
 from engine.tuning.strategies.step_graph import StepGraph
 from tests.engine.graph.declared import node
+from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.replaying import Replaying
 
 Prompt = dict[str, Any]
@@ -29,9 +30,7 @@ class TunedEngine:
 
 
 def choose(engine: Engine, *names: str) -> None:
-    choice = {"names": list(names), "it_per_s": 1.0, "error": 0.0}
-    empty = {"machine": {}, "network": "UnetModel", "workload": {}, "plain_it_per_s": 1.0, "figures": [], "seconds": 0}
-    engine.adopt_tuning({**empty, "choices": {"same": choice}, "version": 1})
+    use_everywhere(engine, {"same": names})
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 
 from engine import Engine, EngineSettings, RunRequest
 from engine.events import Event, TuningUsed
-from engine.tuning.quality import Quality
 from tests.engine.graph.declared import node
+from tests.engine.tuning.outcomes import outcome_of, use_everywhere
 
 SIZE = {"width_px": 64, "height_px": 64, "num_steps": 2, "settle_seconds": 0, "turns_seconds": 0}
 
@@ -22,12 +22,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with Engine(EngineSettings(base_directory=tmp_path_factory.mktemp("base"), cpu=True, tuning=names)) as made:
         yield made
         made.tuner.check_integrity()
-
-
-def outcome(engine: Engine, **chosen: list[str]) -> dict[str, Any]:
-    choices = {quality: {"names": names, "it_per_s": 1.0, "error": 1e-4} for quality, names in chosen.items()}
-    empty = {"machine": {}, "network": "UnetModel", "workload": {}, "plain_it_per_s": 1.0, "figures": [], "seconds": 0}
-    return {**empty, "choices": choices, "version": 1}
 
 
 def latent_prompt(seed: int = 1) -> dict[str, Any]:
@@ -44,8 +38,8 @@ def latent_prompt(seed: int = 1) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(engine: Engine, quality: str | None) -> tuple[list[Event], bytes]:
-    checked = engine.check(latent_prompt())
+def run(engine: Engine, quality: str | None, seed: int = 1) -> tuple[list[Event], bytes]:
+    checked = engine.check(latent_prompt(seed))
     seen: list[Event] = []
     extra = {} if quality is None else {"quality": quality}
     result = engine.submit(RunRequest("p", checked.prompt, checked.outputs, extra), seen.append).result()
@@ -70,13 +64,13 @@ def test_measures_every_strategy_and_says_why_each_was_chosen_or_not(engine: Eng
 
 
 def test_a_prompt_uses_what_its_quality_allows_and_the_engine_reports_it(engine: Engine) -> None:
-    engine.adopt_tuning(outcome(engine, exact=["prompt_cache"], same=["prompt_cache", "channels_last"]))
+    use_everywhere(engine, {"exact": ["prompt_cache"], "same": ["prompt_cache", "channels_last"]}, 1e-4)
     exact, first = run(engine, "exact")
     same, second = run(engine, "same")
     (of_exact,), (of_same,) = usage(exact), usage(same)
     assert (of_exact.quality, of_exact.strategies) == ("exact", ("prompt_cache",))
     assert (of_same.strategies, of_same.error) == (("prompt_cache", "channels_last"), 1e-4)
-    engine.adopt_tuning(outcome(engine))
+    use_everywhere(engine, {})
     engine.free(unload_models=False, free_memory=True)
     plain, third = run(engine, "exact")
     assert usage(plain)[0].strategies == ()
@@ -95,7 +89,7 @@ def test_a_prompt_without_a_quality_gets_no_message_beyond_comfyuis(engine: Engi
 
 
 def test_results_of_one_quality_are_none_of_another(engine: Engine) -> None:
-    engine.adopt_tuning(outcome(engine, exact=["prompt_cache"], draft=["channels_last"]))
+    use_everywhere(engine, {"exact": ["prompt_cache"], "draft": ["channels_last"]})
     run(engine, "exact")
     (again,), (other,) = usage(run(engine, "exact")[0]), usage(run(engine, "draft")[0])
     assert again.strategies == ()  # answered from the cache
@@ -103,8 +97,9 @@ def test_results_of_one_quality_are_none_of_another(engine: Engine) -> None:
 
 
 def test_a_strategy_that_the_operator_does_not_allow_is_not_used(engine: Engine) -> None:
-    engine.adopt_tuning(outcome(engine, draft=["step_cache", "channels_last"]))
-    assert engine.tuner._choice("UnetModel", Quality.DRAFT).names == ("channels_last",)
+    use_everywhere(engine, {"draft": ["step_cache", "channels_last"]})
+    (found,) = usage(run(engine, "draft", seed=2)[0])
+    assert found.strategies == ("channels_last",)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +125,7 @@ def test_an_unknown_quality_is_refused_before_anything_runs(engine: Engine) -> N
 
 def test_drafts_may_skip_steps_and_merge_tokens(tmp_path: Path) -> None:
     with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
-        engine.adopt_tuning(outcome(engine, draft=["step_cache", "token_merging"]))
+        use_everywhere(engine, {"draft": ["step_cache", "token_merging"]})
         (found,) = usage(run(engine, "draft")[0])
         assert found.strategies == ("step_cache", "token_merging")
 
@@ -143,14 +138,14 @@ def test_the_measurement_chooses_how_many_runs_are_in_progress(tmp_path: Path) -
         assert engine.runs_at_once == 4
         measured = engine.measure_tuning(SIZE).result()
         assert measured["concurrent_runs"] in (1, 2, 3, 4) and engine.runs_at_once == measured["concurrent_runs"]
-        engine.adopt_tuning(outcome(engine) | {"concurrent_runs": 3})
+        engine.adopt_tuning(outcome_of({}) | {"concurrent_runs": 3})
         assert engine.runs_at_once == 3
-        engine.adopt_tuning(outcome(engine) | {"concurrent_runs": 16})
+        engine.adopt_tuning(outcome_of({}) | {"concurrent_runs": 16})
         assert engine.runs_at_once == 4
         with pytest.raises(ValueError, match="concurrent_runs: not measured"):
-            engine.adopt_tuning(outcome(engine))
+            engine.adopt_tuning(outcome_of({}))
 
 
 def test_a_number_of_runs_that_was_set_stays(engine: Engine) -> None:
-    engine.adopt_tuning(outcome(engine) | {"concurrent_runs": 3})
+    engine.adopt_tuning(outcome_of({}) | {"concurrent_runs": 3})
     assert engine.runs_at_once == 1

@@ -20,8 +20,8 @@ from worker.tuning_command import commands
 WORKLOAD = TextToImage(width_px=512, height_px=512, num_steps=20, checkpoint="random", scale=CPU_SCALE)
 CHOICES = {"exact": {"names": ["prompt_cache"], "it_per_s": 2.0, "error": 0.0}}
 OUTCOME = {
-    "machine": {}, "network": "UnetModel", "workload": {}, "plain_it_per_s": 1.0, "figures": [], "choices": CHOICES,
-    "seconds": 1.0, "version": 1,
+    "machine": {}, "network": "UnetModel", "fingerprint": "f", "vae": "", "workload": {"model": "random:default:small"},
+    "plain_it_per_s": 1.0, "figures": [], "choices": CHOICES, "seconds": 1.0, "version": 2,
 }  # fmt: skip
 
 
@@ -69,6 +69,25 @@ async def test_an_engine_measures_once_and_is_given_the_outcome_at_later_starts(
     forced = OwnEngine()
     await tune(tmp_path, forced, is_forced=True)
     assert [method for method, _ in forced.asked] == ["POST"]
+
+
+async def test_an_outcome_of_another_model_is_given_and_the_model_is_measured(tmp_path: Path) -> None:
+    await tune(tmp_path, OwnEngine())
+    engine = OwnEngine()
+    other = WORKLOAD.model_copy(update={"scale": None, "checkpoint": "a.safetensors"})
+    report, _ = await tune(tmp_path, engine, workload=other)
+    assert [method for method, _ in engine.asked] == ["PUT", "POST"]
+    assert report is not None and not report["is_reused"]
+
+
+def test_outcomes_of_other_shapes_are_kept_and_those_of_no_known_shape_are_dropped(tmp_path: Path) -> None:
+    store = TuningStore(tmp_path)
+    other = {**OUTCOME, "fingerprint": "g"}
+    old = {name: value for name, value in OUTCOME.items() if name not in ("fingerprint", "vae")}
+    store._file.put("card", {"UnetModel": old})
+    for outcome in (OUTCOME, other, other):
+        store.store("card", outcome)
+    assert store.find("card") == [OUTCOME, other]
 
 
 async def test_an_outcome_that_the_engine_does_not_take_is_measured_anew(tmp_path: Path) -> None:
@@ -144,4 +163,4 @@ def test_a_file_without_outcomes_is_refused_and_changes_nothing(content: str, tm
 
 def test_what_is_kept_is_plain_json(tmp_path: Path) -> None:
     TuningStore(tmp_path).store("card", OUTCOME)
-    assert json.loads((tmp_path / "tuning.json").read_text())["results"]["card"]["UnetModel"] == OUTCOME
+    assert json.loads((tmp_path / "tuning.json").read_text())["results"]["card"]["UnetModel:f"] == OUTCOME

@@ -25,6 +25,7 @@ from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.side_stream import SideStream
 from engine.tuning.batching.widths import WidthFigure, Widths
 from tests.engine.simulated_card import latent_of, workflow, write_small_models
+from tests.engine.tuning.outcomes import use_everywhere
 
 Prompt = dict[str, Any]
 
@@ -152,14 +153,11 @@ def test_runs_with_a_lora_of_other_strengths_draw_what_they_draw_alone(engine: E
 
 
 def test_prompts_are_projected_once_in_any_company(base: Path) -> None:
-    choice = {"names": ["prompt_cache"], "it_per_s": 1.0, "error": 0.0}
-    outcome = {"machine": {}, "network": "UnetModel", "workload": {}, "plain_it_per_s": 1.0, "figures": [],
-               "choices": {"same": choice}, "seconds": 0.0, "version": 1}  # fmt: skip
     prompts = [plain(71, steps=3), plain(72, steps=4), plain(73, steps=3)]
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
         assert engine.batcher is not None
         engine.batcher.choose = widest_set
-        engine.adopt_tuning(outcome)
+        use_everywhere(engine, {"same": ["prompt_cache"]})
         alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
         engine._threads.submit(engine._clear_caches).result()
         events: list[Event] = []
