@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from engine.architectures.latent_unet_layers import (
+    BasicTransformerBlock,
     BlockSpec,
     ConvSpec,
     Downsample,
@@ -150,6 +151,8 @@ class UnetModel(nn.Module):
     `control` holds lists of additions by place (`input`, `middle`, `output`), taken from their ends. Built without
     weights being drawn when a `torch.device("meta")` context is open.
     """
+
+    repeated_blocks = (BasicTransformerBlock, ResBlock)  # worth compiling by themselves
 
     def __init__(self, config: UnetConfig) -> None:
         super().__init__()

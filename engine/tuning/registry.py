@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from engine.tuning.barred import BarredStrategies
+from engine.tuning.compiled_forms import CompiledForms
 from engine.tuning.strategies.attention_kernels import AttentionKernels
 from engine.tuning.strategies.channels_last import ChannelsLast
-from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
+from engine.tuning.strategies.compiled_blocks import CompiledBlocks
 from engine.tuning.strategies.cuda_graph import CudaGraph, CudaRecorder, Graphs
 from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
 from engine.tuning.strategies.fused_geglu import FusedGeglu
@@ -50,7 +51,7 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         AttentionKernels(),
         JoinedEmbeddings(),
         NhwcGroupNorm(),
-        CompiledBlocks(Compiler(folder)),
+        CompiledBlocks(CompiledForms(folder)),
         HalfVae(),
         NhwcVae(),
         Bfloat16Layers(),

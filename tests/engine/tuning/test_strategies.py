@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine.architectures.latent_unet_layers import CrossAttention, ResBlock, ResSpec
+from engine.architectures.latent_unet_layers import CrossAttention, ResBlock
 from engine.checkpoints.load import LoadTypes
 from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.likeness import relative_error
 from engine.tuning.networks_in_use import NetworksInUse
 from engine.tuning.registry import make_strategies
-from engine.tuning.strategies.compiled_blocks import CompiledBlocks, Compiler
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.low_precision import fp8_forward, takes_fp8, to_fp8
@@ -277,39 +275,6 @@ def test_what_cannot_be_captured_is_computed_as_it_is(use: SamplingUse) -> None:
     assert torch.equal(applied(CudaGraph(Graphs(Refusing())), use, lambda: call(use)), plain)
 
 
-def test_compiled_blocks_are_never_waited_for_and_take_their_place_together(use: SamplingUse) -> None:
-    compiled: list[type] = []
-
-    def compile_block(kind: type) -> Callable[..., torch.Tensor]:
-        def run(block: Any, *arguments: Any) -> torch.Tensor:
-            compiled.append(kind)
-            out: torch.Tensor = kind.forward(block, *arguments)  # type: ignore[attr-defined]
-            return out
-
-        return run
-
-    compiler = Compiler(None, compile_block)
-    strategy, plain = CompiledBlocks(compiler), call(use)
-    undo = strategy.apply(use)
-    first = call(use)
-    assert strategy.settle(60) is None
-    num_made = len(compiled)
-    second = call(use)
-    undo()
-    compiler.close()
-    assert torch.equal(first, plain) and torch.equal(second, plain)
-    assert num_made == len(compiler.ready) < len(compiled)
-
-
-def test_a_compiler_that_fails_is_not_asked_again(use: SamplingUse) -> None:
-    def compile_block(kind: type) -> Any:
-        raise RuntimeError("no compiler")
-
-    strategy, plain = CompiledBlocks(Compiler(None, compile_block)), call(use)
-    assert torch.equal(applied(strategy, use, lambda: call(use)), plain)
-    assert strategy.settle(60) == "RuntimeError: no compiler" == strategy.unfit(use)
-
-
 def test_a_vae_that_overflows_in_float16_decodes_in_its_own_type(networks: tuple[Any, Any]) -> None:
     vae = networks[1]
     latent = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -353,37 +318,3 @@ def test_every_strategy_has_its_name_and_says_what_it_lacks() -> None:
     assert tuple(made) == STRATEGIES == tuple(strategy.name for strategy in made.values())
     missing = {name for name, strategy in made.items() if strategy.missing(machine) is not None}
     assert {"cuda_graph", "threads", "nhwc_group_norm", "half_vae", "fp8_linear"} <= missing
-
-
-class OneBlock(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = ResBlock(ResSpec(32, 32), 16)
-
-    def forward(self, x: torch.Tensor, emb: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.block(x, emb)
-        return out
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_real_compiler_gives_the_same_block_and_keeps_what_it_made(tmp_path: Path) -> None:
-    if CompiledBlocks(Compiler(None)).missing(MachineFacts("cpu", "a processor")) is not None:
-        pytest.skip("there is no compiler on this machine")
-    torch.manual_seed(0)
-    network = OneBlock().requires_grad_(False)
-    holder = Denoiser(network)
-    use = SamplingUse(Patcher(holder), holder, {"transformer_options": {}})
-    compiler = Compiler(tmp_path)
-    strategy = CompiledBlocks(compiler)
-    x, emb = torch.randn(1, 32, 8, 8), torch.randn(1, 16)
-    with torch.inference_mode():
-        plain = network(x, emb)
-        undo = strategy.apply(use)
-        network(x, emb)
-        assert strategy.settle(500) is None
-        found = network(x, emb)
-        undo()
-    compiler.close()
-    assert compiler.ready and relative_error(found, plain) < 1e-5
-    assert (tmp_path / "compiled_blocks.bin").is_file()
