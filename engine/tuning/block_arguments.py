@@ -65,12 +65,14 @@ def form_of(arguments: Arguments) -> Hashable:
 
 def with_forms(arguments: Arguments) -> Arguments:
     """Return the arguments with a `TensorForm` in the place of each tensor, which holds no memory."""
-    return _mapped(arguments, torch.Tensor, TensorForm.of)
+    made: Arguments = _mapped(arguments, torch.Tensor, TensorForm.of)
+    return made
 
 
 def with_zeros(arguments: Arguments) -> Arguments:
     """Return the arguments of `with_forms` with tensors of zeros in those forms."""
-    return _mapped(arguments, TensorForm, TensorForm.zeros)
+    made: Arguments = _mapped(arguments, TensorForm, TensorForm.zeros)
+    return made
 
 
 def _without_harmless(value: Any) -> Any:

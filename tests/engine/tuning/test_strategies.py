@@ -16,6 +16,7 @@ from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.likeness import relative_error
 from engine.tuning.networks_in_use import NetworksInUse
 from engine.tuning.registry import make_strategies
+from engine.tuning.strategies import half_vae
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.low_precision import fp8_forward, takes_fp8, to_fp8
@@ -34,6 +35,7 @@ class Patcher:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.object_patches: dict[str, Any] = {}
+        self.patches: dict[str, Any] = {}
 
     def loaded_size(self) -> int:
         return 1
@@ -287,6 +289,60 @@ def test_a_vae_that_overflows_in_float16_decodes_in_its_own_type(networks: tuple
         assert relative_error(near.float(), plain) < 0.01
         assert torch.isfinite(far).all()
     assert "decode" not in vars(vae)
+
+
+class CountingHalves:
+    """The number of float16 copies that were made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_made = 0
+        made = half_vae._in_float16
+
+        def counted(network: torch.nn.Module) -> torch.nn.Module:
+            self.num_made += 1
+            return made(network)
+
+        monkeypatch.setattr(half_vae, "_in_float16", counted)
+
+
+def test_a_float16_vae_is_kept_while_its_weights_are_the_same_and_memory_allows(
+    networks: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae, halves, strategy = networks[1], CountingHalves(monkeypatch), HalfVae()
+    use = SamplingUse(Patcher(vae), vae, {})
+    latent = torch.zeros(1, 4, 2, 2)
+
+    def decode() -> int:
+        with torch.inference_mode():
+            undo = strategy.apply(use)
+            assert vae.decode(latent).dtype == torch.float16
+            undo()
+        return halves.num_made
+
+    assert decode() == 1 == decode(), "one copy for two decodings"
+    weight = next(iter(vae.parameters()))
+    plain = weight.data
+    weight.data = plain.clone()
+    assert decode() == 2 == decode(), "with its weights of now"
+    strategy.release()
+    assert decode() == 3, "what was released is made again"
+    weight.data = plain
+    monkeypatch.setattr(use.patcher, "free_bytes", lambda: 1.0)
+    assert (decode(), decode()) == (4, 5), "nothing is kept where memory is short"
+
+
+def test_functions_of_other_modules_are_no_part_of_a_float16_vae(networks: tuple[Any, Any]) -> None:
+    vae = networks[1]
+    norms = [module for module in vae.modules() if isinstance(module, torch.nn.GroupNorm)]
+    use = SamplingUse(Patcher(vae), vae, {})
+    norms[0].__dict__["forward"] = lambda x: torch.full_like(x, float("nan"))
+    try:
+        with torch.inference_mode():
+            undo = HalfVae().apply(use)
+            assert torch.isfinite(vae.decode(torch.zeros(1, 4, 2, 2))).all()
+            undo()
+    finally:
+        del norms[0].__dict__["forward"]
 
 
 def multiplies_float8() -> bool:
