@@ -29,6 +29,8 @@ class Candidate(Protocol):
     def is_certain(self) -> bool: ...
     @property
     def certain_error(self) -> float: ...
+    @property
+    def is_graded(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +58,29 @@ def choose(
     """Measure the candidates in their order and choose for each quality, the closest first.
 
     The strategies of a closer quality are the base of the next. `excluded` gives the reasons of those that are not to
-    be measured.
+    be measured. One that is graded, and whose error is more than its quality allows, is measured once more for the
+    next, after the candidates of that one.
     """
-    figures: list[Figure] = []
+    figures: dict[str, Figure] = {}
     choices: dict[Quality, Choice] = {}
     base = Choice()
+    too_far: list[Candidate] = []
     for quality in Quality:
-        for candidate in (item for item in candidates if item.quality is quality):
-            figure, base = _try(candidate, base, measure, excluded.get(candidate.name))
-            figures.append(figure)
+        asked = [*(item for item in candidates if item.quality is quality), *too_far]
+        too_far = []
+        for candidate in asked:
+            figure, base = _try(candidate, quality, base, measure, excluded.get(candidate.name))
+            figures[candidate.name] = figure
+            if candidate.is_graded and figure.error is not None and not figure.error <= quality.tolerance:
+                too_far.append(candidate)
         choices[quality] = base
-    return figures, choices
+    return list(figures.values()), choices
 
 
-def _try(candidate: Candidate, base: Choice, measure: Measure, reason: str | None) -> tuple[Figure, Choice]:
-    name, quality = candidate.name, candidate.quality
+def _try(
+    candidate: Candidate, quality: Quality, base: Choice, measure: Measure, reason: str | None
+) -> tuple[Figure, Choice]:
+    name = candidate.name
     opposed = next((other for other in base.names if other in candidate.conflicts), None)
     if reason is None and opposed is not None:
         reason = f"does not go with {opposed}, which was chosen"

@@ -17,6 +17,7 @@ from engine.tuning.strategies.fused_layers import FusedActivations, FusedModulat
 from engine.tuning.strategies.fused_qkv import FusedQkv
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.joined_embeddings import JoinedEmbeddings
+from engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
 from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
 from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
 from engine.tuning.strategies.prompt_cache import PromptCache
@@ -43,6 +44,7 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         Threads(),
         ChannelsLast(),
         WinogradConvolutions(),
+        CudnnBenchmark(),
         FusedQkv(),
         FusedGeglu(),
         FusedRotary(),
@@ -54,6 +56,7 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         CompiledBlocks(CompiledForms(folder)),
         HalfVae(),
         NhwcVae(),
+        Fp16Accumulation(),
         Bfloat16Layers(),
         StepCache(),
         MergedTokens(),

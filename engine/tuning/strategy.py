@@ -87,6 +87,7 @@ class Strategy:
 
     `quality` is the closest one for which it may be used. With `is_size_sensitive` a measurement with a small network
     says nothing about a large one. One that `is_opt_in` is measured only where the setting names it. One that
+    `is_graded` is judged for the next quality where its error is too large for its own. One that
     `is_certain` leaves out work, and is used unmeasured wherever it fits; its latents are at most `certain_error` from
     the plain path's. `target` is the network that it changes: `denoiser`, `vae` or `any`. One that `makes_tensors`
     computes with tensors that it makes when it is applied.
@@ -98,6 +99,7 @@ class Strategy:
     target: ClassVar[str] = "denoiser"
     is_size_sensitive: ClassVar[bool] = False
     is_opt_in: ClassVar[bool] = False
+    is_graded: ClassVar[bool] = False
     is_certain: bool = False
     certain_error: ClassVar[float] = 0.0
     makes_tensors: ClassVar[bool] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.tuning.process_setting import ProcessSetting
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo
 
@@ -18,6 +19,7 @@ class Threads(Strategy):
 
     def __init__(self) -> None:
         self._num_threads = 1
+        self._setting = ProcessSetting(torch.get_num_threads, torch.set_num_threads)
 
     def missing(self, machine: MachineFacts) -> str | None:
         if machine.device_type != "cpu":
@@ -28,6 +30,4 @@ class Threads(Strategy):
         return None
 
     def apply(self, use: SamplingUse) -> Undo:
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._num_threads)
-        return lambda: torch.set_num_threads(before)
+        return self._setting.hold(self._num_threads)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.tuning.choose import Measured, Names, choose
+from engine.tuning.choose import TIME_OVER, Measured, Names, choose
 from engine.tuning.outcome import Outcome, read_outcome
 from engine.tuning.quality import Quality, read_quality
 from names.tuning import QUALITIES, STRATEGIES, read_choice
@@ -20,6 +20,7 @@ class Item:
     conflicts: frozenset[str] = frozenset()
     is_certain: bool = False
     certain_error: float = 0.0
+    is_graded: bool = False
 
 
 A, B, C = (Item(STRATEGIES[index], quality) for index, quality in enumerate(Quality))
@@ -68,6 +69,29 @@ def test_a_gain_that_does_not_come_again_was_other_load() -> None:
     (figure,), choices = choose((B,), lambda names, before: found.pop(0), {})
     assert not figure.is_chosen and "1.00 x" in figure.reason
     assert choices[Quality.SAME].names == ()
+
+
+def test_what_fails_the_second_time_is_not_chosen() -> None:
+    found = [Measured(2.0, 1.0), Measured(failure="RuntimeError: no kernel")]
+    (figure,), choices = choose((B,), lambda names, before: found.pop(0), {})
+    assert (figure.is_chosen, figure.reason) == (False, "RuntimeError: no kernel")
+    assert choices[Quality.SAME].names == ()
+    found = [Measured(2.0, 1.0), Measured(failure=TIME_OVER)]
+    (figure,), _ = choose((B,), lambda names, before: found.pop(0), {})
+    assert figure.is_chosen, "there was no time to measure again"
+
+
+@pytest.mark.parametrize(("error", "quality"), [(1e-4, Quality.SAME), (1e-2, Quality.DRAFT), (0.5, None)])
+def test_the_quality_of_a_graded_strategy_is_that_of_its_error(error: float, quality: Quality | None) -> None:
+    graded = Item("fp16_accumulation", Quality.SAME, is_graded=True)
+    seen: list[tuple[Names, Names]] = []
+    fast = {graded.name: Measured(2.0, 1.0, error), B.name: Measured(2.0, 1.0)}
+    figures, choices = choose((graded, B), measuring(fast, seen), {})
+    assert len(figures) == 2
+    for item in Quality:
+        assert (graded.name in choices[item].names) == (quality is not None and item.allows(quality))
+    if quality is Quality.DRAFT:
+        assert seen[-1] == ((B.name, graded.name), (B.name,)), "on top of what is closer"
 
 
 def test_what_does_not_go_with_a_chosen_one_is_not_measured() -> None:
