@@ -53,7 +53,7 @@ class CaptureRefused(RuntimeError):
         self.where = where
 
 
-class CaptureRules(TorchDispatchMode):
+class CaptureRules(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that raises `CaptureRefused` at the first operation that a CUDA graph cannot hold.
 
     Refused are copies between host and device (also from pinned memory: the graph would hold an address that is used
@@ -64,8 +64,8 @@ class CaptureRules(TorchDispatchMode):
     """
 
     def __init__(self, generators: Collection[torch.Generator] = ()) -> None:
-        super().__init__()
-        self._generators = tuple(generators)
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generators: tuple[Any, ...] = tuple(generators)
         self._own: dict[int, torch.Tensor] = {}  # host tensors made by the work, which keeps their identities unique
 
     def __torch_dispatch__(
