@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -109,6 +109,32 @@ class Residency:
     def begin_work(self, working_bytes: int) -> None:
         """Set the working memory, besides weights, of the computation that follows in this use."""
         self._pool.begin_work(self._resident.device, working_bytes)
+
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes of the largest layer while its weights are cast into fresh memory."""
+        return self._resident.cast_bytes
+
+    @property
+    def has_fixed_addresses(self) -> bool:
+        """True where layers compute without a cast buffer, from weights that stay until they are moved or patched."""
+        return self._resident.has_fixed_addresses
+
+    @property
+    def can_have_fixed_addresses(self) -> bool:
+        """True where `has_fixed_addresses` is, or would be with direct casts."""
+        return self._resident.can_have_fixed_addresses
+
+    def cast_directly(self) -> Callable[[], None]:
+        """Cast loaded weights into fresh memory, without buffers, until the function returned is called."""
+        return self._resident.cast_directly()
+
+    def use_as_stored(self, patches_of: Mapping[Any, Mapping[str, Sequence[Any]]]) -> Callable[[], None]:
+        """Leave loaded weights of these layers as they are stored until the function returned is called.
+
+        `patches_of` has, for each layer, the patches of packed weights, by their names, that its code applies itself.
+        """
+        return self._resident.use_as_stored(patches_of)
 
     def note_split(self) -> None:
         """Record that a batch was split because memory was short."""

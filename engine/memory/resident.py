@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -69,6 +69,19 @@ class Resident(Protocol):
 
     @property
     def casts(self) -> bool: ...
+
+    @property
+    def cast_bytes(self) -> int: ...
+
+    @property
+    def has_fixed_addresses(self) -> bool: ...
+
+    @property
+    def can_have_fixed_addresses(self) -> bool: ...
+
+    def cast_directly(self) -> Callable[[], None]: ...
+
+    def use_as_stored(self, patches_of: Mapping[Any, Mapping[str, Sequence[Any]]]) -> Callable[[], None]: ...
 
     @property
     def more_bytes(self) -> int: ...

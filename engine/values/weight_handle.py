@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -92,6 +92,31 @@ class WeightHandle(Protocol):
 
     def note_split(self) -> None:
         """Record that a batch was divided for lack of memory."""
+        ...
+
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes of the largest layer while its weights are cast into fresh memory."""
+        ...
+
+    @property
+    def has_fixed_addresses(self) -> bool:
+        """True where layers compute without a cast buffer, from weights that stay until they are moved or patched."""
+        ...
+
+    @property
+    def can_have_fixed_addresses(self) -> bool:
+        """True where `has_fixed_addresses` is, or would be with direct casts."""
+        ...
+
+    def cast_directly(self) -> Callable[[], None]:
+        """Cast loaded weights into fresh memory, without buffers, until the function returned is called."""
+        ...
+
+    def use_as_stored(
+        self, patches_of: Mapping[torch.nn.Module, Mapping[str, Sequence[WeightPatch]]]
+    ) -> Callable[[], None]:
+        """Leave loaded weights of these layers as they are stored until the function returned is called."""
         ...
 
     def keep(self) -> None:

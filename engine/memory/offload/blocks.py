@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from engine.memory.fresh_casts import FreshCasts
 from engine.memory.offload.packing import packings_of
 from engine.memory.offload.weight import Weight
 from engine.memory.offload.weight_state import HostState
 from engine.memory.transfer_streams import TransferStream
+from engine.memory.weight_patches import WeightPatch
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
 STREAMABLE_LAYERS = (
@@ -26,6 +28,8 @@ class Block:
     """Weights of one layer. `is_streamable`: it can be offloaded while others compute.
 
     `hooks` are those on its layer; `stream` is the transfer stream while the layer computes from a cast buffer.
+    `used_as_stored` is set while code outside of model memory computes with the weights as they are stored: the patches
+    of packed ones, by their names, that it applies itself.
     """
 
     module: nn.Module
@@ -33,7 +37,8 @@ class Block:
     size_bytes: int
     is_streamable: bool
     hooks: list[Any] = field(default_factory=list)
-    stream: TransferStream | None = None
+    stream: TransferStream | FreshCasts | None = None
+    used_as_stored: Mapping[str, Sequence[WeightPatch]] | None = None
 
     @property
     def is_loaded(self) -> bool:

@@ -6,19 +6,21 @@ another type than it computes in passes through a buffer, too. Loaded layers hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from engine.memory.device import Device
+from engine.memory.fresh_casts import FreshCasts
 from engine.memory.offload.blocks import Block
 from engine.memory.offload.device_weights import DeviceWeights
 from engine.memory.offload.packing import Packing
 from engine.memory.offload.patching import WantedPatches
 from engine.memory.offload.weight import Weight
 from engine.memory.transfer_streams import TransferStream, TransferStreams, conversion_bytes, padded
+from engine.memory.weight_patches import WeightPatch, same_patches
 
 
 class Layers:
@@ -45,12 +47,22 @@ class Layers:
         self._can_leave = can_leave
         self.compute_dtype = compute_dtype
         self.working_bytes = 0  # of the current use, charged at each block where the device counts
+        self._fresh_casts = FreshCasts(device)
+        self._num_direct = 0  # of those that asked for direct casts
 
     @property
     def block_bytes(self) -> int:
         """Buffer bytes of the largest block while it is streamed."""
         brought = (block for block in self._blocks if block.is_streamable and not self._looks_up(block))
         return max((self._buffer_bytes(block) for block in brought), default=0)
+
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes of the largest loaded block while it is cast into fresh memory."""
+        return max((self._cast_bytes(block) for block in self._blocks if self._passes_buffer(block)), default=0)
+
+    def _cast_bytes(self, block: Block) -> int:
+        return sum(padded(weight.num_values * self._type_of(weight).itemsize) for weight in block.weights)
 
     @property
     def unpacking_bytes(self) -> int:
@@ -68,10 +80,90 @@ class Layers:
         """True where loaded blocks pass through the buffers too."""
         return any(self._is_cast(block) for block in self._blocks)
 
+    # --- computing without cast buffers ------------------------------------------------------------------------------
+
+    @property
+    def casts_directly(self) -> bool:
+        """True while loaded weights are cast into fresh memory on the computing stream, in place of a buffer."""
+        return self._num_direct > 0
+
+    @property
+    def can_have_fixed_addresses(self) -> bool:
+        """True where all weights are loaded, and none is patched in each call of its layer, from tensors elsewhere."""
+        return all(block.is_loaded and not self._is_patched_in_calls(block) for block in self._blocks)
+
+    @property
+    def has_fixed_addresses(self) -> bool:
+        """True where layers compute without a cast buffer, from weights that stay until they are moved or patched."""
+        return self.can_have_fixed_addresses and (
+            self.casts_directly or not any(self._passes_buffer(block) for block in self._blocks)
+        )
+
+    def begin_direct_casts(self) -> None:
+        """Cast loaded weights into fresh memory until `end_direct_casts`. Calls may be nested."""
+        self._num_direct += 1
+
+    def end_direct_casts(self) -> None:
+        assert self._num_direct, "direct casts ended that had not begun"
+        self._num_direct -= 1
+
+    def use_as_stored(self, patches_of: Mapping[nn.Module, Mapping[str, Sequence[WeightPatch]]]) -> None:
+        """Let these layers compute with their weights as they are stored, while they are loaded, with their own code.
+
+        `patches_of` has, for each, the patches of packed weights by name that this code applies. While others are
+        wanted the weights are cast, unpacked and patched as ever. Raises ValueError for a layer that has no such weight
+        or whose weights cannot be streamed.
+        """
+        by_module = {id(block.module): block for block in self._blocks}
+        chosen = [(by_module.get(id(layer)), handled) for layer, handled in patches_of.items()]
+        for block, _ in chosen:
+            if block is None or not block.is_streamable:
+                raise ValueError(f"{self._name}: got a layer whose weights cannot be left as they are stored")
+        for block, handled in chosen:
+            assert block is not None
+            block.used_as_stored = handled
+        self.arrange_hooks()
+
+    def end_use_as_stored(self, layers: Iterable[nn.Module]) -> None:
+        """Cast the weights of these layers again."""
+        ending = {id(layer) for layer in layers}
+        for block in self._blocks:
+            if id(block.module) in ending:
+                block.used_as_stored = None
+        self.arrange_hooks()
+
+    def patches_changed(self) -> None:
+        """Take account of other wanted patches: code that computes with stored weights may not apply them."""
+        if any(block.used_as_stored is not None for block in self._blocks):
+            self.arrange_hooks()
+
+    def _is_used_as_stored(self, block: Block) -> bool:
+        handled = block.used_as_stored
+        return handled is not None and all(
+            same_patches(self._patches_in_calls(weight), handled.get(weight.key, ())) for weight in block.weights
+        )
+
+    def _is_patched_in_calls(self, block: Block) -> bool:
+        return not self._is_used_as_stored(block) and any(self._patches_in_calls(weight) for weight in block.weights)
+
+    def _patches_in_calls(self, weight: Weight) -> list[WeightPatch]:
+        """Return the wanted patches of a weight that are applied to its values in each call of the layer."""
+        if not weight.is_patched_on_the_way:
+            return []
+        return [entry for layer in self._patches.layers_of(weight.key) for entry in layer]
+
+    def _passes_buffer(self, block: Block) -> bool:
+        """Return True for a loaded block that is cast in each call of its layer."""
+        return block.is_streamable and self._is_cast(block) and not self._is_used_as_stored(block)
+
+    # --- hooks -------------------------------------------------------------------------------------------------------
+
     def arrange_hooks(self) -> None:
         """Register hooks on the layers that need them before they compute, and remove those of the others."""
         for block in self._blocks:
-            needs = block.is_streamable and (not block.is_loaded or self._is_cast(block) or self._device.charges_blocks)
+            needs = block.is_streamable and (
+                not block.is_loaded or self._passes_buffer(block) or self._device.charges_blocks
+            )
             if needs and not block.hooks:
                 block.hooks = [
                     block.module.register_forward_pre_hook(_before(self, block)),
@@ -90,24 +182,29 @@ class Layers:
         if self._device.charges_blocks:
             self._device.begin_block(self.working_bytes + self._unpacking_bytes_of(block))
         is_loaded = block.is_loaded
-        if is_loaded and not self._is_cast(block):
+        if is_loaded and not self._passes_buffer(block):
             return None
         is_plain = is_loaded and block.weights[0].packing is None
         if isinstance(block.module, nn.Embedding) and (is_plain or self._looks_up(block)):
             return self._bring_rows(block.weights[0], args)
-        block.stream = self._streams.next(0 if is_loaded else block.size_bytes, self._buffer_bytes(block))
+        stream = block.stream = self._stream_for(block, is_loaded=is_loaded)
         plain = [weight for weight in block.weights if weight.packing is None]
         for weight in plain:
-            weight.stream(self._brought(weight, block.stream))
+            weight.stream(self._brought(weight, stream))
         for weight in block.weights:
             if weight.packing is not None:
-                weight.stream(self._unpacked(weight, weight.packing, plain, block.stream))
-        block.stream.arrive()
+                weight.stream(self._unpacked(weight, weight.packing, plain, stream))
+        stream.arrive()
         if isinstance(block.module, nn.Embedding):  # its rows were asked for where its table was: in RAM
             return (args[0].to(self._device.torch_name), *args[1:])
         return None
 
-    def _brought(self, weight: Weight, stream: TransferStream) -> torch.Tensor:
+    def _stream_for(self, block: Block, *, is_loaded: bool) -> TransferStream | FreshCasts:
+        if is_loaded and self.casts_directly:
+            return self._fresh_casts
+        return self._streams.next(0 if is_loaded else block.size_bytes, self._buffer_bytes(block))
+
+    def _brought(self, weight: Weight, stream: TransferStream | FreshCasts) -> torch.Tensor:
         layers = self._patches.layers_of(weight.key)
         last = _is_channels_last(weight.in_module)
         if weight.loaded is None and not layers:
@@ -123,7 +220,7 @@ class Layers:
         return stream.bring(tensor, self._type_of(weight), channels_last=last, is_computed=True)
 
     def _unpacked(
-        self, weight: Weight, packing: Packing, others: Sequence[Weight], stream: TransferStream
+        self, weight: Weight, packing: Packing, others: Sequence[Weight], stream: TransferStream | FreshCasts
     ) -> torch.Tensor:
         """Return the values of a packed weight in the buffer, patched; its scales have been brought there before."""
         values = stream.reserve(packing.shape, self._type_of(weight))

@@ -13,7 +13,7 @@ way by the same arithmetic. So is a block stored in another type than it compute
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -29,7 +29,7 @@ from engine.memory.offload.patching import WantedPatches, patching_bytes
 from engine.memory.offload.weight import Weight
 from engine.memory.plan import choose_blocks
 from engine.memory.transfer_streams import PinnedMemory, TransferStreams
-from engine.memory.weight_patches import Patches, same_patches
+from engine.memory.weight_patches import Patches, WeightPatch, same_patches
 
 
 class ModuleWeights:
@@ -130,6 +130,24 @@ class ModuleWeights:
     def casts(self) -> bool:
         """True where loaded blocks pass through the buffers too."""
         return self._layers.casts
+
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes of the largest loaded block while it is cast into fresh memory."""
+        return self._layers.cast_bytes
+
+    @property
+    def has_fixed_addresses(self) -> bool:
+        """True where layers compute without a cast buffer, from weights that stay until they are moved or patched.
+
+        Only then may their computation be recorded as a CUDA graph.
+        """
+        return self._layers.has_fixed_addresses
+
+    @property
+    def can_have_fixed_addresses(self) -> bool:
+        """True where `has_fixed_addresses` is, or would be with direct casts."""
+        return self._layers.can_have_fixed_addresses
 
     @property
     def more_bytes(self) -> int:
@@ -246,6 +264,24 @@ class ModuleWeights:
             self._layers.compute_dtype = dtype
             self._layers.arrange_hooks()
 
+    def cast_directly(self) -> Callable[[], None]:
+        """Cast loaded weights into fresh memory, on the computing stream, until the function returned is called.
+
+        The values are the same, but that no buffer is used, which is freed between uses.
+        """
+        self._layers.begin_direct_casts()
+        return self._layers.end_direct_casts
+
+    def use_as_stored(self, patches_of: Mapping[nn.Module, Mapping[str, Sequence[WeightPatch]]]) -> Callable[[], None]:
+        """Let these layers compute with their weights as they are stored until the function returned is called.
+
+        `patches_of` has, for each layer, the patches of packed weights, by their names, that its code applies itself.
+        Its code gets other weights wherever they are not loaded or other patches are wanted: the usual, cast ones.
+        """
+        self._layers.use_as_stored(patches_of)
+        layers = tuple(patches_of)
+        return lambda: self._layers.end_use_as_stored(layers)
+
     # --- patches -----------------------------------------------------------------------------------------------------
 
     @property
@@ -270,6 +306,7 @@ class ModuleWeights:
         """Set the patches that `apply_patches` and `load` apply."""
         self.undo_hooks()
         self._patches.want(patches, patches_id)
+        self._layers.patches_changed()
 
     def apply_patches(self) -> None:
         """Apply the wanted patches to all loaded weights. Raises `OutOfMemory`."""
@@ -292,6 +329,7 @@ class ModuleWeights:
         except BaseException:
             self._device_weights.unhook()  # else the next call of that id would take them for applied
             raise
+        self._layers.patches_changed()
         if keep and not ready:
             self._device_weights.cached_hooks[hooks_id] = made
 
@@ -336,6 +374,7 @@ class ModuleWeights:
     def undo_hooks(self) -> None:
         """Undo the patches of hooks and forget the cached weights."""
         self._device_weights.unhook()
+        self._layers.patches_changed()
         self._device_weights.cached_hooks.clear()
 
     def end_use(self) -> None:
