@@ -67,6 +67,13 @@ class CaptureRules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._generators: tuple[Any, ...] = tuple(generators)
         self._own: dict[int, torch.Tensor] = {}  # host tensors made by the work, which keeps their identities unique
+        self._made: set[int] = set()  # memory on the device that the work has allocated
+        self._read: dict[int, torch.Tensor] = {}
+
+    @property
+    def read(self) -> tuple[torch.Tensor, ...]:
+        """Tensors on the device that the work has used and not made, one for each piece of memory."""
+        return tuple(self._read.values())
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -82,13 +89,22 @@ class CaptureRules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reason = self._broken_rule(func, name, tensors, args, given)
         if reason is not None:
             raise CaptureRefused(str(func), reason, _line_of_engine())
+        self._note_read(tensors)
         out = func(*args, **given)
         results = [item for item in tree_leaves(out) if isinstance(item, torch.Tensor)]
         if any(not is_host(item) for item in tensors) and any(is_host(item) and item.ndim for item in results):
             raise CaptureRefused(str(func), "the host reads a result of the device", _line_of_engine())
         if name in FRESH or all(self._is_own(item) for item in tensors if is_host(item)):
             self._own.update((id(item), item) for item in results if is_host(item))
+        self._made.update(
+            memory_of(item) for item in results if not is_host(item) and memory_of(item) not in self._read
+        )
         return out
+
+    def _note_read(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if not is_host(tensor) and memory_of(tensor) not in self._made:
+                self._read.setdefault(memory_of(tensor), tensor)
 
     def _broken_rule(
         self, func: Any, name: str, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], given: Mapping[str, Any]
@@ -168,6 +184,12 @@ def capture_rules(
 def is_host(tensor: torch.Tensor) -> bool:
     """Return True for a tensor in the host's memory."""
     return tensor.device.type == "cpu"
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return what tells a tensor's memory from that of all others that are there now."""
+    found: int = tensor.untyped_storage()._cdata
+    return found
 
 
 def _broken_by_copy(name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from engine.tuning.capture_rules import CaptureRefused, capture_rules
+from engine.tuning.capture_rules import CaptureRefused, capture_rules, memory_of
 
 CARD = "meta"
 TO_DEVICE = "a tensor of the host is copied to the device"
@@ -114,3 +114,12 @@ def test_tensors_of_a_card_are_told_from_the_hosts_without_one() -> None:
             there * 2 + torch.zeros(2, device="cuda")
         with pytest.raises(CaptureRefused, match=TO_DEVICE), capture_rules():
             torch.ops.aten._to_copy(torch.ones(2), device="cuda")
+
+
+def test_memory_that_the_work_reads_and_has_not_made_is_known() -> None:
+    with torch.inference_mode(), capture_rules() as rules:
+        y = torch.nn.functional.linear(x.view(3, 2).t(), weight)
+        y += x
+        y.relu_().sum()
+    assert [item.shape for item in rules.read] == [(2, 3), (3, 3)]
+    assert {memory_of(item) for item in rules.read} == {memory_of(x), memory_of(weight)}
