@@ -160,6 +160,7 @@ class Engine:
         self._latent_misfits = LatentMisfits(self.folders)
         self._closing = contextlib.ExitStack()
         self.tuner = Tuner(settings.tuning, settings.tuning_directory, save_random_state, translate_device_error)
+        self.memory.pool.before_eviction = self.tuner.release
         self._threads = RunThreads(settings.max_concurrent_runs)
         self.batcher = self._make_batcher()
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="writer")

@@ -18,7 +18,7 @@ from typing import Any
 from engine.memory import machine_memory
 from engine.memory.calibration import Calibration
 from engine.memory.leaks import ReleasedModels
-from engine.memory.plan import Limits, ResidentModel, eviction_order, plan_residency
+from engine.memory.plan import Limits, ResidencyPlan, ResidentModel, eviction_order, plan_residency
 from engine.memory.pool_entry import PoolEntry
 from engine.memory.pool_report import PoolCounters, PoolReport
 from engine.memory.relief import MemorySavings, OomContext, ReliefStep
@@ -67,6 +67,7 @@ class ModelPool:
         self._peak_bytes = 0  # the highest peak before the device's own count was last reset
         self._begun_bytes = 0  # the largest work begun in the outermost use that is open
         self._gone = ReleasedModels()
+        self.before_eviction: Callable[[], bool] = lambda: False  # gives back other memory; True where there was some
         self.is_shared = False  # several runs use models at the same time, so that none can be measured by itself
         self.memory_savings = MemorySavings()
         self.notes: set[ReliefStep] = set()  # taken by the current node itself
@@ -218,17 +219,28 @@ class ModelPool:
         weights_share = self.memory_savings.weights_share
         if self._state is VramState.NO_VRAM:
             weights_share = 0.0
-        plan = plan_residency(
-            [entry.load_request(entry_id) for entry_id, entry in by_id.items()],
-            self._resident_models(device, entries),
-            free_bytes=device.free_bytes() + streams.buffers_bytes,
-            working_bytes=working_bytes,
-            limits=self._limits,
-            max_buffers=streams.max_buffers,
-            open_buffers=(streams.num_open, streams.largest_buffer_bytes),
-            in_part=self._state.loads_in_part,
-            weights_share=weights_share,
+
+        def planned() -> ResidencyPlan:
+            return plan_residency(
+                [entry.load_request(entry_id) for entry_id, entry in by_id.items()],
+                self._resident_models(device, entries),
+                free_bytes=device.free_bytes() + streams.buffers_bytes,
+                working_bytes=working_bytes,
+                limits=self._limits,
+                max_buffers=streams.max_buffers,
+                open_buffers=(streams.num_open, streams.largest_buffer_bytes),
+                in_part=self._state.loads_in_part,
+                weights_share=weights_share,
+            )
+
+        plan = planned()
+        is_short = (
+            plan.evict
+            or plan.missing_bytes
+            or any(plan.weights[key] < entry.resident.size_bytes for key, entry in by_id.items())
         )
+        if is_short and self._other_memory_was_given_back(device):
+            plan = planned()
         for eviction in plan.evict:
             self._evict(self._entries[eviction.id], eviction.num_bytes)
         given_bytes = self._offload_in_use(device, entries, plan.missing_bytes)
@@ -272,6 +284,8 @@ class ModelPool:
 
     def _make_room(self, device: DeviceMemory, least_bytes: int, best_bytes: int) -> None:
         free_bytes = before_bytes = device.free_bytes() if best_bytes else 0
+        if free_bytes < best_bytes and self._other_memory_was_given_back(device):
+            free_bytes = before_bytes = device.free_bytes()
         if free_bytes >= best_bytes:
             return
         for resident_model in eviction_order(self._resident_models(device, ())):
@@ -285,6 +299,13 @@ class ModelPool:
             free_bytes += in_use[0].streams.shrink(least_bytes - free_bytes)
         if free_bytes > before_bytes:
             device.empty_cache()
+
+    def _other_memory_was_given_back(self, device: DeviceMemory) -> bool:
+        """Let those give memory back who hold it between runs and can do without; return True where some did."""
+        was_some = self.before_eviction()
+        if was_some:
+            device.empty_cache()
+        return was_some
 
     def _evict(self, entry: PoolEntry, num_bytes: int) -> None:
         in_part = self._smart_memory and num_bytes < entry.resident.loaded_bytes
@@ -324,6 +345,8 @@ class ModelPool:
         if not idle:
             return
         missing = (coming_bytes if in_ram else 0) - self._ram_to_spare()
+        if missing > 0 and self.before_eviction():
+            missing = (coming_bytes if in_ram else 0) - self._ram_to_spare()
         if missing <= 0:
             return
         for resident_model in eviction_order([entry.resident_model(entry_id) for entry_id, entry in idle.items()]):
