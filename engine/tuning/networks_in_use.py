@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from engine.tuning.barred import BarredStrategies, error_in_words
+from engine.tuning.graphs import place_of_weights
+from engine.tuning.made_tensors import KeptTensors
 from engine.tuning.network_state import NetworkChanges, NetworkState
-from engine.tuning.strategy import SamplingUse, Strategy, Undo
+from engine.tuning.strategy import SamplingUse, Strategy, Undo, nothing
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ class _Changed:
     num_uses: int = 0
     undos: list[tuple[str, Undo]] = field(default_factory=list)  # by the strategy's name
     changes: NetworkChanges | None = None
+    keep: Undo = nothing  # the tensors that strategies made, for the next use
 
     @property
     def forwards(self) -> Mapping[nn.Module, object]:
@@ -41,7 +44,8 @@ class _Changed:
         if self.changes is not None:
             self.changes.revert()
             self.changes = None
-        self.names = ()
+        self.keep()
+        self.keep, self.names = nothing, ()
 
 
 class NetworksInUse:
@@ -55,6 +59,14 @@ class NetworksInUse:
         self._barred = BarredStrategies() if barred is None else barred
         self._lock = threading.RLock()
         self._changed: dict[int, _Changed] = {}
+        self._kept = KeptTensors()
+
+    def release(self) -> bool:
+        """Drop tensors that strategies have made and no run uses; return True where there were some."""
+        with self._lock:
+            was_some = len(self._kept) > 0
+            self._kept.release()
+        return was_some
 
     def check_integrity(self) -> None:
         """Raise AssertionError while a network is changed. For when nothing samples."""
@@ -101,6 +113,8 @@ class NetworksInUse:
     def _apply(self, use: SamplingUse, strategies: Sequence[Strategy]) -> _Changed:
         """Apply strategies in their order. One that raises leaves the network as it was before the first."""
         entry = _Changed(tuple(strategy.name for strategy in strategies))
+        if any(strategy.makes_tensors for strategy in strategies):
+            entry.keep = self._take_made(use, entry.wanted)
         before = NetworkState(use.denoiser, use.network) if strategies else None
         try:
             for strategy in strategies:
@@ -112,8 +126,9 @@ class NetworksInUse:
                 entry.names = (*entry.names, strategy.name)
                 use.evaluation.in_force = entry.names
                 if strategy.makes_tensors:
-                    use.evaluation.own_tensors = object()
+                    use.evaluation.own_tensors = use.evaluation.made.identity_with(strategy.name)
         except BaseException:
+            entry.keep = nothing  # they may be made in part
             if before is not None:
                 entry.changes = NetworkState(use.denoiser, use.network).changes_since(before)
             entry.undo(self._barred)
@@ -121,3 +136,10 @@ class NetworksInUse:
         if before is not None and entry.names:
             entry.changes = NetworkState(use.denoiser, use.network).changes_since(before)
         return entry
+
+    def _take_made(self, use: SamplingUse, names: tuple[str, ...]) -> Undo:
+        """Give the use the tensors that its strategies made before; return what keeps those that it leaves."""
+        patches = use.patcher.patches_uuid if use.patcher.patches else None
+        state = (patches, place_of_weights(use.network))
+        made = use.evaluation.made = self._kept.take(use.network, names, state)
+        return lambda: self._kept.keep(made, use.network, names, state, use.patcher.free_bytes())

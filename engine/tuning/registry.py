@@ -35,7 +35,7 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
     `folder` keeps compiled code from one process to the next. `barred` is for strategies that go on without an error
     where they cannot be used, and bar themselves.
     """
-    graphs = Graphs(CudaRecorder())  # both kinds share the memory budget
+    graphs = Graphs(CudaRecorder(), barred=barred)  # both kinds share the memory budget
     made: list[Strategy] = [
         ZeroBlocks(),
         CudaGraph(graphs),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from engine.diffusion.options import Options
+from engine.tuning.made_tensors import MadeTensors
 from engine.tuning.quality import Quality
 
 Undo = Callable[[], None]
@@ -44,13 +45,14 @@ class Evaluation:
     """State of the evaluation that runs, which strategies of one network share.
 
     `num_compiled` counts the blocks' shapes that run compiled, `in_force` names the strategies that have changed the
-    network: with others a recorded graph is out of date. `own_tensors` is set where some of them compute with tensors
-    that they have made for this use alone: no graph outlives it.
+    network: with others a recorded graph is out of date. `made` has the tensors that some of them compute with;
+    `own_tensors` stands for those, and no graph outlives them.
     """
 
     num_compiled: int = 0
     in_force: tuple[str, ...] = ()
     own_tensors: object = None
+    made: MadeTensors = field(default_factory=MadeTensors)
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -90,7 +92,8 @@ class Strategy:
     `is_graded` is judged for the next quality where its error is too large for its own. One that
     `is_certain` leaves out work, and is used unmeasured wherever it fits; its latents are at most `certain_error` from
     the plain path's. `target` is the network that it changes: `denoiser`, `vae` or `any`. One that `makes_tensors`
-    computes with tensors that it makes when it is applied.
+    computes with tensors that it makes of the weights when it is applied; those that it gets from `Evaluation.made` are
+    kept from one run to the next, and graphs with them.
     """
 
     name: ClassVar[str]
@@ -125,9 +128,9 @@ class Strategy:
         """Wait for work in the background, such as compilation. Return why it is not done, or None."""
         return None
 
-    def release(self) -> None:
-        """Release the device memory that is held between runs."""
-        return None
+    def release(self) -> bool:
+        """Release the memory that is held between runs; return True where there was some."""
+        return False
 
     def close(self) -> None:
         """Stop work in the background."""

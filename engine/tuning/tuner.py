@@ -99,13 +99,15 @@ class Tuner:
         with tuning_active(run):
             yield run.usage
 
-    def release(self) -> None:
-        """Release the device memory that strategies hold between runs."""
+    def release(self) -> bool:
+        """Release the memory that strategies hold between runs; return True where there was some."""
+        released = [self._networks.release()]
         for name, strategy in self._strategies.items():
             try:
-                strategy.release()
+                released.append(strategy.release())
             except Exception as error:  # noqa: BLE001 - the strategy, which costs itself alone
                 self.barred.bar((name,), error_in_words(error))
+        return any(released)
 
     def close(self) -> None:
         """Stop work in the background. A compilation that runs is not waited for."""

@@ -1,6 +1,6 @@
 """Queries, keys and values of self-attention by one matrix product instead of three.
 
-The joined weight is made when a run begins, from the weights with the patches that they have then.
+The joined weight is made of the weights with their patches, and kept while these are the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ class FusedQkv(Strategy):
         return None
 
     def apply(self, use: SamplingUse) -> Undo:
-        return replace_forwards([(attention, _fused(attention)) for attention in _attentions(use)])
+        attentions = _attentions(use)
+        sources = [layer.weight for attention in attentions for layer in _projections(attention)]
+        made = use.evaluation.made.of(self.name, sources, lambda: [_joined(attention) for attention in attentions])
+        return replace_forwards(
+            [
+                (attention, _fused(attention, joined))
+                for attention, joined in zip(attentions, made, strict=True)
+                if joined is not None
+            ]
+        )
 
 
 def _attentions(use: SamplingUse) -> list[CrossAttention]:
@@ -63,7 +72,7 @@ def _attentions(use: SamplingUse) -> list[CrossAttention]:
 
 
 def _can_join(use: SamplingUse, attention: CrossAttention) -> bool:
-    layers = (attention.to_q, attention.to_k, attention.to_v)
+    layers = _projections(attention)
     return (
         type(attention) is CrossAttention
         and not has_own_forward(attention)
@@ -73,8 +82,15 @@ def _can_join(use: SamplingUse, attention: CrossAttention) -> bool:
     )
 
 
-def _fused(attention: CrossAttention) -> Callable[..., torch.Tensor]:
-    joined = torch.cat([attention.to_q.weight, attention.to_k.weight, attention.to_v.weight])  # [3D, D]
+def _projections(attention: CrossAttention) -> tuple[Linear, Linear, Linear]:
+    return attention.to_q, attention.to_k, attention.to_v
+
+
+def _joined(attention: CrossAttention) -> torch.Tensor:
+    return torch.cat([layer.weight for layer in _projections(attention)])  # [3D, D]
+
+
+def _fused(attention: CrossAttention, joined: torch.Tensor) -> Callable[..., torch.Tensor]:
     plain = CrossAttention.forward
 
     def forward(

@@ -1,6 +1,6 @@
 """Projections of the time embedding for all residual blocks of a UNet by one matrix product instead of one a block.
 
-The joined weight is made when a run begins, from the weights with the patches that they have then.
+The joined weight is made of the weights with their patches, and kept while these are the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class JoinedEmbeddings(Strategy):
 
     def apply(self, use: SamplingUse) -> Undo:
         found = _projections(use)
-        embeddings = _Embeddings([layer for _, layer in found])
+        layers = [layer for _, layer in found]
+        sources = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+        weight, bias = use.evaluation.made.of(self.name, sources, lambda: _joined(layers))
+        embeddings = _Embeddings([layer.out_features for layer in layers], weight, bias)
         return replace_forwards([(row, embeddings.part(place)) for place, (row, _) in enumerate(found)])
 
 
@@ -64,13 +67,18 @@ def _projections(use: SamplingUse) -> list[tuple[nn.Sequential, Linear]]:
     return found
 
 
+def _joined(layers: list[Linear]) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+
+
 class _Embeddings:
     """Projections of one embedding [B, E] for all blocks, made when the first of them asks."""
 
-    def __init__(self, layers: list[Linear]) -> None:
-        self._sizes = [layer.out_features for layer in layers]
-        self._weight = torch.cat([layer.weight for layer in layers])  # [sum of C, E]
-        self._bias = torch.cat([layer.bias for layer in layers])
+    def __init__(self, sizes: list[int], weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
+        assert weight is not None, "the joined weight is always there"
+        self._sizes = sizes
+        self._weight = weight  # [sum of C, E]
+        self._bias = bias
         self._of: torch.Tensor | None = None  # held, so that no other embedding can be taken for it
         self._parts: tuple[torch.Tensor, ...] = ()
 

@@ -13,8 +13,9 @@ import torch
 
 from engine.diffusion.options import Options
 from engine.diffusion.whole_steps import Tensors
+from engine.tuning.graphs import MEMORY_SHARE, Addresses, Graphs, graph_key, moving_weights
 from engine.tuning.quality import Quality
-from engine.tuning.strategies.cuda_graph import MEMORY_SHARE, Graphs, graph_key, place_of_weights
+from engine.tuning.strategies.cuda_graph import missing_for_graphs
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, custom_code, offloaded
 
 log = logging.getLogger(__name__)
@@ -31,14 +32,14 @@ class StepGraph(Strategy):
     def __init__(self, graphs: Graphs) -> None:
         self.graphs = graphs
 
-    def release(self) -> None:
-        self.graphs.release()
+    def release(self) -> bool:
+        return self.graphs.release()
 
     def missing(self, machine: MachineFacts) -> str | None:
-        return None if machine.device_type == "cuda" else "needs a CUDA device"
+        return missing_for_graphs(machine)
 
     def unfit(self, use: SamplingUse) -> str | None:
-        found = custom_code(use) or offloaded(use)
+        found = self.graphs.obstacle or custom_code(use) or offloaded(use) or moving_weights(use)
         if found is None and use.patcher.object_patches:
             return "nodes have replaced parts of the model"
         if found is None and not hasattr(use.denoiser, "step_runner"):
@@ -53,7 +54,6 @@ class StepGraph(Strategy):
         def undo() -> None:
             runner.is_over = True  # for a run that goes on with the plain network
             use.denoiser.__dict__.pop("step_runner", None)
-            self.graphs.forget_run(use.evaluation.own_tensors)
 
         return undo
 
@@ -67,17 +67,18 @@ class _Runner:
         self.is_over = False
         self._most_bytes = use.patcher.free_bytes() * MEMORY_SHARE
         model = use.denoiser
-        self._place = (place_of_weights(model), type(model), type(getattr(model, "model_sampling", None)))
+        self._addresses = Addresses(model)
+        self._kind = (type(model), type(getattr(model, "model_sampling", None)))
 
     def run(
         self, key: Hashable, tensors: Tensors, options: Options, work: Callable[[Tensors], torch.Tensor]
     ) -> torch.Tensor | None:
         inner = graph_key(tensors, {}, options)
-        if inner is None or self.is_over:
+        if inner is None or self.is_over or moving_weights(self._use) is not None:
             return None
-        evaluation = self._use.evaluation
-        whole = ("step", self._place, evaluation.kind, key, inner)
-        return self._graphs.run(whole, tensors, work, self._most_bytes, evaluation.own_tensors)
+        evaluation, model = self._use.evaluation, self._use.denoiser
+        whole = ("step", self._addresses.now(), self._kind, evaluation.kind, key, inner)
+        return self._graphs.run(whole, tensors, work, self._most_bytes, evaluation.own_tensors, model)
 
     def refuse(self, reason: str) -> None:
         log.info("steps not captured as CUDA graphs: reason=%s", reason)

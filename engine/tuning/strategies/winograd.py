@@ -89,8 +89,10 @@ class WinogradConvolutions(Strategy):
             self._made[use.network] = _Made(_kind(use, layers), made)
         return replace_forwards([(layer, _filtered(layer, weight)) for layer, weight in made.items()])
 
-    def release(self) -> None:
+    def release(self) -> bool:
+        was_some = bool(self._made)
         self._made.clear()
+        return was_some
 
     def _held(self, use: SamplingUse, layers: list[Conv2d]) -> Mapping[Conv2d, torch.Tensor] | None:
         """Return transformed weights of these layers where they are kept and the layers' weights are the same."""

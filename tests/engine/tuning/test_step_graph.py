@@ -102,10 +102,10 @@ def test_the_networks_own_graph_is_left_out_of_a_steps(made: TunedEngine) -> Non
     assert plain == tuned and made.recorder.num_recorded == 2, "a sampler without whole steps has the network's graph"
 
 
-def test_no_graph_outlives_the_tensors_that_a_strategy_made_for_a_run(made: TunedEngine) -> None:
+def test_no_graph_is_used_with_other_strategies_than_it_was_recorded_with(made: TunedEngine) -> None:
     choose(made.tuned, "cuda_graph", "step_graph", "fused_qkv")
     first = latent(made.tuned, prompt_of(seed=30))
-    assert made.recorder.num_recorded == 1 and len(made.graphs) == 0
+    assert made.recorder.num_recorded == 1
     choose(made.tuned, "step_graph")
     plain, tuned = made.both(prompt_of(seed=31))
     assert plain == tuned

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,14 +27,22 @@ from names.tuning import STRATEGIES
 from tests.engine.tuning.replaying import Replaying
 
 
+class Weights:
+    """What strategies ask of the weights of a MODEL."""
+
+    has_fixed_addresses = True
+
+
 class Patcher:
     """What strategies ask of a MODEL."""
 
     is_injected = False
     load_device = torch.device("cpu")
+    patches: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.weights = Weights()
         self.object_patches: dict[str, Any] = {}
         self.patches: dict[str, Any] = {}
 

@@ -1,0 +1,208 @@
+"""Recorded computations of all networks: which are kept, and what becomes of one that cannot be recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from engine.architectures.attention import KERNEL_OPTION
+from engine.errors import DeviceLost
+from engine.tuning.barred import BarredStrategies, error_in_words
+from engine.tuning.capture import CaptureFailed, NotNow, Recorder, Recording
+from engine.tuning.capture_rules import memory_of
+from engine.tuning.made_tensors import OwnTensors
+from engine.tuning.strategy import NETWORK_OPTIONS, PROMPTS_OF_ROWS, SamplingUse
+
+MAX_GRAPHS = 8
+MEMORY_SHARE = 0.15  # of the memory that is free when a graph is captured
+
+OF_GRAPHS = ("cuda_graph", "step_graph", "vae_graph")  # strategies that are barred together: a capture has failed
+
+# Options that differ from call to call and change nothing within a network.
+HARMLESS_OPTIONS = frozenset({
+    "uuids", "cond_or_uncond", "sigmas", "sample_sigmas", "wrappers", "callbacks", "easycache", "original_shape",
+    "transformer_index", "block", "block_index", "activations_shape", "total_blocks", "block_type", KERNEL_OPTION,
+    PROMPTS_OF_ROWS,
+    *NETWORK_OPTIONS,
+})  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+Inputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One graph: `inputs` are its static buffers, `out` is overwritten by each replay.
+
+    `held` is other memory that it reads, besides the weights, whose addresses are in its key. `of_run` stands for
+    tensors that it reads and strategies have made.
+    """
+
+    inputs: Inputs
+    out: torch.Tensor
+    replay: Callable[[], None]
+    held: tuple[torch.Tensor, ...] = ()
+    of_run: object = None
+
+
+class Graphs:
+    """Recorded graphs that share the memory of one recorder, least recently used first.
+
+    What the rules of captures refuse is remembered by its key and computed as it is. After a capture that failed all
+    strategies of graphs are barred, in `barred`, and nothing is recorded any more.
+    """
+
+    def __init__(
+        self, recorder: Recorder, max_graphs: int = MAX_GRAPHS, barred: BarredStrategies | None = None
+    ) -> None:
+        self._recorder = recorder
+        self._max_graphs = max_graphs
+        self._barred = BarredStrategies() if barred is None else barred
+        self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
+        self._held_bytes = 0  # of all since there was none: they share memory, which is free once all are forgotten
+        self._failed: dict[Hashable, tuple[str, object]] = {}  # reasons, and whose tensors they would read
+        self._identities: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing is recorded any more, or None."""
+        return next(filter(None, map(self._barred.reason, OF_GRAPHS)), None)
+
+    def run(
+        self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor], most_bytes: float,
+        of_run: object = None, network: nn.Module | None = None,
+    ) -> torch.Tensor | None:  # fmt: skip
+        """Return the result of `work` for the inputs by its graph; None where there can be none.
+
+        `of_run` stands for tensors that strategies have made and the graph reads: with an `OwnTensors` the graph is
+        forgotten when these are dropped, with another value the caller calls `forget_run`. Memory that the work reads
+        is kept with the graph, but for that of the `network`, whose addresses are part of the key.
+        Raises `DeviceLost` where a capture has failed and cannot be undone.
+        """
+        if network is not None:
+            key = (self._identities.setdefault(network, object()), key)
+        if key in self._failed or self.obstacle is not None:
+            return None
+        found = self._graphs.get(key)
+        if found is None:
+            found = self._record(key, inputs, work, most_bytes, of_run, network)
+            if isinstance(of_run, OwnTensors):
+                of_run.when_dropped(self, self.forget_run)
+            if found is None:
+                return None
+        else:
+            self._graphs.move_to_end(key)
+        for name, value in inputs.items():
+            found.inputs[name].copy_(value)
+        found.replay()
+        return found.out.clone()
+
+    def release(self) -> bool:
+        """Forget all graphs and the memory that they hold; return True where there were some."""
+        was_some = bool(self._graphs)
+        self._forget_all()
+        self._failed.clear()
+        return was_some
+
+    def forget_run(self, of_run: object) -> None:
+        """Forget the graphs that read tensors of this run."""
+        for key in [key for key, graph in self._graphs.items() if graph.of_run is of_run]:
+            del self._graphs[key]
+        for key in [key for key, (_, of_failed) in self._failed.items() if of_failed is of_run]:
+            del self._failed[key]
+        if not self._graphs:
+            self._held_bytes = 0
+
+    def _forget_all(self) -> None:
+        self._graphs.clear()
+        self._held_bytes = 0
+
+    def _record(
+        self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor], most_bytes: float, of_run: object,
+        network: nn.Module | None,
+    ) -> Recorded | None:  # fmt: skip
+        buffers = {name: value.clone() for name, value in inputs.items()}
+        try:
+            made = Recording(*self._recorder.record(lambda: work(buffers)))
+        except NotNow as error:
+            log.debug("CUDA graph not captured now: reason=%s", error)
+            return None
+        except (CaptureFailed, DeviceLost) as error:
+            self._barred.bar(OF_GRAPHS, error_in_words(error))
+            self.release()
+            if isinstance(error, DeviceLost):
+                raise
+            return None
+        except RuntimeError as error:  # refused by the rules, or it fails without a capture, too
+            self._give_up(key, of_run, error_in_words(error))
+            return None
+        if self._graphs and self._held_bytes + made.num_bytes > most_bytes:
+            del made
+            self._forget_all()  # what graphs share is free only without all of them: this one begins anew
+            return self._record(key, inputs, work, most_bytes, of_run, network)
+        if made.num_bytes > most_bytes:
+            self._give_up(key, of_run, f"it holds {made.num_bytes} bytes, more than {most_bytes:.0f}")
+            return None
+        while len(self._graphs) >= self._max_graphs:
+            self._graphs.popitem(last=False)
+        self._held_bytes += made.num_bytes
+        held = _besides(made.read, network)
+        found = self._graphs[key] = Recorded(buffers, made.out, made.replay, held, of_run)
+        return found
+
+    def _give_up(self, key: Hashable, of_run: object, reason: str) -> None:
+        self._failed[key] = (reason, of_run)
+        log.warning("not captured as a CUDA graph: reason=%s", reason)
+
+
+class Addresses:
+    """Addresses of a module's weights and buffers, by which a graph reads them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._tensors: list[tuple[Mapping[str, torch.Tensor | None], str]] = [
+            (owned, name) for part in module.modules() for owned in (part._parameters, part._buffers) for name in owned
+        ]
+
+    def now(self) -> int:
+        """Return what tells the addresses from others; weights may have been moved since the last call."""
+        tensors = (owned.get(name) for owned, name in self._tensors)
+        return hash(tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors))
+
+
+def place_of_weights(module: nn.Module) -> int:
+    """Return what tells the places of a module's weights and buffers in memory from others."""
+    return Addresses(module).now()
+
+
+def moving_weights(use: SamplingUse) -> str | None:
+    """Return a reason where layers read weights at addresses that do not stay, or None."""
+    if not use.patcher.weights.has_fixed_addresses:
+        return "weights pass through buffers: they are kept in another type, packed, offloaded, or patched in each call"
+    return None
+
+
+def graph_key(tensors: Inputs, fixed: Mapping[str, object], options: Mapping[str, object]) -> Hashable | None:
+    """Return a key of calls that one graph serves; None for a call that reaches beyond its tensors."""
+    if any(options.get(name) for name in NETWORK_OPTIONS):
+        return None
+    others = {**{name: value for name, value in options.items() if name not in HARMLESS_OPTIONS}, **fixed}
+    if any(not isinstance(value, (int, float, str, bool, type(None))) for value in others.values()):
+        return None
+    shapes = tuple((name, tuple(value.shape), value.stride(), value.dtype) for name, value in sorted(tensors.items()))
+    return shapes, tuple(sorted((name, str(value)) for name, value in others.items()))
+
+
+def _besides(read: tuple[torch.Tensor, ...], network: nn.Module | None) -> tuple[torch.Tensor, ...]:
+    """Return the memory that is none of the network's, which may be moved and is known by its address."""
+    own = set() if network is None else {memory_of(item) for item in (*network.parameters(), *network.buffers())}
+    return tuple(item for item in read if memory_of(item) not in own)
