@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.tuning.strategies.cuda_graph import HARMLESS_OPTIONS
+from engine.tuning.graphs import HARMLESS_OPTIONS
 from engine.tuning.strategy import NETWORK_OPTIONS
 
 CONSTANTS = (bool, int, float, str, type(None))
