@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from engine.tuning.graphs import HARMLESS_OPTIONS
 from engine.tuning.strategy import NETWORK_OPTIONS
 
 CONSTANTS = (bool, int, float, str, type(None))
@@ -46,14 +45,17 @@ class NotPlain(Exception):
     """A block's argument that no compiled code can take, such as a patch of a node."""
 
 
-def plain_arguments(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Arguments:
+def plain_arguments(
+    positional: tuple[Any, ...], named: Mapping[str, Any], harmless: frozenset[str] = frozenset()
+) -> Arguments:
     """Return the arguments with only those options that a block may read. Raises NotPlain.
 
-    Options that differ from call to call and change nothing within a block are left out: they would make code anew.
+    `harmless` options differ from call to call and change nothing within a block. They are left out, as code would be
+    made anew for them.
     """
     return (
-        tuple(_without_harmless(value) for value in positional),
-        {name: _without_harmless(value) for name, value in named.items()},
+        tuple(_without(harmless, value) for value in positional),
+        {name: _without(harmless, value) for name, value in named.items()},
     )
 
 
@@ -75,12 +77,12 @@ def with_zeros(arguments: Arguments) -> Arguments:
     return made
 
 
-def _without_harmless(value: Any) -> Any:
+def _without(harmless: frozenset[str], value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if any(value.get(name) for name in NETWORK_OPTIONS):
         raise NotPlain("nodes have put patches into the network")
-    return {name: item for name, item in value.items() if name not in HARMLESS_OPTIONS}
+    return {name: item for name, item in value.items() if name not in harmless}
 
 
 def _form(value: Any) -> Hashable:

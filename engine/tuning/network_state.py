@@ -1,4 +1,4 @@
-"""What a strategy can have changed on a network, so that it is restored whatever the strategy leaves behind."""
+"""State of a network that strategies change, to restore it whatever one leaves behind."""
 
 from __future__ import annotations
 

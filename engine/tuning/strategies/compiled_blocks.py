@@ -18,6 +18,7 @@ from engine.tuning.block_arguments import NotPlain, form_of, plain_arguments
 from engine.tuning.compiled_forms import CompiledForms, Form
 from engine.tuning.quality import Quality
 from engine.tuning.repeated_blocks import repeated_blocks
+from engine.tuning.strategies.cuda_graph import HARMLESS_OPTIONS
 from engine.tuning.strategy import (
     Evaluation,
     MachineFacts,
@@ -114,7 +115,7 @@ class _Swap:
 
         def forward(*positional: Any, **named: Any) -> Any:
             try:
-                arguments = plain_arguments(positional, named)
+                arguments = plain_arguments(positional, named, HARMLESS_OPTIONS)
                 form = Form(kind, form_of(arguments))
             except NotPlain:
                 return plain(block, *positional, **named)

@@ -21,6 +21,7 @@ from engine.tuning.block_arguments import NotPlain, TensorForm, form_of, plain_a
 from engine.tuning.compiled_forms import CompiledForms, FormFunction, block_key, compiled_by
 from engine.tuning.repeated_blocks import repeated_blocks
 from engine.tuning.strategies.compiled_blocks import CompiledBlocks
+from engine.tuning.strategies.cuda_graph import HARMLESS_OPTIONS
 from engine.tuning.strategy import MachineFacts, SamplingUse
 from engine.tuning.workload import Trial, TrialSize
 from tests.engine.tuning.test_strategies import Patcher
@@ -196,7 +197,7 @@ class Parts:
 def test_arguments_have_one_form_where_one_function_takes_them() -> None:
     x = torch.zeros(2, 3)
     options = {"uuids": [object()], "sigmas": x, "block_index": 3}
-    first = plain_arguments((x, Parts(x, 1), [x, None]), {"options": options})
+    first = plain_arguments((x, Parts(x, 1), [x, None]), {"options": options}, HARMLESS_OPTIONS)
     assert first[1] == {"options": {}}
     assert form_of(first) == form_of(plain_arguments((x + 1, Parts(x, 1), [x, None]), {"options": {}}))
     for other in ((x.t(), Parts(x, 1), [x, None]), (x, Parts(x, 2), [x, None]), (x.half(), Parts(x, 1), [x, None])):
