@@ -25,6 +25,7 @@ from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.side_stream import SideStream
 from engine.tuning.batching.widths import WidthFigure, Widths
 from tests.engine.simulated_card import latent_of, workflow, write_small_models
+from tests.engine.tuning.failing import Failing
 from tests.engine.tuning.outcomes import use_everywhere
 
 Prompt = dict[str, Any]
@@ -380,3 +381,24 @@ def test_an_error_beside_other_runs_fails_its_own_run_only(engine: Engine, monke
     assert [future.result(120).status for future in (first, other)] == ["error", "success"]
     assert any("no such latent" in str(event) for event in events if isinstance(event, RunFailed))
     side.close()
+
+
+@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.slow), 60])
+def test_a_strategy_that_fails_costs_none_of_the_runs_that_share_it(at: int, base: Path) -> None:
+    """Also where it fails only once the widths of batches are measured with it."""
+    prompts = [plain(81, steps=3), plain(82, steps=3)]
+    with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=2)) as engine:
+        assert engine.batcher is not None
+        engine.batcher.choose = widest_set
+        use_everywhere(engine, {"same": []})
+        alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
+        engine._threads.submit(engine._clear_caches).result()
+        engine.batcher._widths.clear()
+        engine.tuner._strategies["channels_last"] = Failing("forward", at=at)
+        use_everywhere(engine, {"same": ["channels_last"]})
+        together = latents(engine, begun_together(engine, prompts))
+        assert engine.tuner.barred.reason("channels_last") is not None
+        engine._threads.submit(lambda: None).result()
+        engine.tuner.check_integrity()
+        engine.batcher.turns.check_integrity()
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
