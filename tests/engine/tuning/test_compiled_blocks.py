@@ -252,7 +252,8 @@ def test_a_block_that_was_changed_is_left_alone(change: str, forms: CompiledForm
         elif change == "hook":
             layer.register_forward_hook(lambda module, given, out: None)
         else:
-            layer.weight = nn.Parameter(layer.weight.to(torch.float8_e4m3fn), requires_grad=False)
+            weight = layer.get_parameter("weight").to(torch.float8_e4m3fn)
+            layer.weight = nn.Parameter(weight, requires_grad=False)
     assert strategy.unfit(use) == "the network has no repeated blocks that can be compiled"
 
 
