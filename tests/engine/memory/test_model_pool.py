@@ -328,3 +328,21 @@ def test_the_peak_is_that_of_all_uses_and_not_of_the_last() -> None:
         with handle.in_use(working_bytes=working_bytes) as module:
             module(X)
     assert card.pool.peak_bytes(card.device) == 3 * SIZE
+
+
+def test_other_memory_is_given_back_before_a_model_is_evicted() -> None:
+    card = Card(int(2.2 * SIZE))
+    first, second = card.add("a", network(0)), card.add("b", network(1))
+    held = [card.device.empty_bytes(int(1.1 * SIZE))]
+
+    def give_back() -> bool:
+        was_some = bool(held)
+        held.clear()
+        return was_some
+
+    card.pool.before_eviction = give_back
+    with first.in_use():
+        assert held, "there was room"
+    with second.in_use():
+        assert not held
+    assert (first.loaded_bytes, second.loaded_bytes) == (SIZE, SIZE)

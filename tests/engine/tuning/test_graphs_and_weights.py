@@ -1,0 +1,114 @@
+"""Graphs read weights at their addresses: none is recorded where these do not stay, and none is used after a move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine import Engine, EngineSettings, RunRequest
+from engine.events import Event, NodeProgress
+from engine.settings import DtypeName, DtypeSettings, MemorySettings
+from engine.tuning.graphs import Addresses, Graphs
+from engine.tuning.strategies.cuda_graph import CudaGraph
+from engine.tuning.strategies.step_graph import StepGraph
+from tests.engine.simulated_card import latent_of, run, workflow, write_small_models
+from tests.engine.tuning.replaying import Replaying
+from tests.engine.tuning.test_step_graph import choose
+
+GRAPHS = ("cuda_graph", "step_graph")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("base")
+    write_small_models(base / "models")
+    return base
+
+
+@contextmanager
+def recording_engine(
+    base: Path, names: tuple[str, ...], unet: DtypeName | None = None, gigabytes: float = 4.0, **memory: Any
+) -> Iterator[tuple[Engine, Replaying]]:
+    settings = EngineSettings(
+        base_directory=base,
+        dtypes=DtypeSettings(unet=unet),
+        memory=MemorySettings(simulate_vram_gb=gigabytes, **memory),
+    )
+    recorder = Replaying()
+    graphs = Graphs(recorder)
+    with Engine(settings) as engine:
+        engine.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
+        choose(engine, *names)
+        yield engine, recorder
+
+
+def prompt(seed: int, lora: float | None = None) -> dict[str, Any]:
+    made = workflow(second=None, lora=lora, control=False, size=64)
+    del made["21"], made["10"]
+    made["9"]["inputs"].update(seed=seed, steps=2)
+    return made
+
+
+@pytest.mark.parametrize("names", [("cuda_graph",), ("step_graph",)], ids=GRAPHS)
+@pytest.mark.parametrize(
+    ("unet", "memory"),
+    [
+        ("float8_e4m3fn", {}),
+        pytest.param("float8_e4m3fn", {"async_offload_streams": 0}, marks=pytest.mark.slow),
+        (None, {"vram": "novram"}),
+    ],
+    ids=["kept as float8", "without streams", "offloaded"],
+)
+def test_weights_that_pass_through_buffers_have_no_graphs(
+    base: Path, names: tuple[str, ...], unet: DtypeName | None, memory: dict[str, Any]
+) -> None:
+    with recording_engine(base, (), unet, **memory) as (engine, _):
+        plain = latent_of(engine, run(engine, prompt(1))[0])
+    with recording_engine(base, names, unet, **memory) as (engine, recorder):
+        assert torch.equal(latent_of(engine, run(engine, prompt(1))[0]), plain)
+        assert recorder.num_recorded == 0
+
+
+@pytest.mark.slow
+def test_patched_weights_have_graphs_which_serve_other_strengths(base: Path) -> None:
+    """The patches are applied where the weights are."""
+    with recording_engine(base, ()) as (engine, _):
+        plain = [latent_of(engine, run(engine, prompt(1, strength))[0]) for strength in (0.4, 0.8)]
+    with recording_engine(base, ("cuda_graph",)) as (engine, recorder):
+        found = [latent_of(engine, run(engine, prompt(1, strength))[0]) for strength in (0.4, 0.8)]
+        assert all(map(torch.equal, found, plain))
+        assert recorder.num_recorded in (1, 2)
+
+
+def test_weights_that_leave_while_the_network_samples_are_not_read_where_they_were(base: Path) -> None:
+    with recording_engine(base, ()) as (engine, _):
+        plain = latent_of(engine, run(engine, prompt(1))[0])
+    with recording_engine(base, ("cuda_graph",)) as (engine, recorder):
+        checked, moved = engine.check(prompt(1)), list[int]()
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, NodeProgress) and not moved:
+                weights = engine.models.checkpoint("a.safetensors")[0].weights
+                moved.append(engine.memory.pool._entries[weights.entry_id].resident.offload_in_use(1))
+
+        result = engine.submit(RunRequest("p", checked.prompt, checked.outputs), on_event).result()
+        assert result.status == "success" and moved[0] > 0
+        assert recorder.num_recorded == recorder.num_replayed == 1
+        assert torch.equal(latent_of(engine, dict(result.outputs)), plain)
+
+
+def test_addresses_change_when_any_weight_moves() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).requires_grad_(False)
+    addresses = Addresses(network)
+    first = addresses.now()
+    assert addresses.now() == first
+    network[0].weight.data = network[0].weight.clone()
+    second = addresses.now()
+    network[1]._buffers["running_mean"] = torch.ones(2)
+    assert len({first, second, addresses.now()}) == 3
