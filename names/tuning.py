@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-QualityName = Literal["exact", "same", "draft"]
-QUALITIES: Final[tuple[QualityName, ...]] = ("exact", "same", "draft")
+QualityName = Literal["exact", "same", "close", "draft"]
+QUALITIES: Final[tuple[QualityName, ...]] = ("exact", "same", "close", "draft")
 DEFAULT_QUALITY: Final[QualityName] = "same"
 
 STRATEGIES: Final = (

@@ -32,6 +32,11 @@ class StepSharing(Protocol):
         """
         ...
 
+    @property
+    def has_company(self) -> bool:
+        """Return True while other runs are in progress, with which evaluations may be shared."""
+        ...
+
     def beside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return the result of `work`, whose models are on their device as a whole; other runs may go on meanwhile."""
         ...
@@ -51,8 +56,9 @@ def sharing_active(sharing: StepSharing | None) -> Iterator[None]:
 
 
 def is_sharing() -> bool:
-    """Return True where evaluations are handed to a sharing."""
-    return _CURRENT.get() is not None
+    """Return True where evaluations are handed to a sharing and there are other runs to share them with."""
+    current = _CURRENT.get()
+    return current is not None and current.has_company
 
 
 def shared_sampling(patcher: Network, options: Options) -> AbstractContextManager[None]:

@@ -35,7 +35,7 @@ from engine.diffusion.samplers import (
     report,
     sample_euler,
 )
-from engine.diffusion.shared_steps import is_sharing
+from engine.diffusion.shared_steps import is_sharing, sharing_active
 from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL, PREDICT_NOISE, wrappers_of
 
 Tensors = dict[str, torch.Tensor]
@@ -215,8 +215,9 @@ def sample_in_steps(
         branch, given = form.given(factors[i], last, noise)
         tensors = {**given, FACTORS: row, "x": x, "timestep": timesteps[i].expand(x.shape[0]).contiguous(), **inputs}
         work = partial(_step, form, branch, guider.inner_model, guider.conds, guider.cfg, options, seed)
-        found = runner.run((key, branch), tensors, options["transformer_options"], partial(work, is_captured=True))
-        after, last = (work(tensors) if found is None else found).unbind()
+        with sharing_active(None):  # a step is made as a whole, also where other runs have come meanwhile
+            found = runner.run((key, branch), tensors, options["transformer_options"], partial(work, is_captured=True))
+            after, last = (work(tensors) if found is None else found).unbind()
         report(callback, i, x, levels[i], levels[i], last)
         x = after
     return x

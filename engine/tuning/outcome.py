@@ -73,7 +73,9 @@ class Outcome:
         return f"{self.network}:{self.fingerprint}"
 
     def choice(self, quality: Quality) -> Choice:
-        return self.choices.get(quality, PLAIN)
+        """Return the choice for a quality, or for the next closer one of an outcome from before there was that one."""
+        closer = [item for item in Quality if quality.allows(item) and item in self.choices]
+        return self.choices[closer[-1]] if closer else PLAIN
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "choices": {str(quality): asdict(choice) for quality, choice in self.choices.items()}}

@@ -14,17 +14,24 @@ class Quality(StrEnum):
     """Requested quality, the closest first.
 
     `exact` allows strategies whose latents have the plain path's bits, `same` those within the parity tolerance,
-    `draft` those that trade likeness for speed.
+    `draft` those that trade likeness for speed. `close` has the strategies of `same`, but its bits may depend on the
+    other runs whose evaluations are in one batch with this one's; each evaluation is within the parity tolerance.
     """
 
     EXACT = "exact"
     SAME = "same"
+    CLOSE = "close"
     DRAFT = "draft"
 
     @property
     def tolerance(self) -> float:
         """Largest relative L2 error of the latents against the plain path's; 0 means equal bits."""
-        return {Quality.EXACT: 0.0, Quality.SAME: SAME_TOLERANCE, Quality.DRAFT: DRAFT_TOLERANCE}[self]
+        return {Quality.EXACT: 0.0, Quality.DRAFT: DRAFT_TOLERANCE}.get(self, SAME_TOLERANCE)
+
+    @property
+    def tolerance_of_company(self) -> float:
+        """Largest relative L2 error that other runs in one batch may cause in an evaluation; 0 means equal bits."""
+        return SAME_TOLERANCE if self in (Quality.CLOSE, Quality.DRAFT) else 0.0
 
     def allows(self, other: Quality) -> bool:
         """Return True where a strategy of quality `other` may be used for a request of this one."""

@@ -56,8 +56,8 @@ class BatchFigures:
 class StepBatcher:
     """Batches of evaluations of different runs. All but `figures` is called by the run that has the turn.
 
-    `choose` decides from the measured widths and the rows of an evaluation without company. `now` is the clock, in
-    seconds, by which widths are measured. `side` is None on a device without streams.
+    `choose` decides from the measured widths, the rows of an evaluation without company and the error that is allowed.
+    `now` is the clock, in seconds, by which widths are measured. `side` is None on a device without streams.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StepBatcher:
         turns: Turns,
         max_runs: int,
         wait_for_device: Callable[[], None],
-        choose: Callable[[Sequence[WidthFigure], int], Widths] = chosen,
+        choose: Callable[[Sequence[WidthFigure], int, float], Widths] = chosen,
         now: Callable[[], float] = time.perf_counter,
         side: SideStream | None = None,
     ) -> None:
@@ -87,6 +87,15 @@ class StepBatcher:
         self._evaluator.shutdown()
         if self.side is not None:
             self.side.close()
+
+    @property
+    def has_company(self) -> bool:
+        """Return True while more than one run is in progress."""
+        return self.turns.num_runs > 1
+
+    def are_measured(self, evaluation: Evaluation) -> bool:
+        """Return True where the widths of a kind are there."""
+        return evaluation.measured_as in self._widths
 
     @property
     def widths_in_use(self) -> list[Widths]:
@@ -147,19 +156,21 @@ class StepBatcher:
 
     def _measured(self, evaluation: Evaluation, cancel: CancelToken) -> Widths:
         """Return the widths for a kind, with layers in chunks where that gives more of them a row's same bits."""
-        chunk_rows = min(evaluation.num_rows, ROWS_A_RUN)
-        layers = varying_layers(evaluation, chunk_rows, self._max_rows, cancel.check, self._now)
+        chunk_rows = evaluation.num_rows
+        layers: tuple[str, ...] = ()
+        if not evaluation.tolerance:
+            layers = varying_layers(evaluation, chunk_rows, self._max_rows, cancel.check, self._now)
         for names in dict.fromkeys((layers, ())):
             with _prepared(evaluation.model, names, chunk_rows):
                 figures = measure_widths(evaluation, self._max_rows, self._wait_for_device, cancel.check, self._now)
-            found = self.choose(figures, evaluation.num_rows)
+            found = self.choose(figures, evaluation.num_rows, evaluation.tolerance)
             log.info(
                 "widths of batches measured: shape=%s widths=%s layers_in_chunks=%d reason=%s figures=%s",
                 list(evaluation.x.shape[1:]),
                 list(found.widths),
                 len(names),
                 found.reason,
-                [(item.width, round(item.seconds, 4), item.bits) for item in figures],
+                [(item.width, round(item.seconds, 4), item.bits, float(f"{item.error:.2g}")) for item in figures],
             )
             if found.widths and names:
                 return replace(found, layers=names, chunk_rows=chunk_rows)
@@ -192,13 +203,11 @@ class StepBatcher:
                     evaluation.is_over = True
 
     def _take_batch(self, group: list[Evaluation]) -> list[Evaluation]:
-        """Take evaluations off the group, in their order, as many as the largest width has place for."""
-        widths = self._widths[group[0].measured_as]
-        batch = [group.pop(0)]
-        num_rows = batch[0].num_rows
-        while group and num_rows + group[0].num_rows <= widths.most:
-            num_rows += group[0].num_rows
-            batch.append(group.pop(0))
+        """Take evaluations off the group, in their order, as many as are fastest in one batch."""
+        own_rows = group[0].num_rows
+        number = self._widths[group[0].measured_as].num_to_join(own_rows, len(group))
+        batch = group[:number]
+        del group[:number]
         return batch
 
     def _try_to_make(self, batch: Sequence[Evaluation]) -> BaseException | None:

@@ -57,7 +57,7 @@ def varying_layers(
         return ()
     found, began = VaryingLayers(network, chunk_rows), now()
     row_seconds = 0.0
-    for width in candidates(max_rows):
+    for width in candidates(max_rows, sample.num_rows):
         is_due = width >= chunk_rows and now() - began + 2 * width * row_seconds < COMPARING_SECONDS
         if not is_due or width % chunk_rows or not _fits(sample, width):
             continue
@@ -83,16 +83,17 @@ class _Measurement:
         self._wait_for_device = wait_for_device
         self._check_cancelled = check_cancelled
         self._now = now
-        self._plain = sample.x  # until the sample is evaluated by itself
 
     def figures(self, max_rows: int) -> list[WidthFigure]:
-        widths = self._affordable([width for width in candidates(max_rows) if _fits(self._sample, width)])
+        all_widths = candidates(max_rows, self._sample.num_rows)
+        widths = self._affordable([width for width in all_widths if _fits(self._sample, width)])
         if not widths:
             return []
         rows = _varied(self._sample, widths[-1])
         began = self._now()
         figures: list[WidthFigure] = []
         known: list[torch.Tensor] = []  # the results of which no two are equal
+        alone: torch.Tensor | None = None
         for width in widths:
             if figures and self._now() - began > BUDGET_SECONDS:
                 break
@@ -100,7 +101,8 @@ class _Measurement:
             if made is None:
                 break
             found, seconds, is_steady = made
-            error = relative_error(found[: self._sample.num_rows], self._plain)
+            alone = found if alone is None else alone  # the first width is that without company
+            error = relative_error(found, alone)
             bits = next((number for number, item in enumerate(known) if torch.equal(item, found)), len(known))
             if bits == len(known):
                 known.append(found)
@@ -122,7 +124,7 @@ class _Measurement:
             timed = self._unless_it_fails(partial(self._timed, sample.x, sample.sigmas, sample.arguments), own_rows)
             if timed is None:
                 return []
-            self._plain, seconds = timed
+            _, seconds = timed
             left = affordable(widths, own_rows, seconds / own_rows, BUDGET_SECONDS)
             if left == widths:
                 break

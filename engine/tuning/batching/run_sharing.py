@@ -91,7 +91,10 @@ class RunSharing:
             return None
         patcher = model.current_patcher
         measured_as = (network_id_of(patcher), str(self._quality), kind)  # patches change neither times nor kernels
-        evaluation = Evaluation((way, kind), patcher, model, x, sigmas, arguments, measured_as)
+        tolerance = self._quality.tolerance_of_company
+        evaluation = Evaluation((way, kind), patcher, model, x, sigmas, arguments, measured_as, tolerance)
+        if not self.has_company and not self._batcher.are_measured(evaluation):
+            return None  # who is alone does not wait for what serves the company of others
         widths = self._batcher.widths_for(evaluation, self._cancel)
         if evaluation.num_rows > widths.most:
             return None
@@ -107,6 +110,11 @@ class RunSharing:
         self._cancel.check()
         assert evaluation.result is not None, "an evaluation that is over has a result or an error"
         return evaluation.result
+
+    @property
+    def has_company(self) -> bool:
+        """Return True while other runs are in progress and this one's sampling may share evaluations with them."""
+        return self._batcher.has_company and bool(self._ways) and self._ways[-1] is not None
 
     def beside(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return the result of `work`; where the device has streams, other runs have the turn meanwhile."""

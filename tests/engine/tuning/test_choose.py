@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from engine.tuning.choose import TIME_OVER, Measured, Names, choose
-from engine.tuning.outcome import Outcome, read_outcome
+from engine.tuning.outcome import Choice, Outcome, read_outcome
 from engine.tuning.quality import Quality, read_quality
 from names.tuning import QUALITIES, STRATEGIES, read_choice
 
@@ -23,7 +23,8 @@ class Item:
     is_graded: bool = False
 
 
-A, B, C = (Item(STRATEGIES[index], quality) for index, quality in enumerate(Quality))
+OF_STRATEGIES = (Quality.EXACT, Quality.SAME, Quality.DRAFT)  # `close` is for batches with other runs
+A, B, C = (Item(STRATEGIES[index], quality) for index, quality in enumerate(OF_STRATEGIES))
 
 
 def measuring(figures: dict[str, Measured], seen: list[tuple[Names, Names]] | None = None):  # type: ignore[no-untyped-def]
@@ -41,6 +42,7 @@ def test_strategies_of_a_closer_quality_are_the_base_of_the_next() -> None:
     figures, choices = choose((C, B, A), measuring(fast, seen), {})
     assert [choices[quality].names for quality in Quality] == [
         (A.name,),
+        (A.name, B.name),
         (A.name, B.name),
         (A.name, B.name, C.name),
     ]
@@ -125,7 +127,7 @@ def test_what_is_no_outcome_is_refused(change: dict[str, object]) -> None:
 def test_a_quality_allows_what_is_closer() -> None:
     assert Quality.DRAFT.allows(Quality.EXACT) and not Quality.EXACT.allows(Quality.SAME)
     assert read_quality(None) is Quality.SAME
-    with pytest.raises(ValueError, match="expected one of exact, same, draft"):
+    with pytest.raises(ValueError, match="expected one of exact, same, close, draft"):
         read_quality("best")
     assert tuple(Quality) == QUALITIES
 
@@ -144,3 +146,9 @@ def test_a_certain_strategy_is_chosen_unmeasured_unless_it_is_excluded() -> None
     assert choices[Quality.EXACT].names == (A.name,) and choices[Quality.SAME].names == (A.name, B.name)
     (figure,), choices = choose((certain,), measuring({}), {A.name: "not named by the setting"})
     assert not figure.is_chosen and choices[Quality.EXACT].names == ()
+
+
+def test_an_outcome_from_before_a_quality_gives_it_the_choice_of_the_next_closer_one() -> None:
+    choices = {Quality.EXACT: Choice(), Quality.SAME: Choice(("a",)), Quality.DRAFT: Choice(("b",))}
+    outcome = Outcome({}, "UnetModel", {}, None, (), choices)
+    assert outcome.choice(Quality.CLOSE).names == ("a",) and outcome.choice(Quality.DRAFT).names == ("b",)

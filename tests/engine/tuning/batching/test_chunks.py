@@ -79,7 +79,7 @@ def test_batches_draw_a_rows_bits_in_any_company_with_layers_in_chunks() -> None
     model = Model()
     batcher = StepBatcher(Turns(lambda: lambda: None), 8, lambda: None)
 
-    def all_of_the_first_kind(figures: Any, own_rows: int) -> Any:
+    def all_of_the_first_kind(figures: Any, own_rows: int, tolerance: float) -> Any:
         bits = next(item.bits for item in figures if item.width == own_rows)
         return Widths(tuple(item.width for item in figures if item.bits == bits))
 

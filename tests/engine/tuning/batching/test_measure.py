@@ -45,12 +45,13 @@ def measured_widths(network: CountingNetwork, own_rows: int = 2, max_rows: int =
 
 
 def test_a_fast_network_is_measured_at_every_width() -> None:
-    assert measured_widths(CountingNetwork(0.001)) == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert measured_widths(CountingNetwork(0.001)) == [2, 4, 6, 8, 12, 16]
+    assert measured_widths(CountingNetwork(0.001), own_rows=1) == [1, 2, 3, 4, 6, 8, 12, 16]
 
 
 def test_the_largest_widths_of_a_slow_network_are_not_measured() -> None:
     network = CountingNetwork(0.2)
-    assert measured_widths(network) == [1, 2, 3, 4, 6]
+    assert measured_widths(network) == [2, 4, 6, 8]
     assert network.now < BUDGET_SECONDS + 4 * 2 * network.seconds_a_row
 
 
@@ -78,12 +79,12 @@ def test_a_moment_of_other_load_is_not_taken_for_a_widths_own_time() -> None:
     network.apply_model = apply_model  # type: ignore[method-assign]
     sample = Evaluation("kind", network, network, torch.rand(2, 3), torch.ones(2), {"transformer_options": {}})
     figures = measure_widths(sample, 4, lambda: None, lambda: None, lambda: network.now)
-    assert [round(figure.seconds, 6) for figure in figures] == [0.001, 0.002, 0.003, 0.004]
+    assert [round(figure.seconds, 6) for figure in figures] == [0.002, 0.004]
 
 
 def test_a_slow_first_evaluation_leaves_no_width_out() -> None:
     network = CountingNetwork(0.001, first_seconds=60)
-    assert measured_widths(network, max_rows=4) == [1, 2, 3, 4]
+    assert measured_widths(network, max_rows=4) == [2, 4]
 
 
 def test_a_network_that_fails_at_once_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +108,18 @@ def test_a_cancelled_run_does_not_go_on_measuring() -> None:
     with pytest.raises(Interrupted):
         measure_widths(sample, 16, lambda: None, check_cancelled, lambda: network.now)
     assert len(network.rows) == 3
+
+
+def test_each_width_has_its_rows_error_against_those_without_company() -> None:
+    network = CountingNetwork(0.001)
+    exact = network.apply_model
+
+    def apply_model(x: torch.Tensor, sigmas: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        return exact(x, sigmas, **arguments) * (1 + 1e-3 * (x.shape[0] == 8))
+
+    network.apply_model = apply_model  # type: ignore[method-assign]
+    sample = Evaluation("kind", network, network, torch.rand(2, 3), torch.ones(2), {"transformer_options": {}})
+    figures = measure_widths(sample, 8, lambda: None, lambda: None, lambda: network.now)
+    assert [(figure.width, round(figure.error, 6), figure.bits) for figure in figures] == [
+        (2, 0.0, 0), (4, 0.0, 0), (6, 0.0, 0), (8, 0.001, 1)
+    ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,20 +23,23 @@ from engine.tuning.batching.batcher import StepBatcher
 from engine.tuning.batching.evaluation import Evaluation
 from engine.tuning.batching.side_stream import SideStream
 from engine.tuning.batching.widths import WidthFigure, Widths
+from engine.tuning.graphs import Graphs
+from engine.tuning.strategies.step_graph import StepGraph
 from tests.engine.simulated_card import latent_of, workflow, write_small_models
 from tests.engine.tuning.failing import Failing
 from tests.engine.tuning.outcomes import use_everywhere
+from tests.engine.tuning.replaying import Replaying
+from tests.engine.tuning.test_step_graph import choose
 
 Prompt = dict[str, Any]
 
 
-def widest_set(figures: Sequence[WidthFigure], own_rows: int) -> Widths:
-    """Choose the set of widths with equal bits that holds the most rows, however long it takes."""
-    steady = [item for item in figures if item.bits is not None]
-    sizes = Counter(item.bits for item in steady)
-    bits = max((item.bits for item in steady if item.width >= 4), key=lambda number: sizes[number], default=None)
-    used = [item for item in figures if bits is not None and item.bits == bits]
-    return Widths(tuple(item.width for item in used), error=max((item.error for item in used), default=0.0))
+def widest_set(figures: Sequence[WidthFigure], own_rows: int, tolerance: float) -> Widths:
+    """Choose all widths with a row's own bits, or within the tolerance, however long they take."""
+    used = [item for item in figures if (item.bits is not None and item.error == 0.0) or item.error < tolerance]
+    if len(used) < 2:
+        return Widths()
+    return Widths(tuple(item.width for item in used), error=max(item.error for item in used))
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,11 @@ def with_lora(seed: int, strength: float = 0.7) -> Prompt:
     return prompt
 
 
+def prompt_with_seed(prompt: Prompt, seed: int) -> Prompt:
+    sampler = {**prompt["9"], "inputs": {**prompt["9"]["inputs"], "seed": seed}}
+    return {**prompt, "9": sampler}
+
+
 def begun_together(engine: Engine, prompts: Sequence[Prompt]) -> list[Future[RunResult]]:
     """Submit prompts of which the first waits before its first node until all the others want the turn."""
     assert engine.batcher is not None
@@ -160,6 +167,7 @@ def test_prompts_are_projected_once_in_any_company(base: Path) -> None:
         engine.batcher.choose = widest_set
         use_everywhere(engine, {"same": ["prompt_cache"]})
         alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
+        latents(engine, begun_together(engine, [plain(74), plain(75)]))  # widths are measured
         engine._threads.submit(engine._clear_caches).result()
         events: list[Event] = []
         rows: list[int] = []
@@ -183,6 +191,7 @@ def test_one_at_a_time_draws_the_same_within_the_tolerance(engine: Engine, base:
 
 def test_a_run_reports_that_its_steps_were_shared_and_their_error(engine: Engine) -> None:
     events: list[Event] = []
+    latents(engine, begun_together(engine, [plain(15), plain(16)]))  # widths are measured
     before = engine.batch_figures.evaluations
     latents(engine, [submit(engine, plain(14), events=events, quality="same")])
     is_shared = engine.batch_figures.evaluations > before  # else this processor has no widths with equal bits
@@ -299,8 +308,8 @@ def test_a_width_at_which_the_network_fails_is_left_out(engine: Engine, monkeypa
         return out
 
     monkeypatch.setattr(model, "apply_model", apply_model)
-    latents(engine, [submit(engine, prompt)])
-    assert engine.batcher.widths_in_use[-1].most <= 2
+    latents(engine, begun_together(engine, [prompt, prompt_with_seed(prompt, 52)]))
+    assert engine.batcher.widths_in_use[-1].most == 0
 
 
 def test_a_failed_batch_holds_no_memory_while_each_is_made_by_itself() -> None:
@@ -319,7 +328,7 @@ def test_a_failed_batch_holds_no_memory_while_each_is_made_by_itself() -> None:
         def begin_batch(self, shape: Sequence[int], **beside: Any) -> None: ...
 
     batcher = StepBatcher(Turns(lambda: lambda: None), 2, lambda: None)
-    batcher._widths["kind"] = Widths((1, 2))
+    batcher._widths["kind", 1] = Widths((1, 2))
     network = Network()
     arguments: dict[str, Any] = {"transformer_options": {}}
     evaluations = [
@@ -402,3 +411,33 @@ def test_a_strategy_that_fails_costs_none_of_the_runs_that_share_it(at: int, bas
         engine.tuner.check_integrity()
         engine.batcher.turns.check_integrity()
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+def test_a_run_without_company_measures_no_widths_and_is_never_padded(base: Path) -> None:
+    with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
+        assert engine.batcher is not None
+        engine.batcher.choose = widest_set
+        latents(engine, [submit(engine, plain(91), quality="close")])
+        assert engine.batcher.widths_in_use == []
+        latents(engine, [submit(engine, plain(seed), quality="close") for seed in (92, 93)])
+        figures = engine.batch_figures
+        before = (figures.rows, figures.padded_rows)
+        latents(engine, [submit(engine, plain(94), quality="close")])
+        assert figures.rows - before[0] == figures.padded_rows - before[1]
+
+
+def test_a_run_that_is_alone_is_made_in_whole_steps(base: Path) -> None:
+    """Where several may run at a time, too; those that share take the sampler's loop."""
+    with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
+        assert engine.batcher is not None
+        recorder = Replaying()
+        engine.tuner._strategies.update(step_graph=StepGraph(Graphs(recorder)))
+        plain_latents = [latents(engine, [submit(engine, plain(seed))])[0] for seed in (95, 96, 97)]
+        choose(engine, "step_graph")
+        engine._threads.submit(engine._clear_caches).result()
+        (alone,) = latents(engine, [submit(engine, plain(95))])
+        assert recorder.num_recorded == 1 and torch.equal(alone, plain_latents[0])
+        before = recorder.num_replayed
+        together = latents(engine, begun_together(engine, [plain(96), plain(97)]))
+        assert all(map(torch.equal, together, plain_latents[1:]))
+        assert recorder.num_replayed <= before + 2, "but for one that is left alone by the end of the other"
