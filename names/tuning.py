@@ -29,6 +29,7 @@ STRATEGIES: Final = (
     "half_vae",
     "nhwc_vae",
     "fp16_accumulation",
+    "vae_graph",
     "bfloat16_layers",
     "step_cache",
     "token_merging",

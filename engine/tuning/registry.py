@@ -23,6 +23,7 @@ from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
 from engine.tuning.strategies.prompt_cache import PromptCache
 from engine.tuning.strategies.step_graph import StepGraph
 from engine.tuning.strategies.threads import Threads
+from engine.tuning.strategies.vae_graph import MAX_GRAPHS, VaeGraph
 from engine.tuning.strategies.winograd import WinogradConvolutions
 from engine.tuning.strategies.zero_blocks import ZeroBlocks
 from engine.tuning.strategy import Strategy
@@ -57,6 +58,7 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         HalfVae(),
         NhwcVae(),
         Fp16Accumulation(),
+        VaeGraph(Graphs(CudaRecorder(), MAX_GRAPHS, barred)),
         Bfloat16Layers(),
         StepCache(),
         MergedTokens(),

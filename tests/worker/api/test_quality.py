@@ -26,7 +26,7 @@ def test_an_unknown_quality_is_refused_with_the_allowed_ones() -> None:
     with pytest.raises(RequestRejected) as refused:
         parsed(quality="best")
     (problem,) = refused.value.problems
-    assert problem.field == "input.quality" and "'exact', 'same' or 'draft'" in str(problem.allowed)
+    assert problem.field == "input.quality" and "'exact', 'same', 'close' or 'draft'" in str(problem.allowed)
 
 
 def test_a_modifier_takes_a_quality_and_refuses_an_unknown_one() -> None:

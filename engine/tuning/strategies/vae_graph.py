@@ -1,0 +1,75 @@
+"""CUDA graph of a VAE's decoder: its kernels are launched as one.
+
+There is one graph per shape of the latent. Large latents are decoded as they are: their kernels take so long that
+launching them costs nothing, and a graph holds all memory that they work in.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.tuning.graphs import MEMORY_SHARE, Addresses, Graphs, Inputs, graph_key, moving_weights
+from engine.tuning.quality import Quality
+from engine.tuning.strategies.cuda_graph import missing_for_graphs
+from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, offloaded
+
+MAX_CELLS = 128 * 128  # of all latents in a call: one picture of 1024x1024
+MAX_GRAPHS = 4
+
+
+class VaeGraph(Strategy):
+    """CUDA graph of decoding.
+
+    `graphs` are none of a denoiser's: a VAE may decode while another run samples, and what shares memory may not.
+    """
+
+    name = "vae_graph"
+    quality = Quality.EXACT
+    about = "the VAE's kernels are launched as one CUDA graph"
+    target = "vae"
+    conflicts = frozenset({"half_vae"})
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
+
+    def release(self) -> bool:
+        return self.graphs.release()
+
+    def missing(self, machine: MachineFacts) -> str | None:
+        return missing_for_graphs(machine)
+
+    def unfit(self, use: SamplingUse) -> str | None:
+        network = use.denoiser
+        if not hasattr(network, "decode") or "decode" in vars(network) or use.patcher.object_patches:
+            return "nodes have replaced parts of the network"
+        return self.graphs.obstacle or offloaded(use) or moving_weights(use)
+
+    def apply(self, use: SamplingUse) -> Undo:
+        network, most_bytes = use.denoiser, use.patcher.free_bytes() * MEMORY_SHARE
+        plain, addresses, evaluation = network.decode, Addresses(network), use.evaluation
+
+        def decode(latent: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+            def work(inputs: Inputs) -> torch.Tensor:
+                picture: torch.Tensor = plain(inputs["latent"], **kwargs)
+                return picture
+
+            found = None
+            if not args and _is_small(latent) and moving_weights(use) is None:
+                inner = graph_key({"latent": latent}, kwargs, {})
+                if inner is not None:
+                    key = ("decode", addresses.now(), evaluation.kind, inner)
+                    found = self.graphs.run(key, {"latent": latent}, work, most_bytes, evaluation.own_tensors, network)
+            picture: torch.Tensor = plain(latent, *args, **kwargs) if found is None else found
+            return picture
+
+        network.__dict__["decode"] = decode
+
+        def undo() -> None:
+            network.__dict__.pop("decode", None)
+
+        return undo
+
+
+def _is_small(latent: torch.Tensor) -> bool:
+    """Return True for latents of pictures `[B, C, h, w]` that a graph is worth its memory for."""
+    return latent.ndim == 4 and latent.shape[0] * latent.shape[2] * latent.shape[3] <= MAX_CELLS
