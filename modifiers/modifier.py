@@ -95,7 +95,7 @@ class Modifier(BaseModel):
 
     quality: Annotated[
         QualityName | None,
-        Field(description="`exact`, `same`, `close` or `draft`: likeness to the plain path. The request's own field wins."),
+        Field(description="`exact`, `same`, `close` or `draft`, by likeness. The request's own field wins."),
     ] = None
 
     @classmethod

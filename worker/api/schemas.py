@@ -293,8 +293,8 @@ class GenerateInput(StoresInput):
     previews: bool = Field(default=False, description="Pictures of the unfinished picture in the streams of the job.")
     quality: QualityName | None = Field(
         default=None,
-        description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `close`: the same, with bits "
-        "that may depend on concurrent requests; `draft`: faster and less alike. Left out: the modification `quality`, "
+        description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `close`: that, but its "
+        "bits may depend on concurrent requests; `draft`: faster and less alike. Left out: the modification `quality`, "
         "else `same`.",
     )
     split: bool | None = Field(
