@@ -16,7 +16,7 @@ import torch
 from engine.errors import DeviceLost
 from engine.tuning.capture_rules import capture_rules
 
-NUM_WARM_UPS = 1  # besides the dry run: libraries choose kernels and allocate workspaces in the first calls
+NUM_WARM_UPS = 1  # before the run under the rules: in the first calls kernels are chosen and workspaces allocated
 
 log = logging.getLogger(__name__)
 
@@ -141,27 +141,29 @@ class GraphRecorder:
             self._pool, self._stream = device.new_pool(), device.new_stream()
         random_state = device.generator.get_state()
         try:
-            with capture_rules() as rules:
-                work()
-            self._warm_up(stream, work)
+            read = self._warm_up(stream, work)
         finally:
             device.generator.set_state(random_state)
         device.synchronize()
         device.empty_cache()  # of what the warm-up took on its stream, which a graph's pool cannot use
         before_bytes = device.reserved_bytes()
         graph, out = self._captured(stream, work)
-        return Recording(out, graph.replay, max(0, device.reserved_bytes() - before_bytes), rules.read)
+        return Recording(out, graph.replay, max(0, device.reserved_bytes() - before_bytes), read)
 
-    def _warm_up(self, stream: Any, work: Work) -> None:
+    def _warm_up(self, stream: Any, work: Work) -> tuple[torch.Tensor, ...]:
+        """Run the work on the stream of captures, at last under their rules; return the memory that it reads."""
         device = self._device
         device.wait_stream(self._stream, stream)
         device.set_stream(self._stream)
         try:
             for _ in range(NUM_WARM_UPS):
                 work()
+            with capture_rules() as rules:
+                work()
         finally:
             device.set_stream(stream)
-        device.wait_stream(stream, self._stream)
+            device.wait_stream(stream, self._stream)
+        return rules.read
 
     def _captured(self, stream: Any, work: Work) -> tuple[Graph, torch.Tensor]:
         """Return the graph and its result; raise with all as before, or `DeviceLost`."""

@@ -70,6 +70,16 @@ class CaptureRules(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: set[int] = set()  # memory on the device that the work has allocated
         self._read: dict[int, torch.Tensor] = {}
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: compiled code runs as it is. Else torch would run it plainly, from here on for ever."""
+        return True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Return True: the same, for versions of torch that ask only this."""
+        return True
+
     @property
     def read(self) -> tuple[torch.Tensor, ...]:
         """Tensors on the device that the work has used and not made, one for each piece of memory."""

@@ -221,8 +221,20 @@ def test_no_capture_begins_before_the_work_has_passed_the_rules() -> None:
     card = Card()
     x = torch.ones(2, device=CARD)
     with pytest.raises(CaptureRefused):
-        GraphRecorder(card).record(lambda: x + torch.ones(2))
-    assert card.calls == []
+        GraphRecorder(card).record(lambda: x.copy_(torch.ones(2)))
+    assert card.calls == ["side 1 waits for default", "default waits for side 1"] and card.stream == "default"
+
+
+def test_what_the_first_call_alone_does_is_no_obstacle() -> None:
+    """As the choice of a kernel by its time, or numbers that are brought to the device once."""
+    x, made = torch.ones(2, device=CARD), list[torch.Tensor]()
+
+    def work() -> torch.Tensor:
+        if not made:
+            made.append(torch.zeros(2, device=CARD).copy_(torch.ones(2)))
+        return x + made[0]
+
+    assert len(GraphRecorder(Card()).record(work).read) == 2
 
 
 def test_nothing_is_captured_beside_another_runs_work() -> None:

@@ -47,7 +47,7 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("places of what is not zero", lambda: x.nonzero(), BY_DATA),
     ("elements of a mask", lambda: x[mask], BY_DATA),
     ("elements below a mask", lambda: x.masked_select(mask), BY_DATA),
-    ("what is there once", lambda: x.unique(), BY_DATA),
+    ("what is there once", lambda: torch.ops.aten._unique2(x), BY_DATA),
     ("as many repeats as data", lambda: torch.repeat_interleave(torch.ones(3, dtype=torch.long, device=CARD)), BY_DATA),
     ("a sum of both", lambda: x + host, MIXED),
     ("a product of both", lambda: torch.nn.functional.linear(host, weight), MIXED),
@@ -123,3 +123,24 @@ def test_memory_that_the_work_reads_and_has_not_made_is_known() -> None:
         y.relu_().sum()
     assert [item.shape for item in rules.read] == [(2, 3), (3, 3)]
     assert {memory_of(item) for item in rules.read} == {memory_of(x), memory_of(weight)}
+
+
+@pytest.mark.slow
+def test_compiled_code_stays_compiled_under_the_rules_and_after_them() -> None:
+    calls: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        def run(*given: torch.Tensor) -> object:
+            calls.append(1)
+            return module.forward(*given)
+
+        return run
+
+    compiled = torch.compile(lambda given: torch.relu(given) * 2, backend=backend)
+    with torch.inference_mode():
+        for shape in ((4,), (5, 5)):
+            compiled(torch.ones(4))
+            with capture_rules():
+                compiled(torch.ones(shape))
+            compiled(torch.ones(shape))
+    assert len(calls) == 6
