@@ -14,7 +14,16 @@ import torch
 
 from engine.diffusion.options import RECORDING_STEP
 from engine.tuning.capture import Graph, GraphRecorder
-from engine.tuning.graphs import MEMORY_SHARE, Addresses, Graphs, Inputs, graph_key, moving_weights, place_of_weights
+from engine.tuning.graphs import (
+    HARMLESS_OPTIONS,
+    MEMORY_SHARE,
+    Addresses,
+    Graphs,
+    Inputs,
+    graph_key,
+    moving_weights,
+    place_of_weights,
+)
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     MachineFacts,
@@ -27,7 +36,15 @@ from engine.tuning.strategy import (
     replace_forwards,
 )
 
-__all__ = ["CudaGraph", "CudaRecorder", "Graphs", "graph_key", "missing_for_graphs", "place_of_weights"]
+__all__ = [
+    "HARMLESS_OPTIONS",
+    "CudaGraph",
+    "CudaRecorder",
+    "Graphs",
+    "graph_key",
+    "missing_for_graphs",
+    "place_of_weights",
+]
 
 POOL_CALLS = ("_cuda_endAllocateToPool", "_cuda_releasePool")  # without which a failed capture cannot be undone
 
