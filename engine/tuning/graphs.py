@@ -170,13 +170,20 @@ class Addresses:
 
     def __init__(self, module: nn.Module) -> None:
         self._tensors: list[tuple[Mapping[str, torch.Tensor | None], str]] = [
-            (owned, name) for part in module.modules() for owned in (part._parameters, part._buffers) for name in owned
+            (owned, name)
+            for part in module.modules()
+            for owned in (part._parameters, part._buffers)
+            for name, tensor in owned.items()
+            if tensor is not None
         ]
 
     def now(self) -> int:
-        """Return what tells the addresses from others; weights may have been moved since the last call."""
-        tensors = (owned.get(name) for owned, name in self._tensors)
-        return hash(tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors))
+        """Return what tells the addresses from others; weights may have been moved since the last call.
+
+        For each evaluation: it has to be fast.
+        """
+        tensors = [owned.get(name) for owned, name in self._tensors]
+        return hash(tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors]))
 
 
 def place_of_weights(module: nn.Module) -> int:
