@@ -30,6 +30,8 @@ from engine.text.clip_encoding import TextEncoderSet
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")
 NORMED_BRANCH_END = "layers.3"  # of residual units of sounds
 BRANCH_GAIN = 0.3
+NUMBERS_AT_ONCE = 1 << 24  # drawn in float32 for weights of a type that torch draws no numbers in
+DRAWN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Parameters that something is divided by or multiplied with.
 FACTORS = ("std-of-means", "latent_std", "timestep_scale_multiplier", "gamma", "lambda1")
 
@@ -38,6 +40,9 @@ def random_networks(
     scale: str, seed: int, types: LoadTypes, device: str = "cpu", *, family: ModelFamily | None = None
 ) -> tuple[Any, Any, Any]:
     """Draw a family's networks of a scale on the device, deterministically by seed, scale and device.
+
+    Weights may have any floating point type: those that torch draws no numbers in, as float8, are drawn in float32 and
+    rounded. On the device "meta" they have shapes alone.
 
     Returns the denoising network, the `TextEncoderSet` and the VAE. A family that takes no prompt has None for text
     encoders. Without a family it is the default one. Raises KeyError for an unknown scale.
@@ -60,8 +65,7 @@ def random_networks(
                 encoder.second_vocabulary = item.second_vocabulary.random()
         text_encoder = TextEncoderSet(encoders, combine=family.combine_text, family=family) if encoders else None
         vae = family.vae.build(configs.vae)
-    generator = torch.Generator(device=device)
-    generator.manual_seed(seed)
+    generator = _generator(device, seed)
     for network, dtype in ((unet, types.unet), (text_encoder, types.text_encoder), (vae, types.vae)):
         if network is None:
             continue
@@ -75,6 +79,28 @@ def random_networks(
     if isinstance(unet, UnetModel):
         _carry_latent(unet)
     return unet, text_encoder, vae
+
+
+def _generator(device: str, seed: int) -> torch.Generator:
+    """Return a generator for weights on a device; that for shapes alone ("meta") is the CPU's, which draws nothing."""
+    kind = "cpu" if torch.device(device).type == "meta" else device
+    return torch.Generator(device=kind).manual_seed(seed)
+
+
+def _set_gaussian(weight: torch.Tensor, std: float, generator: torch.Generator) -> None:
+    """Set a contiguous weight of any floating point type to Gaussian noise of mean zero.
+
+    In a type that torch draws no numbers in they are drawn in float32, in slices, and rounded.
+    """
+    if weight.is_meta:
+        return
+    if weight.dtype in DRAWN_TYPES:
+        weight.normal_(0.0, std, generator=generator)
+        return
+    flat = weight.view(-1)
+    for start in range(0, flat.numel(), NUMBERS_AT_ONCE):
+        part = flat[start : start + NUMBERS_AT_ONCE]
+        part.copy_(torch.empty_like(part, dtype=torch.float32).normal_(0.0, std, generator=generator))
 
 
 @torch.no_grad()
@@ -99,10 +125,10 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
         if isinstance(module, (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, FrozenBatchNorm)):
             weight.fill_(1.0)
         elif isinstance(module, nn.Embedding):
-            weight.normal_(0.0, 0.02, generator=generator)
+            _set_gaussian(weight, 0.02, generator)
         else:
             gain = BRANCH_GAIN if name.endswith(BRANCH_ENDS) else 1.0
-            weight.normal_(0.0, gain / math.sqrt(weight[0].numel()), generator=generator)
+            _set_gaussian(weight, gain / math.sqrt(weight[0].numel()), generator)
         bias = getattr(module, "bias", None)
         if isinstance(bias, torch.Tensor):
             bias.zero_()
@@ -111,7 +137,7 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
 def _draw_normed(module: WeightNorm, gain: float, generator: torch.Generator) -> None:
     """Set a weight of a direction and a length to Gaussian noise of variance gain^2 / fan-in, and its bias to zero."""
     direction = module.weight_v
-    direction.normal_(0.0, gain / math.sqrt(direction[0].numel()), generator=generator)
+    _set_gaussian(direction, gain / math.sqrt(direction[0].numel()), generator)
     dims = tuple(range(1, direction.ndim))
     module.weight_g.copy_(torch.linalg.vector_norm(direction.float(), dim=dims, keepdim=True))
     if module.bias is not None:
@@ -128,7 +154,9 @@ def _carry_latent(unet: UnetModel) -> None:
     """
     channels = unet.config.model_channels
     weights = dict(unet.named_parameters())
-    signs = torch.cat([torch.eye(4), -torch.eye(4)]).to(weights["out.2.weight"])
+    signs = torch.cat([torch.eye(4), -torch.eye(4)]).to(
+        weights["out.2.weight"].device
+    )  # float32: not all types compute
     first, out = weights["input_blocks.0.0.weight"], weights["out.2.weight"]
     first[:8] = 0
     first[:8, :4, 1, 1] = signs
@@ -141,7 +169,7 @@ def _carry_latent(unet: UnetModel) -> None:
     weights[f"{last}.0.out_layers.3.weight"][:reserved] = 0
     if f"{last}.1.proj_out.weight" in weights:
         weights[f"{last}.1.proj_out.weight"][:reserved] = 0
-    out[:, 8:] *= 0.1
+    out[:, 8:] = (out[:, 8:].float() * 0.1).to(out.dtype)
     out[:, :8] = 0
     out[:, :8, 1, 1] = signs.T * 0.95
 

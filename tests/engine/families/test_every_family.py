@@ -365,6 +365,18 @@ def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily)
         assert_picture(engine, run(engine, picture(source, family))[0])
 
 
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=() if family.is_default else pytest.mark.slow, id=family.name) for family in PROMPTED],
+    scope="module",
+)
+def test_a_picture_comes_out_of_random_networks_of_float8_weights(tmp_path: Path, family: ModelFamily) -> None:
+    types = DtypeSettings(unet="float8_e4m3fn", text_encoder="float8_e5m2")
+    with Engine(EngineSettings(base_directory=tmp_path, cpu=True, dtypes=types)) as engine:
+        source = node("DarkroomRandomCheckpoint", family=family.name, scale="small", seed=1)
+        assert_picture(engine, run(engine, picture(source, family))[0])
+
+
 # --- ComfyUI's own pictures ------------------------------------------------------------------------------------------
 
 
