@@ -70,21 +70,21 @@ def random_networks(
         if network is None:
             continue
         give_memory(network.requires_grad_(False).to(dtype).eval(), device)
-        _draw(network, generator)
+        if generator is not None:
+            _draw(network, generator)
         # Only now: torch fills a tensor in the order of its memory, and the weights shall not depend on their layout.
         if wants_channels_last(dtype, on_processor=device == "cpu"):
             for weight in network.parameters():
                 if weight.ndim == 4:
                     weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-    if isinstance(unet, UnetModel):
+    if isinstance(unet, UnetModel) and generator is not None:
         _carry_latent(unet)
     return unet, text_encoder, vae
 
 
-def _generator(device: str, seed: int) -> torch.Generator:
-    """Return a generator for weights on a device; that for shapes alone ("meta") is the CPU's, which draws nothing."""
-    kind = "cpu" if torch.device(device).type == "meta" else device
-    return torch.Generator(device=kind).manual_seed(seed)
+def _generator(device: str, seed: int) -> torch.Generator | None:
+    """Return a generator for weights on a device; None for that of shapes alone, where there is nothing to draw."""
+    return None if torch.device(device).type == "meta" else torch.Generator(device=device).manual_seed(seed)
 
 
 def _set_gaussian(weight: torch.Tensor, std: float, generator: torch.Generator) -> None:
@@ -92,8 +92,6 @@ def _set_gaussian(weight: torch.Tensor, std: float, generator: torch.Generator) 
 
     In a type that torch draws no numbers in they are drawn in float32, in slices, and rounded.
     """
-    if weight.is_meta:
-        return
     if weight.dtype in DRAWN_TYPES:
         weight.normal_(0.0, std, generator=generator)
         return
