@@ -28,6 +28,7 @@ METADATA = "_quantization_metadata"
 SCALE, SECOND_SCALE, INPUT_SCALE, SMOOTHING = "weight_scale", "weight_scale_2", "input_scale", "pre_quant_scale"
 PARTS = (MARK, SCALE, SECOND_SCALE, INPUT_SCALE, SMOOTHING)
 DEFAULT_ROTATION = 256
+CPU = torch.device("cpu")
 TILE_ROWS, TILE_COLUMNS = 128, 4  # of block scales, which lie as matrix units of NVIDIA's take them
 FLOAT32_FRACTION_BITS = 23
 FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # E2M1 without the sign, which is the highest of four bits
@@ -67,7 +68,7 @@ class Nvfp4Packing(Packing):
 
     def unpack(self, codes: torch.Tensor, scales: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
         rows, columns = values.shape
-        numbers = torch.tensor([*FLOAT4, *(-number for number in FLOAT4)], dtype=values.dtype, device=codes.device)
+        numbers = _float4_numbers(values.dtype, codes.device)
         of_blocks = untiled(scales[SCALE].view(torch.float8_e4m3fn), len(codes), codes.shape[1] // 8)
         factors = (scales[SECOND_SCALE].to(values.dtype) * of_blocks.to(values.dtype)).unsqueeze(2)
         for part in row_parts(values):
@@ -91,7 +92,7 @@ class IntegerPacking(Packing):
 
     def unpack(self, codes: torch.Tensor, scales: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
         scale = scales[SCALE].float().reshape(-1, 1)  # [1 or rows, 1]
-        back = hadamard(self.rotation).to(codes.device).T if self.rotation else None
+        back = hadamard(self.rotation, codes.device).T if self.rotation else None
         for part in row_parts(values):
             numbers = codes[part].float() if self.bits == 8 else _signed_halves(codes[part]).float()
             rows = numbers * (scale if len(scale) == 1 else scale[part])
@@ -106,9 +107,24 @@ def _signed_halves(packed: torch.Tensor) -> torch.Tensor:
     return (halves ^ 8).to(torch.int8) - 8
 
 
+# Tables are kept where they are read: a copy to the device in each call of a layer would wait for it, and what does so
+# cannot be recorded as a CUDA graph.
+
+
 @cache
-def hadamard(size: int) -> torch.Tensor:
+def _float4_numbers(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the numbers that the sixteen codes of four bits stand for."""
+    return torch.tensor([*FLOAT4, *(-number for number in FLOAT4)], dtype=dtype, device=device)
+
+
+@cache
+def hadamard(size: int, device: torch.device = CPU) -> torch.Tensor:
     """Return the orthogonal regular Hadamard matrix of a power of four, float32 (ConvRot)."""
+    return _hadamard(size).to(device)
+
+
+@cache
+def _hadamard(size: int) -> torch.Tensor:
     of_four = torch.tensor([[1.0, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]])
     matrix: torch.Tensor = of_four
     while len(matrix) < size:

@@ -9,6 +9,7 @@ float16 those of ComfyUI-GGUF's default.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import torch
 
@@ -114,9 +115,14 @@ def _q2_k(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (scale * values - minimum).reshape(len(blocks), GROUP)
 
 
+@cache
+def _uneven_steps(device: torch.device) -> torch.Tensor:
+    """Return the steps where they are read: a copy in each call of a layer would wait for the device."""
+    return torch.tensor(UNEVEN_STEPS, dtype=torch.int8, device=device)
+
+
 def _uneven(values: torch.Tensor) -> torch.Tensor:
-    steps = torch.tensor(UNEVEN_STEPS, dtype=torch.int8, device=values.device)
-    return steps[values.long()]
+    return _uneven_steps(values.device)[values.long()]
 
 
 def _iq4_nl(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
