@@ -1,0 +1,87 @@
+"""Which of two ways to compute a layer is the faster one, by the number of rows: measured once for each shape."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+
+MEASURED_ROWS = (1, 16, 128, 1024, 4096)
+ROUNDS = 3  # in which both ways are timed in turns
+CALLS = 4  # of one timing, launched one after the other
+LEAST_GAIN = 1.05
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[torch.Tensor], torch.Tensor]
+"""Rows [M, K] -> [M, N]."""
+Seconds = Callable[[Work, torch.Tensor], float]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """For each of `MEASURED_ROWS`: True where the product of stored weights is the faster way."""
+
+    is_faster: tuple[bool, ...]
+
+    def __bool__(self) -> bool:
+        return any(self.is_faster)
+
+    def at(self, num_rows: int) -> bool:
+        """Return the choice for that many rows: that of the measured number nearest to it by ratio."""
+        position = math.log2(max(1, num_rows))
+        nearest = min(range(len(MEASURED_ROWS)), key=lambda index: abs(math.log2(MEASURED_ROWS[index]) - position))
+        return self.is_faster[nearest]
+
+
+class ProductTimes:
+    """Choices between a product of stored weights and the plain way, by shape. A few milliseconds each, once."""
+
+    def __init__(self, seconds: Seconds | None = None) -> None:
+        self._seconds = seconds_of if seconds is None else seconds
+        self._choices: dict[Hashable, RowChoice] = {}
+
+    def choice(self, key: Hashable, like: torch.Tensor, product: Work, plain: Work) -> RowChoice:
+        """Return the choice for layers of this `key`, which has kind, shape and types, measured at the first of them.
+
+        `like` [0, K] gives type, device and width of the rows. A way that raises RuntimeError is not the faster one.
+        """
+        found = self._choices.get(key)
+        if found is None:
+            found = self._choices[key] = RowChoice(
+                tuple(self._is_faster(like, num_rows, product, plain) for num_rows in MEASURED_ROWS)
+            )
+            log.info("product of stored weights measured: layer=%s faster_at_rows=%s", key, found.is_faster)
+        return found
+
+    def _is_faster(self, like: torch.Tensor, num_rows: int, product: Work, plain: Work) -> bool:
+        if like.is_meta:  # there is nothing to measure
+            return True
+        generator = torch.Generator().manual_seed(num_rows)
+        rows = torch.randn(num_rows, like.shape[1], generator=generator).to(like)  # constant numbers would be faster
+        fastest = [math.inf, math.inf]
+        for _ in range(ROUNDS):
+            for index, work in enumerate((product, plain)):
+                try:
+                    fastest[index] = min(fastest[index], self._seconds(work, rows))
+                except RuntimeError as error:
+                    if index:
+                        raise
+                    log.info("product of stored weights failed: rows=%d reason=%s", num_rows, error)
+                    return False
+        return fastest[0] * LEAST_GAIN < fastest[1]
+
+
+def seconds_of(work: Work, rows: torch.Tensor) -> float:
+    """Return the seconds of a call: on a processor of its own time, else until the device has done several."""
+    work(rows).flatten()[0].item()  # waits for the device
+    clock, num_calls = (time.process_time, 1) if rows.is_cpu else (time.perf_counter, CALLS)
+    began = clock()
+    for _ in range(num_calls):
+        out = work(rows)
+    out.flatten()[0].item()
+    return (clock() - began) / num_calls
