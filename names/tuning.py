@@ -10,6 +10,7 @@ DEFAULT_QUALITY: Final[QualityName] = "same"
 
 STRATEGIES: Final = (
     "zero_blocks",
+    "direct_casts",
     "cuda_graph",
     "step_graph",
     "prompt_cache",
@@ -33,6 +34,8 @@ STRATEGIES: Final = (
     "bfloat16_layers",
     "step_cache",
     "token_merging",
+    "packed_products",
+    "int8_linear",
     "fp8_linear",
 )
 """In the order in which they are measured."""

@@ -112,6 +112,12 @@ class LoraAdapter(WeightAdapter):
     def rank(self) -> int:
         return int(self.down.shape[0])
 
+    @property
+    def matrices(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """`up` [O, r] and `down` [r, I] where their product, scaled, is all that is added to a weight; else None."""
+        is_product = self.mid is None and self.dora_scale is None and self.reshape is None
+        return (self.up, self.down) if is_product and self.up.ndim == self.down.ndim == 2 else None
+
     def difference(self, weight: torch.Tensor, strength: float) -> torch.Tensor:
         up, down = self.up.to(weight), self.down.to(weight)
         if self.mid is not None:

@@ -11,6 +11,7 @@ from engine.tuning.strategies.attention_kernels import AttentionKernels
 from engine.tuning.strategies.channels_last import ChannelsLast
 from engine.tuning.strategies.compiled_blocks import CompiledBlocks
 from engine.tuning.strategies.cuda_graph import CudaGraph, CudaRecorder, Graphs
+from engine.tuning.strategies.direct_casts import DirectCasts
 from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
 from engine.tuning.strategies.fused_geglu import FusedGeglu
 from engine.tuning.strategies.fused_layers import FusedActivations, FusedModulation, FusedRotary
@@ -18,8 +19,9 @@ from engine.tuning.strategies.fused_qkv import FusedQkv
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.joined_embeddings import JoinedEmbeddings
 from engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
-from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear
+from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear, Int8Linear
 from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
+from engine.tuning.strategies.packed_products import PackedProducts
 from engine.tuning.strategies.prompt_cache import PromptCache
 from engine.tuning.strategies.step_graph import StepGraph
 from engine.tuning.strategies.threads import Threads
@@ -39,6 +41,7 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
     graphs = Graphs(CudaRecorder(), barred=barred)  # both kinds share the memory budget
     made: list[Strategy] = [
         ZeroBlocks(),
+        DirectCasts(),
         CudaGraph(graphs),
         StepGraph(graphs),
         PromptCache(),
@@ -62,6 +65,8 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         Bfloat16Layers(),
         StepCache(),
         MergedTokens(),
+        PackedProducts(),
+        Int8Linear(),
         Fp8Linear(),
     ]
     by_name = {strategy.name: strategy for strategy in made}

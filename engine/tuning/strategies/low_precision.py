@@ -1,18 +1,26 @@
-"""Layers that compute in a narrower type: bfloat16, and float8 with one scale per tensor.
+"""Layers that compute in a narrower type: bfloat16, and products in float8 or int8 with a scale for each row.
 
-The narrow weights are made when a run begins, from the weights with the patches that they have then.
-P. Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.
+The narrow weights are made when a run begins, from the weights with the patches that they have then. Whether a product
+in eight bits is faster than the plain one, and for how many rows, is measured for each shape of a layer.
+P. Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433; LLM.int8(), arXiv 2208.07339.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from engine.architectures.layers import Conv2d, Linear
+from engine.tuning.products.float8 import ACTIVATIONS, Float8Products, quantised_tensor
+from engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
+from engine.tuning.products.fused import integer_scaler, row_quantiser
+from engine.tuning.products.int8 import MULTIPLE as INT8_MULTIPLE
+from engine.tuning.products.int8 import Int8Products, multiplies_int8
+from engine.tuning.products.times import ProductTimes
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     MachineFacts,
@@ -28,9 +36,12 @@ from engine.tuning.strategy import (
 
 FREE_SHARE = 0.5  # of the free memory that the narrow weights may take
 FP8_CAPABILITY = (8, 9)
-FP8_MAX = 448.0  # of float8_e4m3fn
-FP8_MULTIPLE = 16  # of both sides of a matrix
-FP8_LEAST_WIDTH = 256  # narrower layers are bound by launches, and the first and last ones carry the latent
+INT8_CAPABILITY = (7, 5)
+LEAST_WIDTH = 256  # narrower layers are bound by launches, and the first and last ones carry the latent
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+Multiply = Callable[[torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+"""(rows [M, K], bias [N] or None) -> [M, N]"""
 
 
 class Bfloat16Layers(Strategy):
@@ -55,30 +66,129 @@ class Bfloat16Layers(Strategy):
         return [layer for layer in unchanged_layers(use, (Linear, Conv2d)) if computes_as_stored(use, layer)]
 
 
-class Fp8Linear(Strategy):
-    """Matrix products in float8."""
+class EightBitLinear(Strategy, ABC):
+    """Base of the strategies that multiply in eight bits."""
 
-    name = "fp8_linear"
     quality = Quality.DRAFT
     makes_tensors = True
-    about = "matrix products of wide linear layers in float8 with one scale per tensor"
-    is_opt_in = True
     is_size_sensitive = True
     conflicts = frozenset({"compiled_blocks"})
 
-    def missing(self, machine: MachineFacts) -> str | None:
-        if machine.device_type != "cuda" or machine.capability is None:
-            return "needs a CUDA device"
-        if machine.capability < FP8_CAPABILITY:
-            return f"needs compute capability {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]}; got {machine.capability}"
-        return None
+    def __init__(self, times: ProductTimes | None = None) -> None:
+        self._times = ProductTimes() if times is None else times
+
+    @abstractmethod
+    def takes(self, layer: nn.Module) -> bool:
+        """Return True for a layer whose type and sides the product accepts."""
+
+    @abstractmethod
+    def narrowed(self, layer: nn.Module) -> Multiply | None:
+        """Return the product with the layer's weight in eight bits; None where the device has none."""
 
     def unfit(self, use: SamplingUse) -> str | None:
-        return _no_room(use, [layer for layer in unchanged_layers(use, (Linear,)) if takes_fp8(layer)], share=0.5)
+        return _no_room(use, self._layers(use), share=0.5)
 
     def apply(self, use: SamplingUse) -> Undo:
-        layers = [layer for layer in unchanged_layers(use, (Linear,)) if takes_fp8(layer)]
-        return replace_forwards([(layer, fp8_forward(layer)) for layer in layers])
+        forwards = ((layer, self.forward(layer)) for layer in self._layers(use))
+        return replace_forwards([(layer, forward) for layer, forward in forwards if forward is not None])
+
+    def _layers(self, use: SamplingUse) -> list[nn.Module]:
+        layers = unchanged_layers(use, (Linear, nn.Linear))
+        return [layer for layer in layers if self.takes(layer) and computes_as_stored(use, layer)]
+
+    def forward(self, layer: nn.Module) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """Return the forward function of a layer by its product, where that is ever faster; else None."""
+        multiply, plain = self.narrowed(layer), type(layer).forward
+        if multiply is None:
+            return None
+        weight = layer.get_parameter("weight")
+        bias = None if layer.bias is None else layer.get_parameter("bias")
+        key = (self.name, *weight.shape, weight.dtype, str(weight.device), bias is not None)
+        choice = self._times.choice(
+            key,
+            weight.new_empty(0, weight.shape[1]),
+            lambda rows: multiply(rows, bias),
+            lambda rows: plain(layer, rows),
+        )
+        if not choice:
+            return None
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            rows = x.reshape(-1, x.shape[-1])  # [M, K]
+            if x.dtype != weight.dtype or not len(rows) or not choice.at(len(rows)):
+                out: torch.Tensor = plain(layer, x)
+                return out
+            return multiply(rows, bias).view(*x.shape[:-1], -1)
+
+        return forward
+
+
+class Fp8Linear(EightBitLinear):
+    """Matrix products in float8."""
+
+    name = "fp8_linear"
+    about = "matrix products of wide linear layers in float8 with a scale for each row"
+
+    def __init__(self, products: Float8Products | None = None, times: ProductTimes | None = None) -> None:
+        super().__init__(times)
+        self._products = Float8Products(row_quantiser) if products is None else products
+
+    def missing(self, machine: MachineFacts) -> str | None:
+        return _missing_capability(machine, FP8_CAPABILITY)
+
+    def takes(self, layer: nn.Module) -> bool:
+        return _takes(layer, (torch.bfloat16, torch.float16), FLOAT8_MULTIPLE)
+
+    def narrowed(self, layer: nn.Module) -> Multiply | None:
+        original = layer.get_parameter("weight")
+        way = self._products.way(original.device, ACTIVATIONS, original.dtype)
+        if way is None:
+            return None
+        if way.by_rows:
+            rows = row_quantiser(original.device)(original, ACTIVATIONS)
+            weight, scales = rows.codes, rows.scales.view(1, -1)
+        else:
+            weight, scales = quantised_tensor(original)
+        return lambda x, bias: self._products.multiply(x, weight, scales, bias, way)
+
+
+class Int8Linear(EightBitLinear):
+    """Matrix products in int8."""
+
+    name = "int8_linear"
+    about = "matrix products of wide linear layers in int8 with a scale for each row"
+
+    def __init__(self, products: Int8Products | None = None, times: ProductTimes | None = None) -> None:
+        super().__init__(times)
+        self._products = Int8Products(row_quantiser, integer_scaler) if products is None else products
+
+    def missing(self, machine: MachineFacts) -> str | None:
+        if machine.device_type == "cpu":
+            return None if multiplies_int8(torch.device("cpu")) else "needs a processor with VNNI or AMX"
+        return _missing_capability(machine, INT8_CAPABILITY)
+
+    def takes(self, layer: nn.Module) -> bool:
+        return _takes(layer, FLOATS, INT8_MULTIPLE)
+
+    def narrowed(self, layer: nn.Module) -> Multiply | None:
+        original = layer.get_parameter("weight")
+        rows = row_quantiser(original.device)(original, torch.int8)
+        scales = rows.scales.view(-1)
+        return lambda x, bias: self._products.multiply(x, rows.codes, scales, bias)
+
+
+def _missing_capability(machine: MachineFacts, least: tuple[int, int]) -> str | None:
+    if machine.device_type != "cuda" or machine.capability is None:
+        return "needs a CUDA device"
+    if machine.capability < least:
+        return f"needs compute capability {least[0]}.{least[1]}; got {machine.capability}"
+    return None
+
+
+def _takes(layer: nn.Module, dtypes: Sequence[torch.dtype], multiple: int) -> bool:
+    weight = layer.get_parameter("weight")
+    is_wide = min(weight.shape) >= LEAST_WIDTH and not any(side % multiple for side in weight.shape)
+    return weight.dtype in dtypes and is_wide
 
 
 def _no_room(use: SamplingUse, layers: list[nn.Module], share: float) -> str | None:
@@ -102,34 +212,3 @@ def _in_bfloat16(layer: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
         return functional.linear(narrow, weight, bias).to(x.dtype)
 
     return forward
-
-
-def takes_fp8(layer: nn.Module) -> bool:
-    """Return True for a wide layer of 16 bit weights whose sides `_scaled_mm` accepts."""
-    weight = layer.get_parameter("weight")
-    return (
-        weight.dtype in (torch.bfloat16, torch.float16)
-        and min(weight.shape) >= FP8_LEAST_WIDTH
-        and not any(side % FP8_MULTIPLE for side in weight.shape)
-    )
-
-
-def fp8_forward(layer: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the forward function of a linear layer with float8 weights and inputs."""
-    original = layer.get_parameter("weight")
-    bias = None if layer.bias is None else layer.get_parameter("bias")
-    weight, weight_scale = to_fp8(original)  # [O, I]
-    columns = weight.t()  # column-major, as the kernel wants it
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        rows, scale = to_fp8(x.reshape(-1, x.shape[-1]))
-        out = torch._scaled_mm(rows, columns, scale_a=scale, scale_b=weight_scale, bias=bias, out_dtype=x.dtype)
-        return out.view(*x.shape[:-1], -1)
-
-    return forward
-
-
-def to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `x` in float8_e4m3fn and the factor (float32, no dimension) by which it is to be multiplied."""
-    scale = (x.abs().amax().float() / FP8_MAX).clamp_min(1e-12)
-    return (x.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn), scale

@@ -20,7 +20,6 @@ from engine.tuning.registry import make_strategies
 from engine.tuning.strategies import half_vae
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
 from engine.tuning.strategies.half_vae import HalfVae
-from engine.tuning.strategies.low_precision import fp8_forward, takes_fp8, to_fp8
 from engine.tuning.strategies.prompt_cache import PromptCache, _cached, prompt_key
 from engine.tuning.strategy import PROMPTS_OF_ROWS, MachineFacts, PromptRows, SamplingUse, Strategy, custom_code
 from names.tuning import STRATEGIES
@@ -352,29 +351,6 @@ def test_functions_of_other_modules_are_no_part_of_a_float16_vae(networks: tuple
             undo()
     finally:
         del norms[0].__dict__["forward"]
-
-
-def multiplies_float8() -> bool:
-    """True if torch has the product for this processor; asked of torch alone, so that no fault of ours is skipped."""
-    ones = torch.ones(16, 16).to(torch.float8_e4m3fn)
-    scale = torch.ones(())
-    try:
-        torch._scaled_mm(ones, ones.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
-    except RuntimeError:  # also where nothing is implemented
-        return False
-    return True
-
-
-def test_float8_keeps_two_digits() -> None:
-    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
-    rows, scale = to_fp8(x)
-    assert relative_error(rows.float() * scale, x) < 0.05
-    layer = torch.nn.Linear(256, 256, dtype=torch.bfloat16).requires_grad_(False)
-    assert takes_fp8(layer) and not takes_fp8(torch.nn.Linear(250, 256, dtype=torch.bfloat16))
-    given = torch.randn(4, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
-    if not multiplies_float8():
-        pytest.skip("this processor multiplies no float8")
-    assert relative_error(fp8_forward(layer)(given).float(), layer(given).float()) < 0.1
 
 
 def test_every_strategy_has_its_name_and_says_what_it_lacks() -> None:
