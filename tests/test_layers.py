@@ -267,7 +267,11 @@ RULES = (
         TORCH | {"aiohttp"},
     ),
     Rule("engine.tuning", (*CORE, "engine.architectures", "engine.diffusion", "names"), TORCH),
-    Rule("engine.tuning.products", ("engine.architectures", "engine.formats", "engine.tuning.kernels"), TORCH),
+    Rule(
+        "engine.tuning.products",
+        ("engine.architectures", "engine.formats", "engine.tuning.kernels", "engine.tuning.triton_compiler"),
+        TORCH,
+    ),
     Rule(
         "engine.tuning.batching",
         (

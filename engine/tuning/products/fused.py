@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from functools import cache
 
@@ -17,6 +16,7 @@ from engine.tuning.products.rows import (
     quantise_rows,
     scale_integers,
 )
+from engine.tuning.triton_compiler import has_triton
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 @cache
 def has_kernels(device: torch.device) -> bool:
     """Return True where the kernels run on a device. They are tried once: their first launch needs a C compiler."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+    if not has_triton(device):
         return False
     x = torch.ones(2, 16, device=device)
     try:

@@ -14,6 +14,7 @@ MEASURED_ROWS = (1, 16, 128, 1024, 4096)
 ROUNDS = 3  # in which both ways are timed in turns
 CALLS = 4  # of one timing, launched one after the other
 LEAST_GAIN = 1.05
+LONG_SECONDS = 0.01  # of a call, after which no more rows are tried: on a processor they take too long
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,10 @@ class ProductTimes:
         self._seconds = seconds_of if seconds is None else seconds
         self._choices: dict[Hashable, RowChoice] = {}
 
+    def known(self, key: Hashable) -> RowChoice | None:
+        """Return the choice for layers of this `key` where it has been measured."""
+        return self._choices.get(key)
+
     def choice(self, key: Hashable, like: torch.Tensor, product: Work, plain: Work) -> RowChoice:
         """Return the choice for layers of this `key`, which has kind, shape and types, measured at the first of them.
 
@@ -52,15 +57,24 @@ class ProductTimes:
         """
         found = self._choices.get(key)
         if found is None:
-            found = self._choices[key] = RowChoice(
-                tuple(self._is_faster(like, num_rows, product, plain) for num_rows in MEASURED_ROWS)
-            )
+            found = self._choices[key] = self._measured(like, product, plain)
             log.info("product of stored weights measured: layer=%s faster_at_rows=%s", key, found.is_faster)
         return found
 
-    def _is_faster(self, like: torch.Tensor, num_rows: int, product: Work, plain: Work) -> bool:
+    def _measured(self, like: torch.Tensor, product: Work, plain: Work) -> RowChoice:
+        """Measure with more and more rows, and take the last result for those that would take too long."""
         if like.is_meta:  # there is nothing to measure
-            return True
+            return RowChoice((True,) * len(MEASURED_ROWS))
+        found: list[bool] = []
+        for num_rows in MEASURED_ROWS:
+            is_faster, seconds = self._is_faster(like, num_rows, product, plain)
+            found.append(is_faster)
+            if seconds > LONG_SECONDS:
+                break
+        return RowChoice((*found, *found[-1:] * (len(MEASURED_ROWS) - len(found))))
+
+    def _is_faster(self, like: torch.Tensor, num_rows: int, product: Work, plain: Work) -> tuple[bool, float]:
+        """Return whether the product is the faster way for that many rows, and the seconds of a plain call."""
         generator = torch.Generator().manual_seed(num_rows)
         rows = torch.randn(num_rows, like.shape[1], generator=generator).to(like)  # constant numbers would be faster
         fastest = [math.inf, math.inf]
@@ -72,8 +86,8 @@ class ProductTimes:
                     if index:
                         raise
                     log.info("product of stored weights failed: rows=%d reason=%s", num_rows, error)
-                    return False
-        return fastest[0] * LEAST_GAIN < fastest[1]
+                    return False, 0.0
+        return fastest[0] * LEAST_GAIN < fastest[1], fastest[1]
 
 
 def seconds_of(work: Work, rows: torch.Tensor) -> float:

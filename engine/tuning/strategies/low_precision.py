@@ -1,7 +1,7 @@
 """Layers that compute in a narrower type: bfloat16, and products in float8 or int8 with a scale for each row.
 
-The narrow weights are made when a run begins, from the weights with the patches that they have then. Whether a product
-in eight bits is faster than the plain one, and for how many rows, is measured for each shape of a layer.
+The narrow weights are made of the weights with their patches, and kept while these are the same. Whether a product in
+eight bits is faster than the plain one, and for how many rows, is measured for each shape of a layer.
 P. Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433; LLM.int8(), arXiv 2208.07339.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
 from engine.tuning.products.fused import integer_scaler, row_quantiser
 from engine.tuning.products.int8 import MULTIPLE as INT8_MULTIPLE
 from engine.tuning.products.int8 import Int8Products, multiplies_int8
-from engine.tuning.products.times import ProductTimes
+from engine.tuning.products.times import ProductTimes, RowChoice
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     MachineFacts,
@@ -40,8 +41,13 @@ INT8_CAPABILITY = (7, 5)
 LEAST_WIDTH = 256  # narrower layers are bound by launches, and the first and last ones carry the latent
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
-Multiply = Callable[[torch.Tensor, "torch.Tensor | None"], torch.Tensor]
-"""(rows [M, K], bias [N] or None) -> [M, N]"""
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """A weight in eight bits: its codes [N, K], and the scales of its rows, or one for all."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
 
 
 class Bfloat16Layers(Strategy):
@@ -60,7 +66,13 @@ class Bfloat16Layers(Strategy):
         return _no_room(use, self._layers(use), share=0.5)
 
     def apply(self, use: SamplingUse) -> Undo:
-        return replace_forwards([(layer, _in_bfloat16(layer)) for layer in self._layers(use)])
+        layers = self._layers(use)
+        parts = [part for layer in layers for part in (layer.get_parameter("weight"), _bias(layer)) if part is not None]
+        made = use.evaluation.made.of(self.name, parts, lambda: _narrow_parts(layers))
+        pairs = zip(layers, made[::2], made[1::2], strict=True)
+        return replace_forwards(
+            [(layer, _in_bfloat16(layer, weight, bias)) for layer, weight, bias in pairs if weight is not None]
+        )
 
     def _layers(self, use: SamplingUse) -> list[nn.Module]:
         return [layer for layer in unchanged_layers(use, (Linear, Conv2d)) if computes_as_stored(use, layer)]
@@ -82,43 +94,66 @@ class EightBitLinear(Strategy, ABC):
         """Return True for a layer whose type and sides the product accepts."""
 
     @abstractmethod
-    def narrowed(self, layer: nn.Module) -> Multiply | None:
-        """Return the product with the layer's weight in eight bits; None where the device has none."""
+    def narrowed(self, weight: torch.Tensor) -> Narrow | None:
+        """Return a weight in eight bits; None where its device has no such product."""
+
+    @abstractmethod
+    def multiply(self, x: torch.Tensor, narrow: Narrow, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return rows `x` [M, K] times the transposed weight, plus bias [N]: [M, N]."""
 
     def unfit(self, use: SamplingUse) -> str | None:
         return _no_room(use, self._layers(use), share=0.5)
 
     def apply(self, use: SamplingUse) -> Undo:
-        forwards = ((layer, self.forward(layer)) for layer in self._layers(use))
-        return replace_forwards([(layer, forward) for layer, forward in forwards if forward is not None])
+        layers = self._layers(use)
+        weights = [layer.get_parameter("weight") for layer in layers]
+        made = use.evaluation.made.of(self.name, weights, lambda: self._narrow_weights(layers))
+        pairs = zip(layers, made[::2], made[1::2], strict=True)
+        return replace_forwards(
+            [
+                (layer, self._forward(layer, Narrow(codes, scales)))
+                for layer, codes, scales in pairs
+                if codes is not None and scales is not None
+            ]
+        )
 
     def _layers(self, use: SamplingUse) -> list[nn.Module]:
         layers = unchanged_layers(use, (Linear, nn.Linear))
         return [layer for layer in layers if self.takes(layer) and computes_as_stored(use, layer)]
 
-    def forward(self, layer: nn.Module) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Return the forward function of a layer by its product, where that is ever faster; else None."""
-        multiply, plain = self.narrowed(layer), type(layer).forward
-        if multiply is None:
-            return None
+    def _narrow_weights(self, layers: Sequence[nn.Module]) -> list[torch.Tensor | None]:
+        """Return codes and scales of each layer in turn, None for both where its product is never the faster way."""
+        found: list[torch.Tensor | None] = []
+        for layer in layers:
+            weight, choice = layer.get_parameter("weight"), self._times.known(self._key(layer))
+            narrow = self.narrowed(weight) if choice is None or choice else None
+            if narrow is not None and not self._choice(layer, narrow):
+                narrow = None
+            found += [None, None] if narrow is None else [narrow.codes, narrow.scales]
+        return found
+
+    def _key(self, layer: nn.Module) -> tuple[object, ...]:
         weight = layer.get_parameter("weight")
-        bias = None if layer.bias is None else layer.get_parameter("bias")
-        key = (self.name, *weight.shape, weight.dtype, str(weight.device), bias is not None)
-        choice = self._times.choice(
-            key,
+        return (self.name, *weight.shape, weight.dtype, str(weight.device), layer.bias is not None)
+
+    def _choice(self, layer: nn.Module, narrow: Narrow) -> RowChoice:
+        weight, bias, plain = layer.get_parameter("weight"), _bias(layer), type(layer).forward
+        return self._times.choice(
+            self._key(layer),
             weight.new_empty(0, weight.shape[1]),
-            lambda rows: multiply(rows, bias),
+            lambda rows: self.multiply(rows, narrow, bias),
             lambda rows: plain(layer, rows),
         )
-        if not choice:
-            return None
+
+    def _forward(self, layer: nn.Module, narrow: Narrow) -> Callable[[torch.Tensor], torch.Tensor]:
+        dtype, choice, plain = layer.get_parameter("weight").dtype, self._choice(layer, narrow), type(layer).forward
 
         def forward(x: torch.Tensor) -> torch.Tensor:
             rows = x.reshape(-1, x.shape[-1])  # [M, K]
-            if x.dtype != weight.dtype or not len(rows) or not choice.at(len(rows)):
+            if x.dtype != dtype or not len(rows) or not choice.at(len(rows)):
                 out: torch.Tensor = plain(layer, x)
                 return out
-            return multiply(rows, bias).view(*x.shape[:-1], -1)
+            return self.multiply(rows, narrow, _bias(layer)).view(*x.shape[:-1], -1)
 
         return forward
 
@@ -139,17 +174,19 @@ class Fp8Linear(EightBitLinear):
     def takes(self, layer: nn.Module) -> bool:
         return _takes(layer, (torch.bfloat16, torch.float16), FLOAT8_MULTIPLE)
 
-    def narrowed(self, layer: nn.Module) -> Multiply | None:
-        original = layer.get_parameter("weight")
-        way = self._products.way(original.device, ACTIVATIONS, original.dtype)
+    def narrowed(self, weight: torch.Tensor) -> Narrow | None:
+        way = self._products.way(weight.device, ACTIVATIONS, weight.dtype)
         if way is None:
             return None
         if way.by_rows:
-            rows = row_quantiser(original.device)(original, ACTIVATIONS)
-            weight, scales = rows.codes, rows.scales.view(1, -1)
-        else:
-            weight, scales = quantised_tensor(original)
-        return lambda x, bias: self._products.multiply(x, weight, scales, bias, way)
+            rows = row_quantiser(weight.device)(weight, ACTIVATIONS)
+            return Narrow(rows.codes, rows.scales.view(1, -1))
+        return Narrow(*quantised_tensor(weight))
+
+    def multiply(self, x: torch.Tensor, narrow: Narrow, bias: torch.Tensor | None) -> torch.Tensor:
+        way = self._products.way(x.device, ACTIVATIONS, x.dtype)
+        assert way is not None, "a weight was made for a device without the product"
+        return self._products.multiply(x, narrow.codes, narrow.scales, bias, way)
 
 
 class Int8Linear(EightBitLinear):
@@ -170,11 +207,16 @@ class Int8Linear(EightBitLinear):
     def takes(self, layer: nn.Module) -> bool:
         return _takes(layer, FLOATS, INT8_MULTIPLE)
 
-    def narrowed(self, layer: nn.Module) -> Multiply | None:
-        original = layer.get_parameter("weight")
-        rows = row_quantiser(original.device)(original, torch.int8)
-        scales = rows.scales.view(-1)
-        return lambda x, bias: self._products.multiply(x, rows.codes, scales, bias)
+    def narrowed(self, weight: torch.Tensor) -> Narrow | None:
+        rows = row_quantiser(weight.device)(weight, torch.int8)
+        return Narrow(rows.codes, rows.scales.view(-1))
+
+    def multiply(self, x: torch.Tensor, narrow: Narrow, bias: torch.Tensor | None) -> torch.Tensor:
+        return self._products.multiply(x, narrow.codes, narrow.scales, bias)
+
+
+def _bias(layer: nn.Module) -> torch.Tensor | None:
+    return None if layer.bias is None else layer.get_parameter("bias")
 
 
 def _missing_capability(machine: MachineFacts, least: tuple[int, int]) -> str | None:
@@ -201,10 +243,15 @@ def _no_room(use: SamplingUse, layers: list[nn.Module], share: float) -> str | N
     return "too little memory for the narrow weights" if num_bytes > use.patcher.free_bytes() * FREE_SHARE else None
 
 
-def _in_bfloat16(layer: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    weight = layer.get_parameter("weight").to(torch.bfloat16)
-    bias = None if layer.bias is None else layer.get_parameter("bias").to(torch.bfloat16)
+def _narrow_parts(layers: Sequence[nn.Module]) -> list[torch.Tensor | None]:
+    """Return weight and bias of each layer in turn, in bfloat16."""
+    parts = [part for layer in layers for part in (layer.get_parameter("weight"), _bias(layer))]
+    return [None if part is None else part.to(torch.bfloat16) for part in parts]
 
+
+def _in_bfloat16(
+    layer: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None
+) -> Callable[[torch.Tensor], torch.Tensor]:
     def forward(x: torch.Tensor) -> torch.Tensor:
         narrow = x.to(torch.bfloat16)
         if isinstance(layer, Conv2d):

@@ -28,10 +28,22 @@ WEIGHT = "weight"
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """A difference of a weight [N, K]: `up` [N, r], with strength and scale in it, times `down` [r, K]."""
+    """A difference of a weight [N, K]: `up` [N, r] times `down` [r, K] times `factor`."""
 
     up: torch.Tensor
     down: torch.Tensor
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A layer that is to multiply its weight as it is stored, and the patches of it that are added beside."""
+
+    product: StoredProduct
+    choice: RowChoice
+    key: str
+    entries: tuple[Any, ...]
+    low_rank: tuple[LowRank, ...]
 
 
 class PackedProducts(Strategy):
@@ -55,23 +67,19 @@ class PackedProducts(Strategy):
         return found
 
     def apply(self, use: SamplingUse) -> Undo:
-        forwards: list[tuple[nn.Module, Callable[..., torch.Tensor]]] = []
-        patches_of: dict[nn.Module, Mapping[str, Sequence[Any]]] = {}
         computed = use.denoiser.compute_dtype
-        for name, layer in _candidates(use):
-            product = self._products.of(layer, computed)
-            if product is None:
-                continue
-            key = f"{name}.{WEIGHT}"
-            entries = use.patcher.patches_of_layers().get(key, ()) if _keeps_patches_apart(layer) else ()
-            low_rank = low_rank_of(entries, product, computed)
-            if low_rank is None:
-                continue
-            choice = self._choice(product, computed)
-            if choice:
-                forwards.append((layer, stored_forward(product, computed, choice, low_rank)))
-                patches_of[layer] = {key: tuple(entries)} if entries else {}
-        give_back = use.patcher.weights.use_as_stored(patches_of)
+        planned = self._planned(use, computed)
+        # What is kept of another run is told apart by the patches, so that one of the weights stands for all of them.
+        sources = [layer.get_parameter(WEIGHT) for _, layer in _candidates(use)[:1]]
+        made = iter(use.evaluation.made.of(self.name, sources, lambda: _matrices(planned, computed)))
+        forwards: list[tuple[nn.Module, Callable[..., torch.Tensor]]] = []
+        for item in planned:
+            pairs = [(next(made), next(made)) for _ in item.low_rank]
+            beside = [(up, down) for up, down in pairs if up is not None and down is not None]
+            forwards.append((item.product.layer, stored_forward(item.product, computed, item.choice, beside)))
+        give_back = use.patcher.weights.use_as_stored(
+            {item.product.layer: {item.key: item.entries} if item.entries else {} for item in planned}
+        )
         restore = replace_forwards(forwards)
 
         def undo() -> None:
@@ -79,6 +87,20 @@ class PackedProducts(Strategy):
             give_back()
 
         return undo
+
+    def _planned(self, use: SamplingUse, computed: torch.dtype) -> list[Planned]:
+        found: list[Planned] = []
+        patches: Mapping[str, Sequence[Any]] = use.patcher.patches_of_layers()
+        for name, layer in _candidates(use):
+            product, key = self._products.of(layer, computed), f"{name}.{WEIGHT}"
+            if product is None:
+                continue
+            entries = tuple(patches.get(key, ())) if _keeps_patches_apart(layer) else ()
+            low_rank = low_rank_of(entries, product.shape)
+            choice = None if low_rank is None else self._choice(product, computed)
+            if choice and low_rank is not None:
+                found.append(Planned(product, choice, key, entries, low_rank))
+        return found
 
     def _choice(self, product: StoredProduct, computed: torch.dtype) -> RowChoice:
         like = torch.empty(0, product.shape[1], dtype=computed, device=product.layer.get_parameter(WEIGHT).device)
@@ -109,20 +131,28 @@ def _keeps_patches_apart(layer: nn.Module) -> bool:
     return packing is not None and not packing.can_pack
 
 
-def low_rank_of(entries: Sequence[Any], product: StoredProduct, computed: torch.dtype) -> tuple[LowRank, ...] | None:
-    """Return a weight's patches as differences of low rank, on its device; None where one of them is something else."""
+def low_rank_of(entries: Sequence[Any], shape: tuple[int, int]) -> tuple[LowRank, ...] | None:
+    """Return a weight's patches as differences of low rank; None where one of them is something else."""
     found: list[LowRank] = []
-    device = product.layer.get_parameter(WEIGHT).device
     for strength, adapter, strength_model, offset, function in entries:
         matrices = getattr(adapter, "matrices", None)
         if matrices is None or strength_model != 1.0 or offset is not None or function is not None:
             return None
         up, down = matrices
-        if (up.shape[0], down.shape[1]) != product.shape:
+        if (up.shape[0], down.shape[1]) != shape:
             return None
-        scaled = (up.to(device).float() * (strength * adapter.scale)).to(computed)
-        found.append(LowRank(scaled, down.to(device, computed)))
+        found.append(LowRank(up, down, strength * adapter.scale))
     return tuple(found)
+
+
+def _matrices(planned: Sequence[Planned], computed: torch.dtype) -> list[torch.Tensor]:
+    """Return the two matrices of each difference in turn, on the device of the weight, the factor in the first."""
+    found: list[torch.Tensor] = []
+    for item in planned:
+        device = item.product.layer.get_parameter(WEIGHT).device
+        for part in item.low_rank:
+            found += [(part.up.to(device).float() * part.factor).to(computed), part.down.to(device, computed)]
+    return found
 
 
 def bias_of(layer: nn.Module, computed: torch.dtype) -> torch.Tensor | None:
@@ -131,12 +161,15 @@ def bias_of(layer: nn.Module, computed: torch.dtype) -> torch.Tensor | None:
 
 
 def stored_forward(
-    product: StoredProduct, computed: torch.dtype, choice: RowChoice, low_rank: Sequence[LowRank] = ()
+    product: StoredProduct,
+    computed: torch.dtype,
+    choice: RowChoice,
+    beside: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the forward function of a linear layer that multiplies its weight as it is stored.
 
-    While model memory has put values in its place (the layer is streamed, or other patches are wanted) it computes with
-    them as ever.
+    `beside` are the two matrices, up and down, of differences that are added to the result. While model memory has put
+    values in the weight's place (the layer is streamed, or other patches are wanted) it computes with them as ever.
     """
     layer, plain = product.layer, type(product.layer).forward
 
@@ -149,8 +182,8 @@ def stored_forward(
             found = product.multiply(rows, bias)
         else:
             found = plain_product(product, rows, bias)
-        for item in low_rank:
-            found = found + functional.linear(functional.linear(rows, item.down.to(x.dtype)), item.up.to(x.dtype))
+        for up, down in beside:
+            found = found + functional.linear(functional.linear(rows, down.to(x.dtype)), up.to(x.dtype))
         return found.view(*x.shape[:-1], product.shape[0])
 
     return forward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from engine.architectures.layers import Linear
 from engine.diffusion.likeness import relative_error
 from engine.tuning.products.times import ProductTimes
 from engine.tuning.strategies.low_precision import EightBitLinear, Fp8Linear, Int8Linear
-from engine.tuning.strategy import MachineFacts
+from engine.tuning.strategy import MachineFacts, SamplingUse
 
 
 def faster_products() -> ProductTimes:
@@ -29,6 +30,18 @@ def layer(outputs: int = 320, inputs: int = 256, dtype: torch.dtype = torch.bflo
     return Linear(inputs, outputs, dtype=dtype).requires_grad_(False)
 
 
+def forward_of(strategy: EightBitLinear, plain: Linear) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return the function that the strategy gives to a network of one layer; None where it leaves it alone."""
+    model = torch.nn.Module()
+    model.diffusion_model = torch.nn.Sequential(plain)
+    model.compute_dtype = plain.weight.dtype  # type: ignore[assignment]
+    undo = strategy.apply(SamplingUse(None, model, {}))
+    found: Callable[[torch.Tensor], torch.Tensor] | None = vars(plain).get("forward")
+    undo()
+    assert "forward" not in vars(plain)
+    return found
+
+
 @pytest.mark.parametrize(
     ("strategy", "dtype", "most"),
     [
@@ -41,7 +54,7 @@ def layer(outputs: int = 320, inputs: int = 256, dtype: torch.dtype = torch.bflo
 def test_a_product_in_eight_bits_keeps_two_digits(strategy: EightBitLinear, dtype: torch.dtype, most: float) -> None:
     plain = layer(dtype=dtype)
     assert strategy.takes(plain)
-    forward = strategy.forward(plain)
+    forward = forward_of(strategy, plain)
     if forward is None:
         pytest.skip("this processor multiplies no float8")
     x = torch.randn(2, 5, 256).to(dtype)
@@ -52,7 +65,7 @@ def test_a_product_in_eight_bits_keeps_two_digits(strategy: EightBitLinear, dtyp
 
 def test_a_layer_of_which_the_product_is_slower_stays_as_it_is() -> None:
     for strategy in (Fp8Linear(times=slower_products()), Int8Linear(times=slower_products())):
-        assert strategy.forward(layer()) is None
+        assert forward_of(strategy, layer()) is None
 
 
 def test_only_wide_layers_whose_sides_the_kernels_accept_are_taken() -> None:
@@ -63,7 +76,7 @@ def test_only_wide_layers_whose_sides_the_kernels_accept_are_taken() -> None:
 
 def test_inputs_of_another_type_take_the_plain_path() -> None:
     plain = layer(dtype=torch.float32)
-    forward = Int8Linear(times=faster_products()).forward(plain)
+    forward = forward_of(Int8Linear(times=faster_products()), plain)
     assert forward is not None
     with pytest.raises(RuntimeError):
         plain(torch.zeros(3, 256, dtype=torch.float64))

@@ -22,7 +22,7 @@ def test_the_product_is_used_for_the_rows_where_it_is_the_faster_way() -> None:
 
     def seconds(work: Work, rows: torch.Tensor) -> float:
         asked.append((work, len(rows)))
-        return 1.0 + (0.001 * len(rows) if work is plain else 0.0)
+        return 1e-4 * (1.0 + (0.001 * len(rows) if work is plain else 0.0))
 
     times = ProductTimes(seconds)
     choice = times.choice("a", LIKE, product, plain)
@@ -48,6 +48,19 @@ def test_a_product_that_fails_is_not_the_faster_way() -> None:
         return 0.5 if work is product else 1.0
 
     assert ProductTimes(seconds).choice("a", LIKE, product, plain) == RowChoice((False, False, True, True, True))
+
+
+def test_rows_that_would_take_long_are_not_tried() -> None:
+    asked: list[int] = []
+
+    def seconds(work: Work, rows: torch.Tensor) -> float:
+        asked.append(len(rows))
+        return 0.001 * len(rows) * (1 if work is product else 2)
+
+    times = ProductTimes(seconds)
+    assert times.known("a") is None
+    choice = times.choice("a", LIKE, product, plain)
+    assert all(choice.is_faster) and max(asked) == 16 and times.known("a") is choice
 
 
 def test_little_gain_is_none() -> None:
