@@ -198,6 +198,13 @@ def moving_weights(use: SamplingUse) -> str | None:
     return None
 
 
+def unfixable_weights(use: SamplingUse) -> str | None:
+    """Return a reason where layers would read weights at addresses that do not stay, even cast directly; or None."""
+    if not use.patcher.weights.can_have_fixed_addresses:
+        return "weights are offloaded, or patched in each call"
+    return None
+
+
 def graph_key(tensors: Inputs, fixed: Mapping[str, object], options: Mapping[str, object]) -> Hashable | None:
     """Return a key of calls that one graph serves; None for a call that reaches beyond its tensors."""
     if any(options.get(name) for name in NETWORK_OPTIONS):

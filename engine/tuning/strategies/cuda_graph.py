@@ -23,6 +23,7 @@ from engine.tuning.graphs import (
     graph_key,
     moving_weights,
     place_of_weights,
+    unfixable_weights,
 )
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
@@ -133,7 +134,7 @@ class CudaGraph(Strategy):
         return missing_for_graphs(machine)
 
     def unfit(self, use: SamplingUse) -> str | None:
-        found = self.graphs.obstacle or custom_code(use) or offloaded(use) or moving_weights(use)
+        found = self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use)
         if found is None and has_own_forward(use.network):
             return "nodes have replaced parts of the network"
         return found
@@ -174,4 +175,11 @@ class CudaGraph(Strategy):
             result: torch.Tensor = found
             return result
 
-        return replace_forwards([(network, forward)])
+        cast_by_buffers = use.patcher.weights.cast_directly()  # what is recorded casts no weight through a buffer
+        restore = replace_forwards([(network, forward)])
+
+        def undo() -> None:
+            restore()
+            cast_by_buffers()
+
+        return undo

@@ -13,7 +13,7 @@ import torch
 
 from engine.diffusion.options import Options
 from engine.diffusion.whole_steps import Tensors
-from engine.tuning.graphs import MEMORY_SHARE, Addresses, Graphs, graph_key, moving_weights
+from engine.tuning.graphs import MEMORY_SHARE, Addresses, Graphs, graph_key, moving_weights, unfixable_weights
 from engine.tuning.quality import Quality
 from engine.tuning.strategies.cuda_graph import missing_for_graphs
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, custom_code, offloaded
@@ -39,7 +39,7 @@ class StepGraph(Strategy):
         return missing_for_graphs(machine)
 
     def unfit(self, use: SamplingUse) -> str | None:
-        found = self.graphs.obstacle or custom_code(use) or offloaded(use) or moving_weights(use)
+        found = self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use)
         if found is None and use.patcher.object_patches:
             return "nodes have replaced parts of the model"
         if found is None and not hasattr(use.denoiser, "step_runner"):
@@ -49,9 +49,11 @@ class StepGraph(Strategy):
         return found
 
     def apply(self, use: SamplingUse) -> Undo:
+        cast_by_buffers = use.patcher.weights.cast_directly()  # what is recorded casts no weight through a buffer
         runner = use.denoiser.__dict__["step_runner"] = _Runner(self.graphs, use)
 
         def undo() -> None:
+            cast_by_buffers()
             runner.is_over = True  # for a run that goes on with the plain network
             use.denoiser.__dict__.pop("step_runner", None)
 

@@ -56,23 +56,26 @@ def prompt(seed: int, lora: float | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("names", [("cuda_graph",), ("step_graph",)], ids=GRAPHS)
-@pytest.mark.parametrize(
-    ("unet", "memory"),
-    [
-        ("float8_e4m3fn", {}),
-        pytest.param("float8_e4m3fn", {"async_offload_streams": 0}, marks=pytest.mark.slow),
-        (None, {"vram": "novram"}),
-    ],
-    ids=["kept as float8", "without streams", "offloaded"],
-)
-def test_weights_that_pass_through_buffers_have_no_graphs(
-    base: Path, names: tuple[str, ...], unet: DtypeName | None, memory: dict[str, Any]
-) -> None:
-    with recording_engine(base, (), unet, **memory) as (engine, _):
+def test_offloaded_weights_have_no_graphs(base: Path, names: tuple[str, ...]) -> None:
+    with recording_engine(base, (), vram="novram") as (engine, _):
         plain = latent_of(engine, run(engine, prompt(1))[0])
-    with recording_engine(base, names, unet, **memory) as (engine, recorder):
+    with recording_engine(base, names, vram="novram") as (engine, recorder):
         assert torch.equal(latent_of(engine, run(engine, prompt(1))[0]), plain)
         assert recorder.num_recorded == 0
+
+
+@pytest.mark.parametrize("names", [("cuda_graph",), ("step_graph",)], ids=GRAPHS)
+@pytest.mark.parametrize("num_streams", [2, pytest.param(0, marks=pytest.mark.slow)])
+def test_weights_kept_as_float8_are_cast_within_a_graph_and_through_no_buffer(
+    base: Path, names: tuple[str, ...], num_streams: int
+) -> None:
+    memory: dict[str, Any] = {"async_offload_streams": num_streams}
+    with recording_engine(base, (), "float8_e4m3fn", **memory) as (engine, _):
+        plain = latent_of(engine, run(engine, prompt(1, 0.5))[0])
+    with recording_engine(base, names, "float8_e4m3fn", **memory) as (engine, recorder):
+        assert torch.equal(latent_of(engine, run(engine, prompt(1, 0.5))[0]), plain)
+        assert recorder.num_recorded == 1 and recorder.num_replayed > 0
+        assert torch.equal(latent_of(engine, run(engine, prompt(1, 0.5))[0]), plain), "the next run's too"
 
 
 @pytest.mark.slow

@@ -29,7 +29,11 @@ from tests.engine.tuning.replaying import Replaying
 class Weights:
     """What strategies ask of the weights of a MODEL."""
 
-    has_fixed_addresses = True
+    has_fixed_addresses = can_have_fixed_addresses = True
+    cast_bytes = 0
+
+    def cast_directly(self) -> Callable[[], None]:
+        return lambda: None
 
 
 class Patcher:
