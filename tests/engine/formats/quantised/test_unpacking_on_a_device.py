@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from engine.formats.gguf_file import BLOCK_TYPES
+from engine.formats.quantised.bitsandbytes import FourBitPacking
 from engine.formats.quantised.comfy_quant import IntegerPacking, Mxfp8Packing, Nvfp4Packing
 from engine.formats.quantised.gguf_blocks import UNPACK
 from engine.formats.quantised.gguf_packing import BLOCK_BYTES, GgufPacking
@@ -53,6 +54,13 @@ FORMS: Mapping[str, tuple[Packing, torch.Tensor, Mapping[str, torch.Tensor]]] = 
     "int8_rotated": (
         IntegerPacking(SHAPE, rotation=64), on_meta((ROWS, COLUMNS), torch.int8),
         {"weight_scale": on_meta((ROWS, 1), torch.float32)},
+    ),
+    "nf4": (
+        FourBitPacking(SHAPE, nested_block=256), on_meta((ROWS * COLUMNS // 2, 1), torch.uint8),
+        {"weight_quant_map": on_meta((16,), torch.float32),
+         "weight_absmax": on_meta((ROWS * COLUMNS // 64,), torch.uint8),
+         "weight_nested_quant_map": on_meta((256,), torch.float32),
+         "weight_nested_absmax": on_meta((ROWS * COLUMNS // 64 // 256,), torch.float32)},
     ),
     **{kind: gguf(kind) for kind in UNPACK},
 }  # fmt: skip

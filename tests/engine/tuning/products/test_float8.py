@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.diffusion.likeness import relative_error
+from engine.tuning.products.block_scaled import BlockScaledProducts, quantise_mxfp8
 from engine.tuning.products.float8 import Float8Products, Float8Way, ways_of
 from engine.tuning.products.fused import row_quantiser
 from engine.tuning.products.rows import quantise_rows
@@ -95,3 +97,22 @@ def test_weights_with_a_scale_for_each_row_are_closer_than_with_one() -> None:
     weight[::2] *= 0.001
     rows = quantise_rows(weight, E4M3)
     assert relative_error(rows.codes.float()[::2] * rows.scales[::2], weight[::2]) < 0.03
+
+
+@pytest.mark.slow  # torch's fake tensors take seconds to import
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_calls_on_a_card_pass_the_checks_that_torch_makes_without_one(dtype: torch.dtype) -> None:
+    """Of shapes, layouts and types of rows, columns and scales, by tensors of CUDA that have no memory."""
+    products = Float8Products(lambda device: quantise_rows)
+    with FakeTensorMode():
+        x, bias = torch.empty(5, 96, dtype=dtype, device="cuda"), torch.empty(48, dtype=dtype, device="cuda")
+        weight = torch.empty(48, 96, device="cuda").to(E4M3)
+        for way in ways_of(dtype):
+            scales = torch.empty((1, 48) if way.by_rows else (), device="cuda")
+            found = products.multiply(x, weight, scales, bias, way)
+            assert found.shape == (5, 48) and found.dtype == dtype and found.device.type == "cuda"
+        with pytest.raises(RuntimeError):
+            products.multiply(x[:, :90], weight[:, :90].contiguous(), scales, None, way)
+        blocks = quantise_mxfp8(torch.empty(64, 128, device="cuda"))
+        rows = torch.empty(40, 128, dtype=dtype, device="cuda")
+        assert BlockScaledProducts().multiply(rows, blocks, None).shape == (40, 64)
