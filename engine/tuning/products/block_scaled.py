@@ -27,6 +27,7 @@ from engine.formats.quantised.comfy_quant import (
     Mxfp8Packing,
     Nvfp4Packing,
 )
+from engine.tuning.products.fused import has_kernels
 
 MULTIPLE = 32  # of both sides of a weight
 MX_BLOCK, NV_BLOCK = 32, 16
@@ -86,7 +87,7 @@ class BlockScaledProducts:
     def multiply(self, x: torch.Tensor, weight: BlockRows, bias: torch.Tensor | None) -> torch.Tensor:
         """Return `x` [M, K] times the transposed weight [N, K], plus bias [N], in the type of `x`."""
         is_wide = weight.second is None
-        rows = quantise_mxfp8(x) if is_wide else quantise_nvfp4(x)
+        rows = self._quantised(x, is_wide=is_wide)
         number, scale = (
             (torch.float8_e4m3fn, torch.float8_e8m0fnu) if is_wide else (torch.float4_e2m1fn_x2, torch.float8_e4m3fn)
         )
@@ -99,6 +100,16 @@ class BlockScaledProducts:
         out = out.to(x.dtype)
         return out if bias is None else out.add_(bias)
 
+    def _quantised(self, x: torch.Tensor, *, is_wide: bool) -> BlockRows:
+        if not has_kernels(x.device):
+            return quantise_mxfp8(x) if is_wide else quantise_nvfp4(x)
+        from engine.tuning.kernels import quantise  # Triton is there on GPU machines alone
+
+        if is_wide:
+            return BlockRows(*quantise.quantise_mxfp8(x, FLOAT8_LARGEST, LEAST_SCALE))
+        second = tensor_scale(x)
+        return BlockRows(*quantise.quantise_nvfp4(x, second, FLOAT4_LARGEST, LEAST_SCALE), second)
+
     def _probed(
         self, device: torch.device, computed: torch.dtype, quantise: Callable[[torch.Tensor], BlockRows]
     ) -> bool:
@@ -110,7 +121,8 @@ class BlockScaledProducts:
         expected = x.double() @ weight.double().t()
         try:
             found = self.multiply(x, quantise(weight), None).double()
-        except (RuntimeError, ValueError, NotImplementedError, AttributeError):  # also a torch without the types
+        except Exception as error:  # noqa: BLE001 - torch's and Triton's compilers have many for what a card lacks
+            log.debug("block-scaled product not used: reason=%s: %s", type(error).__name__, error)
             return False
         return float((found - expected).norm()) <= PROBE_ERROR * float(expected.norm())
 
@@ -129,13 +141,17 @@ def quantise_mxfp8(x: torch.Tensor) -> BlockRows:
 
 def quantise_nvfp4(x: torch.Tensor) -> BlockRows:
     """Quantise rows [M, K] to E2M1, two in a byte with the first above, in blocks of 16 with a float8 scale each."""
-    numbers = x.float()
-    second = (numbers.abs().amax() / (FLOAT4_LARGEST * FLOAT8_LARGEST)).clamp_min(LEAST_SCALE)
+    numbers, second = x.float(), tensor_scale(x)
     blocks = numbers.view(len(x), -1, NV_BLOCK)
     scales = (blocks.abs().amax(-1) / (FLOAT4_LARGEST * second)).to(torch.float8_e4m3fn)
     scaled = blocks / (scales.float() * second).clamp_min(LEAST_SCALE).unsqueeze(-1)
     codes = float4_codes(scaled.flatten(1))
     return BlockRows(codes[:, ::2] << 4 | codes[:, 1::2], tiled(scales.view(torch.uint8)), second)
+
+
+def tensor_scale(x: torch.Tensor) -> torch.Tensor:
+    """Return the scale of a tensor (float32, no dimension) by which those of its blocks fill the range of float8."""
+    return (x.abs().amax().float() / (FLOAT4_LARGEST * FLOAT8_LARGEST)).clamp_min(LEAST_SCALE)
 
 
 def float4_codes(values: torch.Tensor) -> torch.Tensor:

@@ -80,6 +80,17 @@ for bias in (None, torch.randn(1500, generator=generator).bfloat16()):
         assert found.dtype == dtype
         step = 2**-7 if dtype == torch.bfloat16 else 1e-3
         assert torch.allclose(found.float(), plain.float(), rtol=step, atol=1e-5), (bias is None, dtype)
+from engine.tuning.products import block_scaled as blocks
+for shape in ((3, 96), (34, 160)):
+    x = torch.randn(shape, generator=generator)
+    codes, scales = quantise.quantise_mxfp8(x, 448.0, blocks.LEAST_SCALE)
+    plain = blocks.quantise_mxfp8(x)
+    assert torch.equal(scales, plain.scales), shape
+    assert (codes.float() == plain.codes.float()).float().mean() > 0.9
+    codes, scales = quantise.quantise_nvfp4(x, blocks.tensor_scale(x), 6.0, blocks.LEAST_SCALE)
+    plain = blocks.quantise_nvfp4(x)
+    same_scales = (scales == plain.scales).float().mean()
+    assert same_scales > 0.8 and (codes == plain.codes).float().mean() > 0.8, (shape, same_scales)
 """
 
 
@@ -110,6 +121,15 @@ for capability in (80, 89, 90, 120):
     fixed = {"HAS_BIAS": True, "BLOCK": 1024}
     source = ASTSource(quantise._scale, {**types, "width": "i32", **dict.fromkeys(fixed, "constexpr")}, fixed)
     triton.compile(source, target=target)
+    if capability < 120:
+        continue
+    types = {"num_blocks": "i32", "stride": "i32", "across": "i32"}
+    fixed = {"LARGEST": 448.0, "LEAST": 1e-12, "BLOCKS": quantise.BLOCKS}
+    wide = {"x": "*bf16", "codes": "*fp8e4nv", "scales": "*u8", **types, **dict.fromkeys(fixed, "constexpr")}
+    triton.compile(ASTSource(quantise._quantise_mxfp8, wide, fixed), target=target)
+    narrow = {"x": "*bf16", "second": "*fp32", "codes": "*u8", "scales": "*fp8e4nv"}
+    narrow |= {**types, **dict.fromkeys(fixed, "constexpr")}
+    triton.compile(ASTSource(quantise._quantise_nvfp4, narrow, fixed), target=target)
 """
 
 
