@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -83,6 +83,18 @@ class PackWeights:
         return self._residency().device_bytes
 
     @property
+    def cast_bytes(self) -> int:
+        return self._residency().cast_bytes
+
+    @property
+    def has_fixed_addresses(self) -> bool:
+        return self._residency().has_fixed_addresses
+
+    @property
+    def can_have_fixed_addresses(self) -> bool:
+        return self._residency().can_have_fixed_addresses
+
+    @property
     def entry_id(self) -> int:
         """Number of the model in the pool, to which it is added if need be."""
         return self._residency().entry_id
@@ -127,6 +139,12 @@ class PackWeights:
     def current_weight(self, key: str) -> torch.Tensor:
         weight: torch.Tensor = self._residency().current_weight(key)
         return weight
+
+    def cast_directly(self) -> Callable[[], None]:
+        return self._residency().cast_directly()
+
+    def use_as_stored(self, patches_of: Mapping[nn.Module, Mapping[str, Sequence[WeightPatch]]]) -> Callable[[], None]:
+        return self._residency().use_as_stored(patches_of)
 
     def begin_work(self, working_bytes: int) -> None:
         self._residency().begin_work(working_bytes)

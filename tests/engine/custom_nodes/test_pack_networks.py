@@ -162,6 +162,22 @@ def test_one_module_has_one_handle_which_ends_with_its_values(memory: ModelMemor
     assert not memory.report().pool.num_leaks
 
 
+def test_strategies_are_told_how_its_weights_are_cast(memory: ModelMemory) -> None:
+    module: Any = nn.Sequential(nn.Linear(64, 64)).to(torch.float8_e4m3fn).requires_grad_(False)
+    module.manual_cast_dtype = None
+    weights = PackNetworks(memory).weights_of(module, memory.device.torch_name)
+    model = ModulePatcher(weights)
+    model.set_model_compute_dtype(torch.float32)
+    with model.in_use():
+        assert weights.can_have_fixed_addresses and weights.cast_bytes == (64 + 1) * 64 * 4
+        before = weights.has_fixed_addresses
+        ends = weights.cast_directly(), weights.use_as_stored({module[0]: {}})
+        after = weights.has_fixed_addresses
+        for end in ends:
+            end()
+        assert (before, after) == (False, True)
+
+
 def test_a_network_for_the_cpu_stays_there(memory: ModelMemory) -> None:
     weights = PackNetworks(memory).weights_of(Layers(), torch.device("cpu"))
     assert (weights.load_device, weights.offload_device) == ("cpu", "cpu")

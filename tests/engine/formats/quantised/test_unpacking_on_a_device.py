@@ -22,7 +22,7 @@ SHAPE = torch.Size((ROWS, COLUMNS))
 BLOCK_VALUES = {name: num_values for name, num_values, _ in BLOCK_TYPES.values()}
 
 
-class DeviceAlone(TorchDispatchMode):
+class DeviceAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises where an operation reads a tensor of the host, but for single numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,5 +71,5 @@ def test_unpacking_reads_nothing_of_the_host(name: str) -> None:
     packing, codes, scales = FORMS[name]
     values = on_meta(tuple(SHAPE), torch.bfloat16)
     packing.unpack(codes, scales, values)  # tables that it needs are there from now on
-    with DeviceAlone():
+    with DeviceAlone():  # type: ignore[no-untyped-call]
         packing.unpack(codes, scales, values)
