@@ -88,7 +88,7 @@ class HookKeyframeGroup:
         self._current_keyframe: HookKeyframe | None = None
         self._current_used_steps = 0
         self._current_index = 0
-        self._current_t = -1.0
+        self._current_t: float | torch.Tensor = -1.0
 
     @property
     def strength(self) -> float:
@@ -121,7 +121,7 @@ class HookKeyframeGroup:
         for keyframe in self.keyframes:
             keyframe.start_t = model.model_sampling.percent_to_sigma(keyframe.start_percent)
 
-    def prepare_current_keyframe(self, curr_t: float, transformer_options: Options) -> bool:
+    def prepare_current_keyframe(self, curr_t: float | torch.Tensor, transformer_options: Options) -> bool:
         """Advance to the keyframe for `curr_t`, however often a step calls it.
 
         Return True if another one became current.

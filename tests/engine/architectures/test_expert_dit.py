@@ -45,6 +45,21 @@ def latent(height: int = 4, width: int = 6, seed: int = 1) -> torch.Tensor:
     return torch.randn(1, 4, height, width, generator=torch.Generator().manual_seed(seed))
 
 
+def test_experts_wait_once_for_the_number_of_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = drawn_weights(ExpertLayers(CONFIG))
+    read, asked = torch.Tensor.tolist, []
+
+    def counted(tensor: torch.Tensor) -> object:
+        asked.append(read(tensor))
+        return asked[-1]
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
+    monkeypatch.setattr(torch.Tensor, "nonzero", None)
+    monkeypatch.setattr(torch.Tensor, "item", None)
+    layers(torch.randn(2, 7, 128, generator=torch.Generator().manual_seed(3)))
+    assert len(asked) == 1 and sum(asked[0]) == 2 * 2 * 7
+
+
 def test_tokens_pass_the_two_experts_of_the_highest_scores_and_the_shared_one() -> None:
     layers = drawn_weights(ExpertLayers(CONFIG))
     assert isinstance(layers, ExpertLayers)

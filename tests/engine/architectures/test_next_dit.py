@@ -81,6 +81,17 @@ def test_every_item_of_a_batch_is_drawn_as_alone(config: NextDitConfig) -> None:
     assert not torch.allclose(drawn[0], drawn[1], atol=1e-2)
 
 
+def test_lengths_that_the_host_has_are_not_asked_of_the_mask() -> None:
+    model = network(LUMINA)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 0, 0]])
+    latent, time, text = inputs(batch=2)
+    asked = model(latent, time, text, attention_mask=mask)
+    assert torch.equal(model(latent, time, text, num_tokens=3, attention_mask=mask), asked)
+    on_device = [item.to("meta") for item in (latent, time, text)]
+    drawn = model.to("meta")(*on_device, num_tokens=3, attention_mask=mask.to("meta"))  # where none can be read
+    assert drawn.shape == latent.shape
+
+
 def test_masked_tokens_change_nothing() -> None:
     latent, time, text = inputs(batch=2)
     model = network(LUMINA)

@@ -102,6 +102,21 @@ def test_inputs_of_the_network_receive_the_size_in_pixels_and_the_side() -> None
     assert found["negative"][0]["model_conds"]["size"].cond == (1000, 128, "negative")
 
 
+def test_inputs_of_the_network_are_brought_to_the_device_once() -> None:
+    # Of the meta device, as nothing can be read there: only where each tensor is.
+    given: dict[str, Any] = {
+        "guidance": RegularInput(torch.ones(1)), "ref_latents": ListInput([torch.ones(1, 4, 2, 2)] * 2),
+        "pair": ConstantInput((torch.ones(2), 3)), "frame_rate": ConstantInput(25.0),
+    }  # fmt: skip
+    sides = {"positive": [{"model_conds": given}]}
+    found = prepare_conditions(Model(), NOISE, sides, torch.device("meta"))["positive"][0]["model_conds"]
+    tensors = [found["guidance"].cond, *found["ref_latents"].cond, found["pair"].cond[0]]
+    assert [item.device.type for item in tensors] == ["meta"] * 4
+    assert type(found["guidance"]) is RegularInput and found["pair"].cond[1] == 3
+    assert found["frame_rate"] is given["frame_rate"]
+    assert given["guidance"].cond.device.type == "cpu"  # a node's own, which other runs read
+
+
 def test_the_other_side_gets_a_condition_of_the_same_area_from_its_smallest_around_it() -> None:
     around = {"area": (12, 12, 0, 0), "model_conds": {"name": "around"}}
     closest = {"area": (8, 8, 2, 2), "model_conds": {"name": "closest"}}

@@ -10,7 +10,7 @@ import pytest
 from engine.tuning.choose import TIME_OVER, Measured, Names, choose
 from engine.tuning.outcome import Choice, Outcome, read_outcome
 from engine.tuning.quality import Quality, read_quality
-from names.tuning import QUALITIES, STRATEGIES, read_choice
+from names.tuning import QUALITIES, RETIRED, STRATEGIES, read_choice
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,15 @@ def test_what_is_no_outcome_is_refused(change: dict[str, object]) -> None:
         read_outcome({**body, **change})
 
 
+def test_strategies_that_are_no_more_are_left_out_of_an_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    body = Outcome({}, "UnetModel", {}, None, (), {}).as_json()
+    names = ["prompt_cache", *RETIRED, "fused_qkv"]
+    known = read_outcome({**body, "choices": {"same": {"names": names, "it_per_s": 1.0, "error": 0.0}}})
+    assert known.choice(Quality.SAME).names == ("prompt_cache", "fused_qkv") and not caplog.records
+    later = read_outcome({**body, "choices": {"same": {"names": ["warp"], "it_per_s": 1.0, "error": 0.0}}})
+    assert later.choice(Quality.SAME).names == () and "names=warp" in caplog.text
+
+
 def test_a_quality_allows_what_is_closer() -> None:
     assert Quality.DRAFT.allows(Quality.EXACT) and not Quality.EXACT.allows(Quality.SAME)
     assert read_quality(None) is Quality.SAME
@@ -135,6 +144,7 @@ def test_a_quality_allows_what_is_closer() -> None:
 def test_the_setting_names_strategies() -> None:
     assert read_choice("auto") is None and read_choice("off") == ()
     assert read_choice("prompt_cache, fused_qkv") == ("prompt_cache", "fused_qkv")
+    assert read_choice(",".join(("prompt_cache", *RETIRED))) == ("prompt_cache",) and read_choice(RETIRED[0]) == ()
     with pytest.raises(ValueError, match="got 'warp', expected auto, off or a comma list of"):
         read_choice("prompt_cache,warp")
 
