@@ -623,7 +623,12 @@ class Engine:
         self._run_of_thread[threading.get_ident()] = request.prompt_id
         self._place_of = {id_: at for id_, at in self._place_of.items() if at != place} | {request.prompt_id: place}
         with nullcontext() if self.batcher is None else self.batcher.turns.run():
-            end = self._run_nodes(place, number, request, cancel, on_event)
+            try:
+                with self.memory.device.computing():  # also while weights leave the device at the end
+                    end = self._run_nodes(place, number, request, cancel, on_event)
+            except BaseException as error:  # noqa: BLE001 - the end of a run: whoever waits for it gets its error
+                log.exception("a run did not end properly")
+                end = partial(_raise, error)
             self._ending = self._finisher.submit(_settle, result, end)
 
     def _run_nodes(
@@ -640,7 +645,6 @@ class Engine:
             quality = read_quality(asked)
             with (
                 torch.inference_mode(),
-                self.memory.device.computing(),
                 self.sampling.active(),
                 self.tuner.running(quality) as usage,
                 sharing_active(None if self.batcher is None else RunSharing(self.batcher, quality, cancel, usage.add)),

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine import Engine, EngineSettings, RunRequest
-from engine.errors import PromptRejected
+from engine.errors import DeviceLost, PromptRejected
 from engine.events import NodeStarted, RunInterrupted
 from tests.engine.graph.declared import node
 from tests.engine.runtime.small_nodes import Calls, small_nodes
@@ -48,6 +48,19 @@ def test_a_checked_prompt_runs(engine: Engine) -> None:
 def test_a_bad_prompt_is_rejected_before_anything_runs(engine: Engine) -> None:
     with pytest.raises(PromptRejected):
         engine.check({"1": node("Show")})
+
+
+def test_an_error_after_the_nodes_of_a_run_reaches_whoever_waits(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise DeviceLost("the device is lost while weights leave it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.memory.pool, "after_run", fail)
+        with pytest.raises(DeviceLost):
+            run(engine, PROMPT).result(timeout=20)
+    assert run(engine, PROMPT).result(timeout=20).status == "success"
 
 
 def test_prompts_run_in_the_order_of_submission(engine: Engine, calls: Calls) -> None:
