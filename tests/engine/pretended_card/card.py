@@ -12,7 +12,7 @@ from engine.memory.device import Device, DeviceReport, Mark, Stream
 from engine.memory.device_facts import DeviceFacts
 from tests.engine.pretended_card.log import CardLog
 from tests.engine.pretended_card.rules import card_rules
-from tests.engine.pretended_card.values import CARD, learn
+from tests.engine.pretended_card.values import CARD, known, learn
 
 GIB = 1 << 30
 
@@ -50,7 +50,9 @@ class PretendedCard(Device):
 
     def copy(self, stream: Stream, target: torch.Tensor, source: torch.Tensor) -> None:
         self.log.num_transfers += 1
-        learn(target, source.to(target.dtype, copy=True))
+        values = known(source)
+        if values is not None:
+            learn(target, values.to(target.dtype, copy=True))
 
     def mark(self, stream: Stream) -> Mark:
         return object()

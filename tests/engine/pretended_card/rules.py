@@ -221,7 +221,7 @@ def _number(dtype: torch.dtype) -> bool | int | float:
 
 def _or_zeros(tensor: torch.Tensor) -> torch.Tensor:
     values = known(tensor)
-    return torch.zeros(tensor.shape, dtype=tensor.dtype) if values is None else values
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu") if values is None else values
 
 
 def _of_ones(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -234,7 +234,7 @@ def _ones(value: Any) -> Any:
     if not is_of_card(value):
         return value
     values = known(value)
-    return torch.ones(value.shape, dtype=value.dtype) if values is None else values
+    return torch.ones(value.shape, dtype=value.dtype, device="cpu") if values is None else values
 
 
 def _on_card(value: Any) -> Any:

@@ -24,7 +24,7 @@ SLOW = [case for case in list(find_cases())[::EVERY] if f"{case.parent.name}/{ca
 
 @pytest.fixture(scope="module")
 def parity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, PretendedCard]]:
-    """An engine on a card, over the inputs of the cases; each case writes its models when it is the first to use them."""
+    """An engine on a card, over the inputs of the cases. Models are written by the first case that uses them."""
     base = tmp_path_factory.mktemp("parity_on_card")
     shutil.copytree(INPUTS, base / "input")
     with engine_on_card(base) as found:
