@@ -156,7 +156,7 @@ class RefiningBlock(nn.Module):
         self.block = JointBlock(Z_IMAGE)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(x.shape[1], dtype=torch.float32)[None, :, None].expand(-1, -1, 3)
+        places = torch.arange(x.shape[1], dtype=torch.float32, device=x.device)[None, :, None].expand(-1, -1, 3)
         out: torch.Tensor = self.block(x, None, rotations(places, Z_IMAGE.axes, Z_IMAGE.theta), time)
         return out
 
