@@ -354,7 +354,7 @@ class VideoTransformer(nn.Module):
         if self.ref_conv is None or reference is None:
             pe = rotations_at(video_places(frames, rows, columns, device=x.device))
             return VideoTokens(img, levels, pe, (frames, rows, columns))
-        before = tokens_of(self.ref_conv(reference))
+        before = self.ref_conv(reference).flatten(2).transpose(1, 2)
         pe = rotations_at(video_places(frames + 1, rows, columns, device=x.device))
         joined = torch.cat([before, img], dim=1)
         return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])

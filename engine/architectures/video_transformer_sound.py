@@ -18,7 +18,7 @@ from torch.nn import functional
 from engine.architectures.face_motion import PastConv1d, settled
 from engine.architectures.latent_unet_shapes import Shapes, count_children
 from engine.architectures.layers import Linear
-from engine.architectures.patches import PATCH, tokens_of
+from engine.architectures.patches import PATCH
 from engine.architectures.transformer_layers import AdaptiveNorm
 from engine.architectures.video_transformer import (
     Attention,
@@ -156,7 +156,7 @@ class EarlierFrames(nn.Module):
         tokens, places, end = [], [], latent.shape[2]
         for name, (count, frames, factor, first) in zip(("proj", "proj_2x", "proj_4x"), EARLIER, strict=True):
             cells: torch.Tensor = self.get_submodule(name)(latent[:, :, end - count : end])
-            tokens.append(tokens_of(cells))
+            tokens.append(cells.flatten(2).transpose(1, 2))
             length = 1 if factor < 4 else frames
             places.append(_spaced(length, cells.shape[3:], first, (rows, columns), latent.device))
             end -= count
@@ -200,13 +200,13 @@ class SoundVideoTransformer(VideoTransformer):
         cells = self.embedded(x, inputs)
         frames, rows, columns = cells.shape[2:]
         kinds = self.trainable_cond_mask.weight.to(cells)
-        tokens = [tokens_of(cells) + kinds[0]]
+        tokens = [cells.flatten(2).transpose(1, 2) + kinds[0]]
         places = [video_places(frames, rows, columns, device=x.device)]
         levels = timesteps.view(x.shape[0], -1).expand(-1, frames)
         reference: torch.Tensor | None = inputs.get("reference_latent")
         if reference is not None:
             patches: torch.Tensor = self.patch_embedding(reference)
-            tokens.append(tokens_of(patches) + kinds[1])
+            tokens.append(patches.flatten(2).transpose(1, 2) + kinds[1])
             first = max(LEAST_REFERENCE_PLACE, x.shape[2] + PLACES_BEHIND)
             places.append(video_places(*patches.shape[2:], device=x.device, first_frame=first))
             levels = functional.pad(levels, (0, reference.shape[2]))

@@ -16,7 +16,6 @@ from torch.nn import functional
 from engine.architectures.latent_unet_layers import Options
 from engine.architectures.latent_unet_shapes import Shapes
 from engine.architectures.layers import Linear
-from engine.architectures.patches import tokens_of
 from engine.architectures.video_transformer import (
     NORM_EPS,
     Attention,
@@ -134,7 +133,7 @@ class SpeechVideoTransformer(VideoTransformer):
             return tokens
         patches: torch.Tensor = self.patch_embedding(reference)
         behind = rotations_at(video_places(*patches.shape[2:], device=x.device, first_frame=x.shape[2]))
-        tokens.img = torch.cat([tokens.img, tokens_of(patches)], dim=1)
+        tokens.img = torch.cat([tokens.img, patches.flatten(2).transpose(1, 2)], dim=1)
         tokens.pe = torch.cat([tokens.pe, behind], dim=1)
         return tokens
 
