@@ -428,7 +428,14 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
     ),
     "stable_audio": SmallTransformer(
         lambda: AudioDit(AudioDitConfig(width=128, num_blocks=2, context_dim=64, in_channels=8)),
-        _of((8, 12), 64, 1.0, {"seconds": lambda drawn: (0.0, 20.0)}),
+        _of(
+            (8, 12), 64, 1.0,
+            {
+                "seconds": lambda drawn: (0.0, 20.0),
+                "seconds_start": lambda drawn: 0.0,
+                "seconds_total": lambda drawn: 20.0,
+            },
+        ),
         ("stable_audio",),
     ),
 }  # fmt: skip
