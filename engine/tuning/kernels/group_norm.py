@@ -1,7 +1,8 @@
 """Group normalisation with SiLU for channels-last pictures, in Triton.
 
 Wu and He 2018, arXiv 1803.08494. `N` pictures of `P` cells and `C` channels, channels innermost; sums are float32.
-Sums of a slice of the cells are stored and added up afterwards, so that a result has the same bits each time.
+Sums of a slice of the cells are stored and added up afterwards, so that a result has the same bits each time. They are
+of the distances from the group's first number: the squares of numbers far from zero would hide their variance.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ SLICE_CELLS = 256  # of a program of the sums
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _sums(x, total, squares, num_cells, channels, num_slices, SLICE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
-    item, part = tl.program_id(0) // num_slices, tl.program_id(0) % num_slices
+def _sums(
+    x, total, squares, num_cells, channels, group_width, num_slices,
+    SLICE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    item, part = (tl.program_id(0) // num_slices).to(tl.int64), tl.program_id(0) % num_slices
     column = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = column < channels
+    origin = x + item * num_cells * channels + column // group_width * group_width
+    first = tl.load(origin, mask=inside, other=0.0).to(tl.float32)[None, :]
     sums = tl.zeros((BC,), tl.float32)
     squared = tl.zeros((BC,), tl.float32)
     for start in range(0, SLICE, BP):
@@ -26,6 +32,7 @@ def _sums(x, total, squares, num_cells, channels, num_slices, SLICE: tl.constexp
         valid = (cell < num_cells)[:, None] & inside[None, :]
         place = (item * num_cells + cell)[:, None] * channels + column[None, :]
         values = tl.load(x + place, mask=valid, other=0.0).to(tl.float32)
+        values = tl.where(valid, values - first, 0.0)
         sums += tl.sum(values, axis=0)
         squared += tl.sum(values * values, axis=0)
     out = (item * num_slices + part) * channels + column
@@ -36,7 +43,7 @@ def _sums(x, total, squares, num_cells, channels, num_slices, SLICE: tl.constexp
 @triton.jit  # type: ignore[untyped-decorator]
 def _scale(x, factor, offset, out, num_cells, channels, WITH_SILU: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
     num_tiles = tl.cdiv(num_cells, BP)
-    item = tl.program_id(0) // num_tiles
+    item = (tl.program_id(0) // num_tiles).to(tl.int64)
     cell = (tl.program_id(0) % num_tiles) * BP + tl.arange(0, BP)
     column = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = column < channels
@@ -59,17 +66,19 @@ def group_norm_silu(
     Returns the type and layout of `x`.
     """
     items, channels, height, width = x.shape
-    num_cells = height * width
+    num_cells, group_width = height * width, channels // num_groups
     num_slices = -(-num_cells // SLICE_CELLS)
     total = torch.empty((items, num_slices, channels), dtype=torch.float32, device=x.device)
     squares = torch.empty_like(total)
     columns = -(-channels // CHANNELS)
     _sums[(items * num_slices, columns)](
-        x, total, squares, num_cells, channels, num_slices, SLICE=SLICE_CELLS, BP=CELLS, BC=CHANNELS
-    )
-    size = channels // num_groups * num_cells
-    mean = total.sum(1).view(items, num_groups, -1).sum(-1, keepdim=True) / size  # [N, G, 1]
-    variance = squares.sum(1).view(items, num_groups, -1).sum(-1, keepdim=True) / size - mean * mean
+        x, total, squares, num_cells, channels, group_width, num_slices,
+        SLICE=SLICE_CELLS, BP=CELLS, BC=CHANNELS,
+    )  # fmt: skip
+    size = group_width * num_cells
+    distance = total.sum(1).view(items, num_groups, -1).sum(-1, keepdim=True) / size  # [N, G, 1]
+    variance = squares.sum(1).view(items, num_groups, -1).sum(-1, keepdim=True) / size - distance * distance
+    mean = x[:, ::group_width, 0, 0].float().unsqueeze(-1) + distance
     scale = torch.rsqrt(variance.clamp_min(0.0) + eps)
     factor = weight.float().view(1, num_groups, -1) * scale
     offset = bias.float().view(1, num_groups, -1) - mean * factor

@@ -166,10 +166,13 @@ def other_cases(draw: Numbers) -> Iterator[Case]:
     yield "geglu", lambda: geglu(projected), lambda: value * functional.gelu(gate)
     x = draw(2, 64, 9, 7).contiguous(memory_format=torch.channels_last)
     weight, bias = torch.linspace(0.5, 2, 64).to(draw.dtype), torch.linspace(-1, 1, 64).to(draw.dtype)
-    yield (
-        "group norm", lambda: group_norm_silu(x, 32, weight, bias, 1e-5),
-        lambda: functional.silu(functional.group_norm(x, 32, weight, bias, 1e-5)),
-    )  # fmt: skip
+    for name, given in (("group norm", x), ("group norm far from zero", x + 100)):
+        exact = functional.group_norm(given.double(), 32, weight.double(), bias.double(), 1e-5)
+        yield (
+            name,
+            lambda given=given: group_norm_silu(given, 32, weight, bias, 1e-5),  # type: ignore[misc]
+            lambda exact=exact: functional.silu(exact).to(draw.dtype),  # type: ignore[misc]
+        )
 
 
 def relative_errors(found: Any, plain: Any) -> list[float]:
