@@ -40,7 +40,16 @@ from engine.tuning.kernels.residual_norm import (
     Residual,
     residual_norm,
 )
-from engine.tuning.kernels.rotary_heads import CHANNELS, HALVES, MATRICES, MAX_NUMBERS, PAIRS, Turns, rotary_heads
+from engine.tuning.kernels.rotary_heads import (
+    CHANNELS,
+    HALVES,
+    MATRICES,
+    MAX_NUMBERS,
+    PAIRS,
+    Heads,
+    Turns,
+    rotary_heads,
+)
 from engine.tuning.kernels.rows import Rows, modulator_rows
 
 TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -51,6 +60,7 @@ LAYOUTS: Final = {
     RotaryLayout.CHANNELS: CHANNELS,
     RotaryLayout.HALVES: HALVES,
 }
+NORMS: Final = (RmsNorm, ScaleRmsNorm, CentredRmsNorm, nn.RMSNorm, nn.LayerNorm)
 NOTHING: Final = NormForm()
 
 Forward = Callable[..., Any]
@@ -63,16 +73,15 @@ def norm_form(norm: nn.Module) -> NormForm | None:
     """Return what a kernel needs of a norm of the last dimension, or None where it must be called."""
     if norm._forward_hooks or norm._forward_pre_hooks or "forward" in norm.__dict__:
         return None
-    kind = type(norm)
-    if kind is RmsNorm or kind is nn.RMSNorm:
-        return None if norm.eps is None else NormForm(RMS_NORM, norm.eps, norm.weight)
-    if kind is ScaleRmsNorm:
-        return None if norm.eps is None else NormForm(RMS_NORM, norm.eps, norm.scale)
-    if kind is CentredRmsNorm:
+    if type(norm) not in NORMS:
+        return None
+    if isinstance(norm, CentredRmsNorm):
         return NormForm(RMS_NORM, norm.eps, norm.scale, is_one_plus=True)
-    if kind is nn.LayerNorm and len(norm.normalized_shape) == 1:
-        return NormForm(LAYER_NORM, norm.eps, norm.weight, norm.bias)
-    return None
+    if isinstance(norm, nn.RMSNorm):
+        weight = norm.scale if isinstance(norm, ScaleRmsNorm) else norm.weight
+        return None if norm.eps is None else NormForm(RMS_NORM, norm.eps, weight)
+    assert isinstance(norm, nn.LayerNorm)
+    return NormForm(LAYER_NORM, norm.eps, norm.weight, norm.bias) if len(norm.normalized_shape) == 1 else None
 
 
 def _prepared(x: torch.Tensor, norm: nn.Module | None) -> tuple[torch.Tensor, NormForm]:
@@ -92,13 +101,14 @@ def _stretches(x: torch.Tensor, modulators: Sequence[Modulator | None]) -> Itera
     if not lengths:
         yield slice(None), [_rows(item, x) for item in modulators]
         return
-    if len(lengths) > 1 or x.ndim != 3 or any(isinstance(item, torch.Tensor) for item in modulators):
+    stretched = [item for item in modulators if item is None or isinstance(item, Stretches)]
+    if len(lengths) > 1 or x.ndim != 3 or len(stretched) < len(modulators):
         raise LookupError
     (counts,) = lengths
     start = 0
     for number, count in enumerate(counts):
         stretch = slice(start, start + count)
-        yield stretch, [None if item is None else _rows(item.parts[number], x[:, stretch]) for item in modulators]
+        yield stretch, [None if item is None else _rows(item.parts[number], x[:, stretch]) for item in stretched]
         start += count
     if start != x.shape[1]:
         raise LookupError
@@ -248,59 +258,59 @@ def fused_rotary_heads(layer: RotaryHeads) -> Forward:
     def forward(
         queries: Sequence[Part], keys: Sequence[Part], tables: Tables | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return _heads(layer, queries, tables), _heads(layer, keys, tables)
+        shapes = [_shape(layer, parts) for parts in (queries, keys)]
+        first = queries[0][0]
+        turns = None
+        if tables is not None:
+            turns = _turns(layer, tables, shapes[0], first)
+            if turns is None or (shapes[1] != shapes[0] and _turns(layer, tables, shapes[1], first) is None):
+                return RotaryHeads.forward(layer, queries, keys, tables)
+        if len(queries) != len(keys) or not _can_fuse(layer, (*queries, *keys)):
+            return RotaryHeads.forward(layer, queries, keys, tables)
+        q, k = (first.new_empty(shape) for shape in shapes)
+        q_start = k_start = 0
+        for of_query, of_key in zip(queries, keys, strict=True):
+            query = _heads(layer, of_query, q, q_start)
+            key = _heads(layer, of_key, k, k_start)
+            q_end, k_end = q_start + query.x.shape[1], k_start + key.x.shape[1]
+            of_stream = turns if turns is None or len(queries) == 1 else turns.of_tokens(slice(q_start, q_end))
+            rotary_heads(query, key, of_stream, is_whole=layer.num_heads is not None)
+            q_start, k_start = q_end, k_end
+        return q, k
 
     return forward
 
 
-def _heads(layer: RotaryHeads, parts: Sequence[Part], tables: Tables | None) -> torch.Tensor:
-    """Return queries, or keys, of all streams, normalised and rotated."""
-    first = parts[0][0]
-    num_tokens = sum(x.shape[layer.token_dim if x.ndim == 4 else 1] for x, _ in parts)
-    shape = _shape(layer, first, num_tokens)
-    turns = None if tables is None else _turns(layer, tables, shape, first)
-    if not _can_fuse(layer, parts, shape) or (tables is not None and turns is None):
-        return layer.plain(parts, tables)
-    out = first.new_empty(shape)
-    into = _token_first(layer, out)
-    start = 0
-    for x, norm in parts:
-        tokens, form = _prepared(x, norm)
-        heads = _token_first(layer, tokens if layer.num_heads is None else _split(tokens, layer))
-        if heads.stride(-1) != 1:
-            heads = heads.contiguous()
-        stretch = slice(start, start + heads.shape[1])
-        of_stretch = turns if turns is None or len(parts) == 1 else turns.of_tokens(stretch)
-        rotary_heads(heads, form, of_stretch, into[:, stretch], is_whole=layer.num_heads is not None)
-        start = stretch.stop
-    return out
+def _heads(layer: RotaryHeads, part: Part, out: torch.Tensor, start: int) -> Heads:
+    """Return queries or keys of a stream, and where in `out` they go, as the kernel takes them."""
+    tokens, form = _prepared(*part)
+    heads = _token_first(layer, tokens if layer.num_heads is None else layer.split(tokens))
+    if heads.stride(-1) != 1:
+        heads = heads.contiguous()
+    return Heads(heads, form, _token_first(layer, out)[:, start : start + heads.shape[1]])
 
 
-def _shape(layer: RotaryHeads, x: torch.Tensor, num_tokens: int) -> tuple[int, ...]:
-    """Return the shape of the result for streams like `x` with so many tokens in all."""
+def _shape(layer: RotaryHeads, parts: Sequence[Part]) -> tuple[int, ...]:
+    """Return the shape of the result of streams."""
+    x = parts[0][0]
+    token_dim = layer.token_dim if x.ndim == 4 else 1
+    num_tokens = sum(stream.shape[token_dim] for stream, _ in parts)
     if layer.num_heads is not None:
         heads = (num_tokens, layer.num_heads) if layer.token_dim == 1 else (layer.num_heads, num_tokens)
         return x.shape[0], *heads, x.shape[-1] // layer.num_heads
-    shape = list(x.shape)
-    shape[layer.token_dim] = num_tokens
-    return tuple(shape)
+    return *x.shape[:token_dim], num_tokens, *x.shape[token_dim + 1 :]
 
 
-def _can_fuse(layer: RotaryHeads, parts: Sequence[Part], shape: tuple[int, ...]) -> bool:
+def _can_fuse(layer: RotaryHeads, parts: Sequence[Part]) -> bool:
+    """Return True for streams of one type, whose heads, or whose tokens, a program can hold."""
     first = parts[0][0]
-    numbers = shape[-1] if layer.num_heads is None else first.shape[-1] * 2
+    numbers = first.shape[-1] * (1 if layer.num_heads is None else 2)
     return (
         first.dtype in TYPES
         and numbers <= MAX_NUMBERS
         and first.shape[-1] % 2 == 0
         and all(_fits(x, first) and x.ndim == first.ndim for x, _ in parts)
     )
-
-
-def _split(x: torch.Tensor, layer: RotaryHeads) -> torch.Tensor:
-    """Split channels of all heads [B, T, D] into heads of the layer's order of dimensions."""
-    heads = x.view(*x.shape[:-1], layer.num_heads, -1)
-    return heads.transpose(1, 2) if layer.token_dim == 2 else heads
 
 
 def _token_first(layer: RotaryHeads, x: torch.Tensor) -> torch.Tensor:
@@ -314,10 +324,10 @@ def _turns(layer: RotaryHeads, tables: Tables, shape: tuple[int, ...], x: torch.
     """Return rotations as the kernel takes them for a result of this shape, or None where it cannot."""
     inner = 3 if layer.layout is RotaryLayout.MATRICES else 1
     given = (tables,) if isinstance(tables, torch.Tensor) else tables
-    own = [_table(layer, table, inner, shape) for table in given]
-    first = own[0]
-    if any(table is None or table.shape != first.shape or table.dtype != first.dtype for table in own):
+    own = [table for item in given if (table := _table(layer, item, inner, shape)) is not None]
+    if len(own) < len(given) or len({(table.shape, table.dtype) for table in own}) > 1:
         return None
+    first = own[0]
     is_float32 = first.dtype == torch.float32 or (layer.is_float32 and inner == 1)
     if first.device != x.device or not (is_float32 or first.dtype == x.dtype):
         return None

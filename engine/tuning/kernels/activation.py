@@ -36,11 +36,11 @@ def activated(x, KIND: tl.constexpr, ROOT: tl.constexpr, ROOTS: tl.constexpr):  
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _activate(
+def _activate(  # type: ignore[no-untyped-def]
     gate, value, copied, out, num_tokens, width, copied_width,
     gate_batch, gate_token, value_batch, value_token, copied_batch, copied_token, out_row,
     KIND: tl.constexpr, CLAMPS: tl.constexpr, ROOT: tl.constexpr, ROOTS: tl.constexpr, BLOCK: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0)
     item, token = (row // num_tokens).to(tl.int64), (row % num_tokens).to(tl.int64)
     num_copies = tl.cdiv(copied_width, BLOCK)

@@ -16,10 +16,10 @@ SLICE_CELLS = 256  # of a program of the sums
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _sums(
+def _sums(  # type: ignore[no-untyped-def]
     x, total, squares, num_cells, channels, group_width, num_slices,
     SLICE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     item, part = (tl.program_id(0) // num_slices).to(tl.int64), tl.program_id(0) % num_slices
     column = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = column < channels

@@ -43,7 +43,7 @@ def weighted(values, weight, bias, column, inside, ONE_PLUS: tl.constexpr, dtype
     return rounded(values, dtype)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def modulator_of(rows, item, token, batch_stride, token_stride, group, column, inside):  # type: ignore[no-untyped-def]
     """Load the row of a scale, shift or gate that belongs to a token."""
     at = item * batch_stride + (token // group).to(tl.int64) * token_stride
@@ -51,7 +51,7 @@ def modulator_of(rows, item, token, batch_stride, token_stride, group, column, i
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _residual_norm(
+def _residual_norm(  # type: ignore[no-untyped-def]
     x, change, gate, scale, shift, weight, bias, change_weight, change_bias, total, normed,
     num_tokens, width, eps, change_eps,
     x_batch, x_token, change_batch, change_token, out_batch, out_token,
@@ -59,7 +59,7 @@ def _residual_norm(
     NORM: tl.constexpr, ONE_PLUS: tl.constexpr, IS_JOINED: tl.constexpr,
     CHANGE_NORM: tl.constexpr, CHANGE_ONE_PLUS: tl.constexpr, IS_JOINED_GATE: tl.constexpr,
     CLAMPS_CHANGE: tl.constexpr, CLAMPS_SUM: tl.constexpr, BLOCK: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0)
     item, token = (row // num_tokens).to(tl.int64), row % num_tokens
     column = tl.arange(0, BLOCK)

@@ -22,9 +22,9 @@ NO_TURN, MATRICES, PAIRS, CHANNELS, HALVES = 0, 1, 2, 3, 4
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _pairs(
+def _pairs(  # type: ignore[no-untyped-def]
     base, at_first, at_second, both, valid, in_both, HEADS: tl.constexpr, P: tl.constexpr, IS_HALVES: tl.constexpr
-):  # type: ignore[no-untyped-def]
+):
     """Load the first and the second channels of pairs [HEADS, P] from behind `base` [HEADS, 1]."""
     if IS_HALVES:
         first = tl.load(base + at_first, mask=valid, other=0.0)
@@ -50,13 +50,19 @@ def _over_heads(sums, IS_WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rotary_heads(
-    x, weight, bias, tables, sines, out, num_tokens, num_heads, eps,
+def _rotary_heads(  # type: ignore[no-untyped-def]
+    x, weight, bias, out, x_second, weight_second, bias_second, out_second, tables, sines, num_tokens, num_heads, eps,
     x_batch, x_token, x_head, out_batch, out_token, out_head, table_batch, table_token, table_head,
     NORM: tl.constexpr, ONE_PLUS: tl.constexpr, IS_WHOLE: tl.constexpr, LAYOUT: tl.constexpr, ROUNDS: tl.constexpr,
     WIDTH: tl.constexpr, NUM_PAIRS: tl.constexpr,
     HEADS: tl.constexpr, TABLE_HEADS: tl.constexpr, P: tl.constexpr, REST: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
+    if tl.program_id(2) == 1:  # queries and keys are two layers of one grid
+        x, out = x_second, out_second
+        if weight is not None:
+            weight = weight_second
+        if bias is not None:
+            bias = bias_second
     row = tl.program_id(0)
     item, token = (row // num_tokens).to(tl.int64), (row % num_tokens).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -165,13 +171,49 @@ class Turns:
         return replace(self, tables=self.tables[:, tokens], sines=sines)
 
 
-def rotary_heads(
-    x: torch.Tensor, norm: NormForm, turns: Turns | None, out: torch.Tensor, *, is_whole: bool = False
-) -> None:
-    """Write heads `x` [B, T, H, W], normalised and rotated, to `out` of the same shape and type.
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Heads `x` [B, T, H, W], their norm, and where the result goes: `out`, of the same shape and type.
 
-    Both have channels innermost. With `is_whole` the norm is of all heads of a token together, its weights [H * W].
+    Both have channels innermost. The weights of the norm are [W], or [H * W] for a norm of all heads together.
     """
+
+    x: torch.Tensor
+    norm: NormForm
+    out: torch.Tensor
+
+    def is_like(self, other: Heads) -> bool:
+        """Return True where one launch can compute both: they differ in nothing but their numbers."""
+        form, others = self.norm, other.norm
+        return (
+            self.x.shape == other.x.shape
+            and self.x.stride() == other.x.stride()
+            and self.out.stride() == other.out.stride()
+            and (form.kind, form.eps, form.is_one_plus) == (others.kind, others.eps, others.is_one_plus)
+            and _is_alike(form.weight, others.weight)
+            and _is_alike(form.bias, others.bias)
+        )
+
+
+def rotary_heads(queries: Heads, keys: Heads, turns: Turns | None, *, is_whole: bool = False) -> None:
+    """Write queries and keys, normalised and rotated, to where they go: in one launch where they are alike.
+
+    With `is_whole` the norms are of all heads of a token together.
+    """
+    if queries.is_like(keys):
+        _launch(queries, keys, turns, is_whole=is_whole)
+    else:
+        _launch(queries, None, turns, is_whole=is_whole)
+        _launch(keys, None, turns, is_whole=is_whole)
+
+
+def _is_alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return other is None if one is None else other is not None and one.dtype == other.dtype
+
+
+def _launch(first: Heads, second: Heads | None, turns: Turns | None, *, is_whole: bool) -> None:
+    x, norm, out = first.x, first.norm, first.out
+    other = first if second is None else second
     num_batch, num_tokens, num_heads, width = x.shape
     num_pairs = width // 2 if turns is None else turns.num_pairs
     pairs = triton.next_power_of_2(max(1, num_pairs))
@@ -188,8 +230,9 @@ def rotary_heads(
         )
     )
     has_own = tables is not None and tables.shape[2] > 1
-    _rotary_heads[(num_batch * num_tokens, triton.cdiv(num_heads, heads))](
-        x, norm.weight, norm.bias, tables, None if turns is None else turns.sines, out,
+    _rotary_heads[(num_batch * num_tokens, triton.cdiv(num_heads, heads), 1 if second is None else 2)](
+        x, norm.weight, norm.bias, out, other.x, other.norm.weight, other.norm.bias, other.out,
+        tables, None if turns is None else turns.sines,
         num_tokens, num_heads, norm.eps,
         *x.stride()[:3], *out.stride()[:3], *table_strides,
         NORM=norm.kind, ONE_PLUS=norm.is_one_plus, IS_WHOLE=is_whole,

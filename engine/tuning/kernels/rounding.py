@@ -12,7 +12,7 @@ def rounded(values, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
     return values.to(dtype).to(tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def finite_half(values):  # type: ignore[no-untyped-def]
     """Replace NaN by 0 and what float16 cannot hold by its largest number."""
     values = tl.where(values == values, values, 0.0)

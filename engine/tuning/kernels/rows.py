@@ -33,7 +33,8 @@ def rows_of(x: torch.Tensor) -> Rows:
     flat = x if x.ndim == 3 else x.reshape(1, -1, x.shape[-1]) if x.ndim < 3 else x.flatten(1, -2)
     if flat.stride(-1) != 1:
         flat = flat.contiguous()
-    return Rows(flat, *flat.shape, flat.stride(0), flat.stride(1))
+    num_batch, num_tokens, width = flat.shape
+    return Rows(flat, num_batch, num_tokens, width, flat.stride(0), flat.stride(1))
 
 
 def modulator_rows(modulator: torch.Tensor, x: torch.Tensor) -> Rows | None:

@@ -132,10 +132,9 @@ def _rotary_heads(kind: str) -> Iterator[Form]:
         all_constants |= {"P": num_pairs, "REST": max(1, width - 2 * num_pairs)}
         has_sines = layout not in (rotary_heads.NO_TURN, rotary_heads.MATRICES)
         has_bias = layout == rotary_heads.NO_TURN
-        pointers = {
-            "x": kind, "weight": kind, "bias": kind if has_bias else None, "tables": table,
-            "sines": table if has_sines else None, "out": kind,
-        }  # fmt: skip
+        of_one = {"x": kind, "weight": kind, "bias": kind if has_bias else None, "out": kind}
+        pointers = of_one | {f"{part}_second": pointer for part, pointer in of_one.items()}
+        pointers |= {"tables": table, "sines": table if has_sines else None}
         warps = residual_norm.warps_for(all_constants["HEADS"] * width)
         yield Form(rotary_heads._rotary_heads, f"rotary heads {name} {kind}", pointers, all_constants, warps)
 
