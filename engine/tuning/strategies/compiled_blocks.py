@@ -41,7 +41,17 @@ class CompiledBlocks(Strategy):
     is_size_sensitive = True
     # Their functions would be compiled anew.
     conflicts = frozenset(
-        {"prompt_cache", "fused_qkv", "fused_geglu", "joined_embeddings", "nhwc_group_norm", "winograd_convolutions"}
+        {
+            "prompt_cache",
+            "fused_qkv",
+            "fused_geglu",
+            "fused_rotary",
+            "fused_modulation",
+            "fused_activations",
+            "joined_embeddings",
+            "nhwc_group_norm",
+            "winograd_convolutions",
+        }
     )
 
     def __init__(self, forms: CompiledForms) -> None:
