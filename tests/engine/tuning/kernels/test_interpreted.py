@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.engine.architectures.small_transformers import TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -27,14 +30,14 @@ def tolerance(name: str, dtype: str) -> float:
     return max(TOLERANCES[dtype], least)
 
 
-def errors_of(dtype: str) -> dict[str, list[float]]:
-    """Run all cases of one type in a process of its own."""
-    command = [sys.executable, "-m", "tests.engine.tuning.kernels.interpreted", dtype]
+def interpreted(program: str, argument: str) -> dict[str, Any]:
+    """Run a program of this folder in a process of its own, in which kernels are interpreted; return its report."""
+    command = [sys.executable, "-m", f"{__package__}.{program}", argument]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    errors: dict[str, list[float]] = json.loads(done.stdout)
-    return errors
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,20 @@ def errors_of(dtype: str) -> dict[str, list[float]]:
 )
 def test_kernels_compute_what_the_plain_layers_do(dtype: str) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    errors = errors_of(dtype)
+    errors = interpreted("interpreted", dtype)
     assert {name: found for name, found in errors.items() if not max(found) <= tolerance(name, dtype)} == {}
     assert len(errors) > 40
+
+
+WITH_NORMS_OF_ITS_OWN = {"stable_audio": ["ResidualNorm"]}
+"""Networks with a norm that no kernel knows, and the layers that call it."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_a_transformer_computes_the_same_with_all_layers_fused(name: str) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    report = interpreted("interpreted_network", name)
+    assert report["error"] < 5e-6 and report["num_calls"] >= 3, report
+    assert report["plain"] == WITH_NORMS_OF_ITS_OWN.get(name, [])
