@@ -74,8 +74,10 @@ class HalfVae(Strategy):
         network.__dict__["decode"] = decode
         return lambda: network.__dict__.pop("decode", None)
 
-    def release(self) -> None:
+    def release(self) -> bool:
+        was_some = len(self._kept) > 0
         self._kept.clear()
+        return was_some
 
     def _half(self, use: SamplingUse) -> nn.Module:
         """Return the float16 copy of a VAE with its weights of now."""

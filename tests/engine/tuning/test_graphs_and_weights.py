@@ -13,6 +13,7 @@ from torch import nn
 
 from engine import Engine, EngineSettings, RunRequest
 from engine.events import Event, NodeProgress
+from engine.memory.residency import Residency
 from engine.settings import DtypeName, DtypeSettings, MemorySettings
 from engine.tuning.graphs import Addresses, Graphs
 from engine.tuning.strategies.cuda_graph import CudaGraph
@@ -98,6 +99,7 @@ def test_weights_that_leave_while_the_network_samples_are_not_read_where_they_we
         def on_event(event: Event) -> None:
             if isinstance(event, NodeProgress) and not moved:
                 weights = engine.models.checkpoint("a.safetensors")[0].weights
+                assert isinstance(weights, Residency)
                 moved.append(engine.memory.pool._entries[weights.entry_id].resident.offload_in_use(1))
 
         result = engine.submit(RunRequest("p", checked.prompt, checked.outputs), on_event).result()
@@ -107,11 +109,12 @@ def test_weights_that_leave_while_the_network_samples_are_not_read_where_they_we
 
 
 def test_addresses_change_when_any_weight_moves() -> None:
-    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).requires_grad_(False)
+    layer, norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
+    network = nn.Sequential(layer, norm).requires_grad_(False)
     addresses = Addresses(network)
     first = addresses.now()
     assert addresses.now() == first
-    network[0].weight.data = network[0].weight.clone()
+    layer.weight.data = layer.weight.clone()
     second = addresses.now()
-    network[1]._buffers["running_mean"] = torch.ones(2)
+    norm._buffers["running_mean"] = torch.ones(2)
     assert len({first, second, addresses.now()}) == 3
