@@ -205,6 +205,25 @@ def unfixable_weights(use: SamplingUse) -> str | None:
     return None
 
 
+class PlacedWeights:
+    """Weights of a module that one use reads: where they are now, for as long as they stay there."""
+
+    def __init__(self, use: SamplingUse, module: nn.Module) -> None:
+        self._use = use
+        self._addresses = Addresses(module)
+        self._fixed: int | None = None  # addresses of which it is known that they stay
+
+    def place(self) -> int | None:
+        """Return what tells their addresses from others, None where layers do not read them there.
+
+        Whether they do is asked anew only where they have been moved: it takes longer than an evaluation may wait.
+        """
+        now = self._addresses.now()
+        if now != self._fixed:
+            self._fixed = now if moving_weights(self._use) is None else None
+        return self._fixed
+
+
 def graph_key(tensors: Inputs, fixed: Mapping[str, object], options: Mapping[str, object]) -> Hashable | None:
     """Return a key of calls that one graph serves; None for a call that reaches beyond its tensors."""
     if any(options.get(name) for name in NETWORK_OPTIONS):

@@ -17,11 +17,10 @@ from engine.tuning.capture import Graph, GraphRecorder
 from engine.tuning.graphs import (
     HARMLESS_OPTIONS,
     MEMORY_SHARE,
-    Addresses,
     Graphs,
     Inputs,
+    PlacedWeights,
     graph_key,
-    moving_weights,
     place_of_weights,
     unfixable_weights,
 )
@@ -142,7 +141,7 @@ class CudaGraph(Strategy):
     def apply(self, use: SamplingUse) -> Undo:
         network, most_bytes = use.network, use.patcher.free_bytes() * MEMORY_SHARE
         plain = type(network).forward
-        addresses, evaluation = Addresses(network), use.evaluation
+        weights, evaluation = PlacedWeights(use, network), use.evaluation
 
         def forward(
             x: torch.Tensor,
@@ -167,8 +166,9 @@ class CudaGraph(Strategy):
             is_plain = control is None and not options.get(RECORDING_STEP)  # a step's graph has this evaluation inside
             key = None if not is_plain else graph_key(tensors, fixed, options)
             found = None
-            if key is not None and moving_weights(use) is None:  # they may move while the network is in use
-                whole = (addresses.now(), evaluation.kind, key)
+            place = None if key is None else weights.place()  # they may move while the network is in use
+            if place is not None:
+                whole = (place, evaluation.kind, key)
                 found = self.graphs.run(whole, tensors, work, most_bytes, evaluation.own_tensors, network)
             if found is None:
                 found = plain(network, x, timesteps, context, y, control, options, **kwargs)

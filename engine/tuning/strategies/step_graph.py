@@ -13,7 +13,7 @@ import torch
 
 from engine.diffusion.options import Options
 from engine.diffusion.whole_steps import Tensors
-from engine.tuning.graphs import MEMORY_SHARE, Addresses, Graphs, graph_key, moving_weights, unfixable_weights
+from engine.tuning.graphs import MEMORY_SHARE, Graphs, PlacedWeights, graph_key, unfixable_weights
 from engine.tuning.quality import Quality
 from engine.tuning.strategies.cuda_graph import missing_for_graphs
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, custom_code, offloaded
@@ -69,17 +69,18 @@ class _Runner:
         self.is_over = False
         self._most_bytes = use.patcher.free_bytes() * MEMORY_SHARE
         model = use.denoiser
-        self._addresses = Addresses(model)
+        self._weights = PlacedWeights(use, model)
         self._kind = (type(model), type(getattr(model, "model_sampling", None)))
 
     def run(
         self, key: Hashable, tensors: Tensors, options: Options, work: Callable[[Tensors], torch.Tensor]
     ) -> torch.Tensor | None:
         inner = graph_key(tensors, {}, options)
-        if inner is None or self.is_over or moving_weights(self._use) is not None:
+        place = None if inner is None or self.is_over else self._weights.place()
+        if place is None:
             return None
         evaluation, model = self._use.evaluation, self._use.denoiser
-        whole = ("step", self._addresses.now(), self._kind, evaluation.kind, key, inner)
+        whole = ("step", place, self._kind, evaluation.kind, key, inner)
         return self._graphs.run(whole, tensors, work, self._most_bytes, evaluation.own_tensors, model)
 
     def refuse(self, reason: str) -> None:

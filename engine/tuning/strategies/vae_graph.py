@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.tuning.graphs import MEMORY_SHARE, Addresses, Graphs, Inputs, graph_key, moving_weights
+from engine.tuning.graphs import MEMORY_SHARE, Graphs, Inputs, PlacedWeights, graph_key, moving_weights
 from engine.tuning.quality import Quality
 from engine.tuning.strategies.cuda_graph import missing_for_graphs
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, offloaded
@@ -46,7 +46,7 @@ class VaeGraph(Strategy):
 
     def apply(self, use: SamplingUse) -> Undo:
         network, most_bytes = use.denoiser, use.patcher.free_bytes() * MEMORY_SHARE
-        plain, addresses, evaluation = network.decode, Addresses(network), use.evaluation
+        plain, weights, evaluation = network.decode, PlacedWeights(use, network), use.evaluation
 
         def decode(latent: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
             def work(inputs: Inputs) -> torch.Tensor:
@@ -54,10 +54,10 @@ class VaeGraph(Strategy):
                 return picture
 
             found = None
-            if not args and _is_small(latent) and moving_weights(use) is None:
-                inner = graph_key({"latent": latent}, kwargs, {})
-                if inner is not None:
-                    key = ("decode", addresses.now(), evaluation.kind, inner)
+            if not args and _is_small(latent):
+                inner, place = graph_key({"latent": latent}, kwargs, {}), weights.place()
+                if inner is not None and place is not None:
+                    key = ("decode", place, evaluation.kind, inner)
                     found = self.graphs.run(key, {"latent": latent}, work, most_bytes, evaluation.own_tensors, network)
             picture: torch.Tensor = plain(latent, *args, **kwargs) if found is None else found
             return picture

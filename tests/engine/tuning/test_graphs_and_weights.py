@@ -13,14 +13,15 @@ from torch import nn
 
 from engine import Engine, EngineSettings, RunRequest
 from engine.events import Event, NodeProgress
-from engine.memory.residency import Residency
 from engine.settings import DtypeName, DtypeSettings, MemorySettings
-from engine.tuning.graphs import Addresses, Graphs
+from engine.tuning.graphs import Addresses, Graphs, PlacedWeights
 from engine.tuning.strategies.cuda_graph import CudaGraph
 from engine.tuning.strategies.step_graph import StepGraph
+from engine.tuning.strategy import SamplingUse
 from tests.engine.simulated_card import latent_of, run, workflow, write_small_models
 from tests.engine.tuning.replaying import Replaying
 from tests.engine.tuning.test_step_graph import choose
+from tests.engine.tuning.test_strategies import Patcher
 
 GRAPHS = ("cuda_graph", "step_graph")
 
@@ -98,8 +99,7 @@ def test_weights_that_leave_while_the_network_samples_are_not_read_where_they_we
 
         def on_event(event: Event) -> None:
             if isinstance(event, NodeProgress) and not moved:
-                weights = engine.models.checkpoint("a.safetensors")[0].weights
-                assert isinstance(weights, Residency)
+                weights: Any = engine.models.checkpoint("a.safetensors")[0].weights
                 moved.append(engine.memory.pool._entries[weights.entry_id].resident.offload_in_use(1))
 
         result = engine.submit(RunRequest("p", checked.prompt, checked.outputs), on_event).result()
@@ -110,11 +110,30 @@ def test_weights_that_leave_while_the_network_samples_are_not_read_where_they_we
 
 def test_addresses_change_when_any_weight_moves() -> None:
     layer, norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
-    network = nn.Sequential(layer, norm).requires_grad_(False)
-    addresses = Addresses(network)
+    addresses = Addresses(nn.Sequential(layer, norm).requires_grad_(False))
     first = addresses.now()
     assert addresses.now() == first
     layer.weight.data = layer.weight.clone()
     second = addresses.now()
     norm._buffers["running_mean"] = torch.ones(2)
     assert len({first, second, addresses.now()}) == 3
+
+
+def test_weights_are_asked_again_whether_they_stay_only_where_they_have_moved() -> None:
+    class Weights:
+        num_asked = 0
+        answer = True
+
+        @property
+        def has_fixed_addresses(self) -> bool:
+            self.num_asked += 1
+            return self.answer
+
+    layer, patcher = nn.Linear(2, 2).requires_grad_(False), Patcher(None)
+    weights = Weights()
+    patcher.weights = weights  # type: ignore[assignment]
+    placed = PlacedWeights(SamplingUse(patcher, None, {}), layer)
+    assert placed.place() is not None and placed.place() == placed.place() and weights.num_asked == 1
+    weights.answer = False
+    layer.weight.data = layer.weight.clone()
+    assert placed.place() is None and placed.place() is None and weights.num_asked == 3
