@@ -6,6 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -224,12 +225,57 @@ class PlacedWeights:
         return self._fixed
 
 
+@dataclass(frozen=True, slots=True)
+class InputList:
+    """An argument that is a list or tuple. `items` are numbers, texts or None, and `IN_BUFFER` for tensors."""
+
+    kind: type
+    items: tuple[object, ...]
+
+
+IN_BUFFER: Final = "in a buffer"
+PLAIN = (int, float, str, bool, type(None))
+
+
+def parted(arguments: Mapping[str, object]) -> tuple[Inputs, dict[str, object]]:
+    """Part a network's arguments into tensors and others. The first tensor of a list is called `name.0`."""
+    tensors: Inputs = {}
+    others: dict[str, object] = {}
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif isinstance(value, (list, tuple)) and type(value) in (list, tuple):  # named tuples are made otherwise
+            items: dict[int, object] = dict(enumerate(value))
+            tensors |= {f"{name}.{i}": item for i, item in items.items() if isinstance(item, torch.Tensor)}
+            plain = (IN_BUFFER if isinstance(item, torch.Tensor) else item for item in items.values())
+            others[name] = InputList(type(value), tuple(plain))
+        else:
+            others[name] = value
+    return tensors, others
+
+
+def joined(tensors: Inputs, others: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments that `parted` gave, with these tensors."""
+    arguments: dict[str, object] = {}
+    for name, value in others.items():
+        if isinstance(value, InputList):
+            items = enumerate(value.items)
+            value = value.kind(tensors[f"{name}.{i}"] if item is IN_BUFFER else item for i, item in items)
+        arguments[name] = value
+    lists = tuple(f"{name}." for name, value in others.items() if isinstance(value, InputList))
+    return arguments | {name: value for name, value in tensors.items() if not name.startswith(lists)}
+
+
+def _is_plain(value: object) -> bool:
+    return all(map(_is_plain, value.items)) if isinstance(value, InputList) else isinstance(value, PLAIN)
+
+
 def graph_key(tensors: Inputs, fixed: Mapping[str, object], options: Mapping[str, object]) -> Hashable | None:
     """Return a key of calls that one graph serves; None for a call that reaches beyond its tensors."""
     if any(options.get(name) for name in NETWORK_OPTIONS):
         return None
     others = {**{name: value for name, value in options.items() if name not in HARMLESS_OPTIONS}, **fixed}
-    if any(not isinstance(value, (int, float, str, bool, type(None))) for value in others.values()):
+    if not all(map(_is_plain, others.values())):
         return None
     shapes = tuple((name, tuple(value.shape), value.stride(), value.dtype) for name, value in sorted(tensors.items()))
     return shapes, tuple(sorted((name, str(value)) for name, value in others.items()))

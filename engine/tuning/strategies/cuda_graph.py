@@ -21,6 +21,8 @@ from engine.tuning.graphs import (
     Inputs,
     PlacedWeights,
     graph_key,
+    joined,
+    parted,
     place_of_weights,
     unfixable_weights,
 )
@@ -154,11 +156,10 @@ class CudaGraph(Strategy):
         ) -> torch.Tensor:
             options = {} if transformer_options is None else transformer_options
             given: dict[str, object] = {"x": x, "timesteps": timesteps, "context": context, "y": y, **kwargs}
-            tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-            fixed = {name: value for name, value in given.items() if name not in tensors}
+            tensors, fixed = parted(given)
 
             def work(inputs: Inputs) -> torch.Tensor:
-                merged = {**fixed, **inputs}
+                merged = joined(inputs, fixed)
                 first, second = merged.pop("x"), merged.pop("timesteps")
                 out: torch.Tensor = plain(network, first, second, transformer_options=dict(options), **merged)
                 return out

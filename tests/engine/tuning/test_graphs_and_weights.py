@@ -14,7 +14,7 @@ from torch import nn
 from engine import Engine, EngineSettings, RunRequest
 from engine.events import Event, NodeProgress
 from engine.settings import DtypeName, DtypeSettings, MemorySettings
-from engine.tuning.graphs import Addresses, Graphs, PlacedWeights
+from engine.tuning.graphs import Addresses, Graphs, PlacedWeights, graph_key, joined, parted
 from engine.tuning.strategies.cuda_graph import CudaGraph
 from engine.tuning.strategies.step_graph import StepGraph
 from engine.tuning.strategy import SamplingUse
@@ -137,3 +137,25 @@ def test_weights_are_asked_again_whether_they_stay_only_where_they_have_moved() 
     weights.answer = False
     layer.weight.data = layer.weight.clone()
     assert placed.place() is None and placed.place() is None and weights.num_asked == 3
+
+
+def test_tensors_of_lists_are_inputs_of_a_graph_like_others() -> None:
+    """Reference images of Flux Kontext and Qwen-Image-Edit come as lists, strengths of VACE as lists of numbers."""
+    first, second, third = torch.ones(1, 2), torch.zeros(1, 3), torch.ones(1)
+    given = {"context": third, "ref_latents": [first, second], "vace_strength": [1.0, 0.5], "kinds": (first, None, 3)}
+    tensors, others = parted(given)
+    assert set(tensors) == {"context", "ref_latents.0", "ref_latents.1", "kinds.0"}
+    assert joined({name: value + 1 for name, value in tensors.items()}, others).keys() == given.keys()
+    again = joined(tensors, others)
+    assert again["ref_latents"] == [first, second] and again["vace_strength"] == [1.0, 0.5]
+    assert again["kinds"] == (first, None, 3) and again["context"] is third
+    key = graph_key(tensors, others, {})
+    assert key is not None
+    for other in (
+        {**given, "vace_strength": [1.0, 0.6]},
+        {**given, "ref_latents": [first]},
+        {**given, "ref_latents": [first, first]},
+        {**given, "kinds": [first, None, 3]},
+    ):
+        assert graph_key(*parted(other), {}) not in (None, key), other
+    assert graph_key(*parted({"places": [[first]]}), {}) is None
