@@ -49,7 +49,7 @@ class CardGenerator(torch.Generator):
 
     def __new__(cls, device: Any = "cpu") -> CardGenerator:
         is_of_card = torch.device(device).type == CARD
-        made = super().__new__(cls, "cpu" if is_of_card else device)
+        made: CardGenerator = super().__new__(cls, "cpu" if is_of_card else device)  # type: ignore[call-arg]
         made.is_of_card = is_of_card
         return made
 
@@ -91,11 +91,11 @@ class _Functions(TorchFunctionMode):
         return out
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that holds each operation to the rules."""
 
     def __init__(self, log: CardLog) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._log = log
 
     def __torch_dispatch__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,7 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.log import Kind
-from tests.engine.pretended_card.rules import CARD, CardGenerator, MixedDevices
+from tests.engine.pretended_card.rules import CardGenerator, MixedDevices
+from tests.engine.pretended_card.values import CARD
 
 x = torch.ones(2, 3, device=CARD)
 weight = torch.ones(3, 3, device=CARD)
@@ -54,7 +55,7 @@ LOGGED: list[tuple[str, Callable[[], object], Kind]] = [
     ("places", lambda: torch.where(mask), Kind.SEARCH),
     ("elements by a mask", lambda: x[mask], Kind.SEARCH),
     ("elements put by a mask", lambda: x.clone().__setitem__(mask, x.reshape(-1)), Kind.SEARCH),
-    ("what is there once", lambda: x.unique(), Kind.SEARCH),
+    ("what is there once", lambda: torch.unique(x), Kind.SEARCH),
     ("repeats by numbers", lambda: torch.repeat_interleave(x, numbers, dim=0), Kind.SEARCH),
 ]
 SILENT: list[tuple[str, Callable[[], object]]] = [
@@ -72,7 +73,7 @@ SILENT: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.fixture(params=[torch.no_grad, torch.inference_mode])
-def card(request: pytest.FixtureRequest) -> PretendedCard:
+def card(request: pytest.FixtureRequest) -> Iterator[PretendedCard]:
     """A card in each of the modes in which networks compute: torch shows operations to modes in other parts."""
     card = PretendedCard()
     with request.param(), card.computing():
