@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from benchmark.family_workflows import picture_of_checkpoint
 from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.memory import machine_memory
 from engine.settings import EngineSettings, MemorySettings
-from tests.engine.families.test_every_family import picture_of_checkpoint
 from tests.engine.simulated_card import latent_of, run
 from tests.parity.compare import CASES, INPUTS, find_cases
 from tests.parity.in_process import assert_like_the_reference

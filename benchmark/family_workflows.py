@@ -1,0 +1,106 @@
+"""Workflows that sample with any family's small checkpoint, from a prompt or from a picture.
+
+They need the engine's own packages alone, so that a machine with little else can run them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmark.small_models import node
+from engine.families.base import ModelFamily
+from engine.formats.unfilled import unfilled
+
+# The conditioning of families that take a picture in place of a prompt, by name.
+BY_PICTURE = {
+    "svd": node(
+        "SVD_img2vid_Conditioning", clip_vision=["1", 1], init_image=["2", 0], vae=["1", 2], width=64, height=64,
+        video_frames=1, motion_bucket_id=127, fps=6, augmentation_level=0.0,
+    ),
+    "zero123": node(
+        "StableZero123_Conditioning", clip_vision=["1", 1], init_image=["2", 0], vae=["1", 2], width=64, height=64,
+        batch_size=1, elevation=10.0, azimuth=30.0,
+    ),
+    "hunyuan3d": node("Hunyuan3Dv2Conditioning", clip_vision_output=["4", 0]),
+}  # fmt: skip
+# Nodes of families whose latents become shapes, not pictures: the empty latent, and what saves the shape.
+OF_SHAPES = {
+    "4": node("CLIPVisionEncode", clip_vision=["1", 1], image=["2", 0], crop="center"),
+    "5": node("EmptyLatentHunyuan3Dv2", resolution=32, batch_size=1),
+    "10": node("VAEDecodeHunyuan3D", samples=["9", 0], vae=["1", 2], num_chunks=1000, octree_resolution=16),
+    "11": node("VoxelToMeshBasic", voxel=["10", 0], threshold=-1.0),
+    "21": node("SaveGLB", mesh=["11", 0], filename_prefix="shape"),
+}
+
+PICTURE_PX = 64
+SONG = {"lyrics": "[verse]\nla la", "lyrics_strength": 1.0}
+USUAL_CELL_PX = 8  # of most families
+
+
+def cell_px(family: ModelFamily) -> int:
+    """Return the side of a cell of the family's latents, in pixels."""
+    with unfilled():
+        vae: Any = family.vae.build(family.scales["small"].vae)
+    return int(getattr(vae, "upscale_ratio", vae.downscale_ratio))
+
+
+def empty_side_px(family: ModelFamily) -> int:
+    """Return the side of `EmptyLatentImage`, which counts 8 pixels a cell, for pictures of 64 pixels a side."""
+    if family.latent_format.resizes_empty:
+        return PICTURE_PX
+    return PICTURE_PX * USUAL_CELL_PX // cell_px(family)
+
+
+def picture(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
+    """A workflow of two steps that saves its latent and its picture or sound, from a prompt."""
+    if family.default.audio_latent is not None:
+        return sound(source, family)
+    side = empty_side_px(family)
+    return {
+        "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),
+        "4": node("CLIPTextEncode", clip=["1", 1], text=""),
+        "5": node("EmptyLatentImage", width=side, height=side, batch_size=1),
+        **sampled(source, ["3", 0], ["4", 0], ["5", 0]),
+    }
+
+
+def sound(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
+    """The same workflow with a sound of a second."""
+    defaults = family.default
+    assert defaults.audio_latent is not None and defaults.audio_text is not None
+    prompt = sampled(source, ["3", 0], ["4", 0], ["5", 0])
+    for number, text in (("3", "a (loud:1.2) drum"), ("4", "")):
+        written = {"text": text} if defaults.audio_text == "CLIPTextEncode" else {"tags": text, **SONG}
+        prompt[number] = node(defaults.audio_text, clip=["1", 1], **written)
+    prompt["5"] = node(defaults.audio_latent, seconds=1.0, batch_size=1)
+    prompt["10"] = node("VAEDecodeAudio", samples=["9", 0], vae=["1", 2])
+    prompt["21"] = node("SaveAudio", audio=["10", 0], filename_prefix="sound")
+    return prompt
+
+
+def picture_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
+    """The same workflow with the family's checkpoint, from a picture where the family takes no prompt."""
+    file = f"{family.name}.safetensors"
+    if family.text:
+        return picture(node("CheckpointLoaderSimple", ckpt_name=file), family)
+    is_of_shapes = "SaveGLB" in family.nodes
+    latent = ["5", 0] if is_of_shapes else ["3", 2]
+    return {
+        "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),
+        "3": BY_PICTURE[family.name],
+        **sampled(node("ImageOnlyCheckpointLoader", ckpt_name=file), ["3", 0], ["3", 1], latent),
+        **(OF_SHAPES if is_of_shapes else {}),
+    }
+
+
+def sampled(source: dict[str, Any], positive: list[Any], negative: list[Any], latent: list[Any]) -> dict[str, Any]:
+    return {
+        "1": source,
+        "9": node(
+            "KSampler", model=["1", 0], positive=positive, negative=negative, latent_image=latent, seed=5, steps=2,
+            cfg=4.0, sampler_name="euler", scheduler="normal", denoise=1.0,
+        ),
+        "10": node("VAEDecode", samples=["9", 0], vae=["1", 2]),
+        "20": node("SaveLatent", samples=["9", 0], filename_prefix="latent"),
+        "21": node("SaveImage", images=["10", 0], filename_prefix="picture"),
+    }  # fmt: skip
