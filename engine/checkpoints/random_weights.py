@@ -199,12 +199,22 @@ def write_random_checkpoint(
     write_safetensors(path, halved | vocabularies, description(family, unet, vae))
 
 
-def write_random_denoiser(path: Path, config: Any, seed: int = 0, *, family: ModelFamily) -> None:
-    """Write a denoising network of this configuration alone, float16, under the names that a checkpoint has."""
+def random_denoiser(
+    config: Any, seed: int = 0, *, family: ModelFamily, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Any:
+    """Draw a denoising network of this configuration alone on the device, deterministically by seed and device."""
     with unfilled():
         network = family.denoiser.build(config)
-    give_memory(network.requires_grad_(False).to(torch.float16), "cpu")
-    _draw(network, torch.Generator().manual_seed(seed))
+    give_memory(network.requires_grad_(False).to(dtype).eval(), device)
+    generator = torch.Generator(device=device)
+    generator.manual_seed(seed)
+    _draw(network, generator)
     if isinstance(network, UnetModel):
         _carry_latent(network)
+    return network
+
+
+def write_random_denoiser(path: Path, config: Any, seed: int = 0, *, family: ModelFamily) -> None:
+    """Write a denoising network of this configuration alone, float16, under the names that a checkpoint has."""
+    network = random_denoiser(config, seed, family=family, dtype=torch.float16)
     write_safetensors(path, denoiser_tensors(family, network.state_dict()), description(family, network))
