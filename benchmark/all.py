@@ -61,7 +61,7 @@ def parts(*, has_gpu: bool, is_quick: bool, comfyui: Sequence[str]) -> list[Part
         Part("tuning", ("--size", "64", "--steps", "2") if is_quick and not has_gpu else (), 400.0),
     ]
     if has_gpu:
-        found.append(Part("gpu", (), 470.0, "--out"))
+        found.append(Part("gpu", ("--minutes", "7.5"), 470.0, "--out"))
     if comfyui:
         found.append(Part("comfyui_speed", (*comfyui, "--rounds", "1" if is_quick else "2", "--starts", "1"), 660.0))
     return found

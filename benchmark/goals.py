@@ -63,6 +63,16 @@ def row(wanted: Mapping[str, object], name: str) -> Find:
     return find
 
 
+def gpu_row(label: str) -> Find:
+    """The value of a line of the GPU benchmark's table."""
+
+    def find(report: Any) -> float | None:
+        rows = report.get("rows", ()) if isinstance(report, Mapping) else ()
+        return next((float(item["value"]) for item in rows if item["label"] == label), None)
+
+    return find
+
+
 def gain(quality: str) -> Find:
     """How many times as fast the strategies chosen for a quality make a step.
 
@@ -110,9 +120,19 @@ GOALS: Sequence[Goal] = (
     Goal("tuning", "strategies of `exact`, times the plain path", "x", gain("exact"), least=1),
     Goal("tuning", "strategies of `same`, times the plain path", "x", gain("same"), least=1),
     Goal("tuning", "strategies of `draft`, times the plain path", "x", gain("draft")),
-    Goal("gpu", "8 requests in one batch, 512x512, times one at a time", "x", at("shared_steps", "ratio"), least=2.5),
-    Goal("gpu", "SD1.5 512x512, guided", "it/s", at("end_to_end_batch_1", "it_per_s"), least=150),
-    Goal("gpu", "strategies of `same`, SD1.5 512x512", "it/s", at("tuning", "choices", "same", "it_per_s"), least=150),
+    *(
+        Goal("gpu", about, unit, gpu_row(label), least=least, most=most)
+        for label, about, unit, least, most in (
+            ("SD1.5 512², best", "SD1.5 512x512, guided", "it/s", 130, None),
+            ("SDXL 1024², best", "SDXL 1024x1024, guided", "it/s", 26, None),
+            ("Flux.1-dev 1024², best bf16", "a step of Flux.1-dev, 1024x1024, bfloat16", "s", None, 0.15),
+            ("Flux.1-dev 1024², float8 products", "the same, float8", "s", None, 0.106),
+            ("file to the device, warm", "file to the device", "GB/s", 5, None),
+            ("families like the CPU in float32", "families like the CPU, share", "", 1, None),
+            ("memory modes with equal bits", "memory modes with equal bits, share", "", 1, None),
+            ("a lone request, shared, times alone", "a lone request where steps are shared, times alone", "x", 1, None),
+        )
+    ),
 )
 
 

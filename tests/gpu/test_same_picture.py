@@ -1,4 +1,4 @@
-"""The GPU draws what the CPU draws."""
+"""The GPU draws what the CPU draws, with every kind of network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark.gpu import TOY, Bench, compare_pictures
+from benchmark.gpu_parts.families import MOST_DEFAULT_ERROR, MOST_FLOAT32_ERROR, compare
+from tests.gpu.benches import bench_in
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,8 +16,11 @@ pytestmark = [
 ]
 
 
-def test_pictures_of_cpu_and_gpu_agree(tmp_path: Path) -> None:
-    difference = compare_pictures(Bench("cuda", TOY, tmp_path))
-    assert difference["float32_mean"] <= 1.0
-    assert difference["float32_max"] <= 8.0
-    assert difference["default_mean"] <= 4.0
+@pytest.mark.parametrize("family", ["sd15", "sdxl", "flux", "wan", "qwen_image", "z_image"])
+def test_latents_and_pictures_of_cpu_and_gpu_agree(tmp_path: Path, family: str) -> None:
+    found = compare(bench_in(tmp_path), family)
+    assert found["deviation"] > 0.1, "a flat latent compares nothing"
+    assert found["float32"]["latent_error"] <= MOST_FLOAT32_ERROR
+    assert found["float32"]["image_mean"] <= 1.0 and found["float32"]["image_max"] <= 8.0
+    assert found["default"]["latent_error"] <= MOST_DEFAULT_ERROR
+    assert found["default"]["image_mean"] <= 8.0
