@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmark.gpu_parts.memory import MODES, hooked_workflow, memory_of
+from benchmark.gpu_parts.runs import prompt_engine, run_prompt
 from engine.memory.device import device_of
 from engine.memory.model_pool import ModelPool
 from engine.memory.offload.module_weights import ModuleWeights
@@ -18,6 +20,7 @@ from engine.memory.state import VramState
 from engine.memory.transfer_streams import PinnedMemory, TransferStreams
 from tests.engine.memory.simulated import network, patch
 from tests.engine.simulated_card import engine_of, latent_of, run, workflow, write_small_models
+from tests.gpu.benches import bench_in
 
 pytestmark = [
     pytest.mark.gpu,
@@ -99,3 +102,16 @@ def test_a_workflow_draws_the_same_however_much_of_each_model_is_away(tmp_path: 
             latents.append(latent_of(engine, run(engine, workflow())[0]))
             assert (engine.memory_report().num_streamed > 0) == (share < 1.0 or engine.memory.facts.computes_float16)
     assert all(torch.equal(latent, latents[0]) for latent in latents)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "highvram"])
+def test_a_mode_of_memory_has_the_bits_of_the_one_that_keeps_all_on_the_card(tmp_path: Path, mode: str) -> None:
+    write_small_models(tmp_path / "models")
+    bench = bench_in(tmp_path)
+    for prompt in (workflow(), hooked_workflow()):
+        latents = []
+        for flags in (MODES["highvram"], MODES[mode]):
+            with prompt_engine(bench, tmp_path, memory=memory_of(bench, flags)) as engine:
+                latents.append(latent_of(engine, run_prompt(engine, prompt)))
+                engine.memory.pool.check_integrity()
+        assert torch.equal(*latents)
