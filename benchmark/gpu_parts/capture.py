@@ -167,6 +167,11 @@ def graph_of_addition(bench: Bench) -> None:
         raise RuntimeError("a graph of an addition computes something else")
 
 
+def after_waiting(value: torch.Tensor) -> torch.Tensor:
+    torch.cuda.synchronize()
+    return value + 1.0
+
+
 def measure_failed_capture(bench: Bench) -> None:
     """Record computations that no graph may have; afterwards torch has to be as before."""
     if not bench.is_gpu:
@@ -181,13 +186,14 @@ def measure_failed_capture(bench: Bench) -> None:
         "copy_to_host": lambda: value * float(value.sum()),
         "wait": lambda: value[value.nonzero()],
         "error_of_its_own": lambda: value @ value[:3],
+        "wait_unseen": lambda: after_waiting(value),  # no operation: a capture alone can refuse it
     }
     for name, work in faults.items():
         try:
             recorder: Any = CudaRecorder()
             recorder.record(work)
             outcome = "captured"
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it raises: what counts is what it leaves behind
             outcome = f"refused: {str(error).partition(chr(10))[0][:120]}"
         wrong = unsound(bench)
         bench.note(f"failed.{name}", {"outcome": outcome, "unsound": wrong})

@@ -5,7 +5,6 @@ Float32 without TensorFloat-32 shows mistakes, the types that the engine chooses
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy
 import torch
 
 from benchmark.family_workflows import picture_of_checkpoint
-from benchmark.gpu_parts.bench import Bench, run_cases
+from benchmark.gpu_parts.bench import Bench, is_installed, run_cases
 from benchmark.gpu_parts.runs import latent_of, picture_of, prompt_engine, run_prompt
 from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.diffusion.likeness import relative_error
@@ -117,4 +116,4 @@ def playable(prompt: dict[str, Any]) -> dict[str, Any]:
 
 
 def has(modules: Sequence[str]) -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in modules)
+    return all(is_installed(name) for name in modules)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 
-from benchmark.gpu_parts.bench import ROOT, Bench
+from benchmark.gpu_parts.bench import ROOT, Bench, is_installed
 
 # Of the worker, and of the benchmark; a bare GPU machine has few of them.
 NEEDED = ("structlog", "fastapi", "pydantic", "pydantic_settings", "sqlalchemy", "uvicorn", "botocore", "rich", "httpx")
@@ -15,7 +14,7 @@ JOBS, TOY_JOBS = 6, 2
 
 
 def measure(bench: Bench) -> None:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in NEEDED if not is_installed(name)]
     if missing:
         bench.note("front", f"not there: {', '.join(missing)}")
         return

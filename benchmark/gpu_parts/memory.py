@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from xml.etree import ElementTree
 import torch
 
 from benchmark.family_workflows import picture_of_checkpoint
-from benchmark.gpu_parts.bench import GIB, MIB, ROOT, Bench, run_cases
+from benchmark.gpu_parts.bench import GIB, MIB, ROOT, Bench, is_installed, run_cases
 from benchmark.gpu_parts.networks import random_network, shape_of
 from benchmark.gpu_parts.runs import latent_of, prompt_engine, run_prompt
 from benchmark.gpu_parts.sampling import Drawing, computing_engine
@@ -94,7 +93,7 @@ def run_tests(bench: Bench) -> None:
     command = [sys.executable, "-m", "pytest", "-c", "tests/gpu/pytest.ini", "-q", f"--junitxml={file}"]
     command.append("tests/gpu/test_device_probe.py" if bench.is_toy else "tests/gpu")
     command += [f"--ignore={path}" for path in COVERED]
-    if importlib.util.find_spec("xdist") is not None and not bench.is_toy:
+    if is_installed("xdist") and not bench.is_toy:
         command += ["-n", str(TEST_WORKERS)]
     done = subprocess.run(command, cwd=ROOT, timeout=max(5.0, bench.left_seconds - 1), check=False)
     suite = ElementTree.parse(file).getroot()  # noqa: S314 - written by the line above

@@ -6,7 +6,6 @@ process of its own, so that one which takes too long costs itself.
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmark.gpu_parts.bench import Bench, run_cases
+from benchmark.gpu_parts.bench import Bench, is_installed, run_cases
 
 WORKS = ("sd15_512", "flux_1024")
 STEPS = {"sd15_512": 20, "flux_1024": 4}
@@ -27,7 +26,7 @@ Step = Callable[[], float]
 
 
 def measure(bench: Bench) -> None:
-    if importlib.util.find_spec("diffusers") is None:
+    if not is_installed("diffusers"):
         bench.note("peer", NOT_THERE)
         return
     for number, work in enumerate(WORKS):
