@@ -431,7 +431,6 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         _of(
             (8, 12), 64, 1.0,
             {
-                "seconds": lambda drawn: (0.0, 20.0),
                 "seconds_start": lambda drawn: 0.0,
                 "seconds_total": lambda drawn: 20.0,
             },

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -35,10 +34,3 @@ def engine_on_card(
         patch.setattr(torch, "Generator", CardGenerator)
         with Engine(settings, device=card) as engine:
             yield engine, card
-
-
-def choose(engine: Engine, network: str, *names: str) -> None:
-    """Let an engine use exactly these strategies for networks of a class."""
-    choice = {"names": list(names), "it_per_s": 1.0, "error": 0.0}
-    empty: dict[str, Any] = {"machine": {}, "workload": {}, "plain_it_per_s": 1.0, "figures": [], "seconds": 0}
-    engine.adopt_tuning({**empty, "network": network, "choices": {"same": choice}, "version": 1})

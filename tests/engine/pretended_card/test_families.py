@@ -11,9 +11,9 @@ from engine.families import registry
 from engine.families.base import ModelFamily
 from tests.engine.families.test_every_family import picture_of_checkpoint
 from tests.engine.pretended_card.captures import capture_with
-from tests.engine.pretended_card.runs import choose, engine_on_card
+from tests.engine.pretended_card.runs import engine_on_card
 from tests.engine.simulated_card import run
-from tests.parity.layout import weightless_denoiser
+from tests.engine.tuning.outcomes import use_everywhere
 
 FAMILIES = registry.families()
 NODES_AFTER_THE_LATENT = {"10", "11", "21"}
@@ -28,11 +28,10 @@ NOT_YET_CAPTURED: dict[tuple[str, str], str] = {
 def test_it_draws_on_a_card_and_in_graphs(tmp_path: Path, family: ModelFamily) -> None:
     write_random_checkpoint(tmp_path / "models" / "checkpoints" / f"{family.name}.safetensors", family=family)
     prompt = picture_of_checkpoint(family)
-    network = type(weightless_denoiser(family.name, "small")).__name__
     with engine_on_card(tmp_path) as (engine, card):
         captures = capture_with(engine, card)
         for seed, graph in enumerate(GRAPHS):
-            choose(engine, network, graph)
+            use_everywhere(engine, {"same": [graph]})
             prompt["9"]["inputs"]["seed"] = seed
             run(engine, prompt if seed else {key: prompt[key] for key in prompt.keys() - NODES_AFTER_THE_LATENT})
             assert not card.log.faults

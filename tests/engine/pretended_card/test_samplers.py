@@ -15,29 +15,13 @@ from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.engine import Engine
 from tests.engine.pretended_card.captures import Captures, capture_with
 from tests.engine.pretended_card.card import PretendedCard
-from tests.engine.pretended_card.runs import choose, engine_on_card
+from tests.engine.pretended_card.runs import engine_on_card
 from tests.engine.simulated_card import run, workflow
+from tests.engine.tuning.outcomes import use_everywhere
 
 FEW, MANY = 3, 6
-# Samplers that are not named make it wait as often in a run of many steps as in one of few.
-MOST_WAITS_PER_STEP = {
-    **dict.fromkeys((
-        "euler_cfg_pp", "heun", "dpm_2", "dpmpp_2m", "dpmpp_2m_cfg_pp", "ddpm", "lcm", "ipndm", "ipndm_v",
-        "gradient_estimation", "gradient_estimation_cfg_pp", "er_sde", "seeds_2", "seeds_3", "uni_pc", "uni_pc_bh2",
-    ), 1),
-    **dict.fromkeys((
-        "euler_ancestral", "euler_ancestral_cfg_pp", "heunpp2", "dpm_2_ancestral", "res_multistep",
-        "res_multistep_cfg_pp",
-    ), 2),
-    **dict.fromkeys((
-        "dpmpp_2s_ancestral", "dpmpp_2s_ancestral_cfg_pp", "res_multistep_ancestral",
-        "res_multistep_ancestral_cfg_pp", "sa_solver", "sa_solver_pece",
-    ), 3),
-    **dict.fromkeys(("deis", "dpmpp_2m_sde_gpu", "dpmpp_2m_sde_heun_gpu", "dpmpp_3m_sde_gpu"), 4),
-    **dict.fromkeys(("dpmpp_2m_sde", "dpmpp_2m_sde_heun", "dpmpp_3m_sde"), 5),
-    "dpmpp_sde_gpu": 9,
-    "dpmpp_sde": 11,
-}  # fmt: skip
+# Only these make it wait more often in a run of many steps: they take noise that is drawn on the host.
+MOST_WAITS_PER_STEP = {"dpmpp_2m_sde": 1, "dpmpp_2m_sde_heun": 1, "dpmpp_3m_sde": 1, "dpmpp_sde": 2}
 OF_MANY_STEPS = "dpm_adaptive"  # which chooses them by errors, of which the card tells nothing
 
 SmallCard = tuple[Engine, PretendedCard, Captures]
@@ -50,7 +34,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallCard]:
     write_random_checkpoint(base / "models" / "checkpoints" / "a.safetensors")
     with engine_on_card(base) as (engine, card):
         captures = capture_with(engine, card)
-        choose(engine, "UnetModel", "cuda_graph")
+        use_everywhere(engine, {"same": ["cuda_graph"]})
         run(engine, sampled("euler", 1))  # reads the prompts, which later runs have already
         yield engine, card, captures
 
