@@ -93,9 +93,9 @@ def record_widths(engine: Engine) -> list[dict[str, Any]]:
     if batcher is not None:
         choose = batcher.choose
 
-        def chosen(figures: Sequence[Any], own_rows: int) -> Any:
+        def chosen(figures: Sequence[Any], own_rows: int, *given: Any) -> Any:
             tried.extend({**asdict(item), "own_rows": own_rows} for item in figures)
-            return choose(figures, own_rows)
+            return choose(figures, own_rows, *given)
 
         batcher.choose = chosen
     return tried
