@@ -11,6 +11,9 @@ from engine.tuning.quality import Quality
 
 TIME_OVER = "not measured: the time for tuning was over"
 CERTAIN = "used wherever it fits: it leaves out work"
+ROUNDING_MARGIN = 2.0
+"""Errors up to this many times that of one number rounded otherwise are no departure from the plain path: where numbers
+have eight bits (bfloat16), any other order of additions makes more than the tolerance of parity."""
 LEAST_GAIN = 1.03  # less than this is noise, and not worth a departure from the plain path
 
 Names = tuple[str, ...]
@@ -37,8 +40,9 @@ class Candidate(Protocol):
 class Measured:
     """Steps a second with the strategies and with those before, in turns, and the error against the plain path.
 
-    `error` is a relative L2 distance, 0.0 for equal bits. `failure` says why the strategies did not run. Rates that are
-    not `is_of_steps` are of decoding, and say nothing about the steps of a run.
+    `error` is a relative L2 distance, 0.0 for equal bits. `rounding_error` is that of the plain path itself with one
+    number of its input rounded otherwise, 0.0 where it was not measured. `failure` says why the strategies did not run.
+    Rates that are not `is_of_steps` are of decoding, and say nothing about the steps of a run.
     """
 
     it_per_s: float = 0.0
@@ -46,6 +50,16 @@ class Measured:
     error: float = 0.0
     failure: str | None = None
     is_of_steps: bool = True
+    rounding_error: float = 0.0
+
+    def is_too_far(self, quality: Quality) -> bool:
+        """Return True where the error is more than a quality allows."""
+        return not self.error <= self.most_error(quality)  # NaN is more than any tolerance
+
+    def most_error(self, quality: Quality) -> float:
+        """Return the largest error that a quality allows."""
+        rounding = 0.0 if quality is Quality.EXACT else self.rounding_error * ROUNDING_MARGIN
+        return max(quality.tolerance, rounding)
 
 
 Measure = Callable[[Names, Names], Measured]
@@ -69,9 +83,9 @@ def choose(
         asked = [*(item for item in candidates if item.quality is quality), *too_far]
         too_far = []
         for candidate in asked:
-            figure, base = _try(candidate, quality, base, measure, excluded.get(candidate.name))
+            figure, base, is_too_far = _try(candidate, quality, base, measure, excluded.get(candidate.name))
             figures[candidate.name] = figure
-            if candidate.is_graded and figure.error is not None and not figure.error <= quality.tolerance:
+            if candidate.is_graded and is_too_far:
                 too_far.append(candidate)
         choices[quality] = base
     return list(figures.values()), choices
@@ -79,40 +93,40 @@ def choose(
 
 def _try(
     candidate: Candidate, quality: Quality, base: Choice, measure: Measure, reason: str | None
-) -> tuple[Figure, Choice]:
+) -> tuple[Figure, Choice, bool]:
+    """Return the candidate's figure, the choice with it where it is chosen, and True where its error is too large."""
     name = candidate.name
     opposed = next((other for other in base.names if other in candidate.conflicts), None)
     if reason is None and opposed is not None:
         reason = f"does not go with {opposed}, which was chosen"
     if reason is not None:
-        return Figure(name, quality, False, reason), base
+        return Figure(name, quality, False, reason), base, False
     if candidate.is_certain:
-        return Figure(name, quality, True, CERTAIN), Choice(
-            (*base.names, name), base.it_per_s, max(base.error, candidate.certain_error)
-        )
+        certain = Choice((*base.names, name), base.it_per_s, max(base.error, candidate.certain_error))
+        return Figure(name, quality, True, CERTAIN), certain, False
     found = measure((*base.names, name), base.names)
     if found.failure is not None:
-        return Figure(name, quality, False, found.failure), base
+        return Figure(name, quality, False, found.failure), base, False
     is_chosen, reason = judge(found, quality)
     if is_chosen:  # once more: what other load made look faster is not so twice
         again = measure((*base.names, name), base.names)
         if again.failure not in (None, TIME_OVER):
-            return Figure(name, quality, False, str(again.failure)), base
+            return Figure(name, quality, False, str(again.failure)), base, False
         found = again if again.failure is None and _gain(again) < _gain(found) else found
         is_chosen, reason = judge(found, quality)
     figure = Figure(name, quality, is_chosen, reason, found.it_per_s, found.before_it_per_s, found.error)
     if not is_chosen:
-        return figure, base
+        return figure, base, found.is_too_far(quality)
     rate = found.it_per_s if found.is_of_steps else base.it_per_s
-    return figure, Choice((*base.names, name), rate, found.error if found.is_of_steps else base.error)
+    return figure, Choice((*base.names, name), rate, found.error if found.is_of_steps else base.error), False
 
 
 def judge(found: Measured, quality: Quality) -> tuple[bool, str]:
     """Return whether a strategy is chosen, and the reason."""
-    if not found.error <= quality.tolerance:  # NaN is more than any tolerance
+    if found.is_too_far(quality):
         if quality is Quality.EXACT:
             return False, f"other bits than the plain path's: error {found.error:.2g}"
-        return False, f"error {found.error:.2g} is more than {quality.tolerance:g}"
+        return False, f"error {found.error:.2g} is more than {found.most_error(quality):.2g}"
     gain = _gain(found)
     if gain < LEAST_GAIN:
         return False, f"{gain:.2f} x the speed without it, less than {LEAST_GAIN}"

@@ -13,7 +13,8 @@ DRAFT_TOLERANCE = 0.25
 class Quality(StrEnum):
     """Requested quality, the closest first.
 
-    `exact` allows strategies whose latents have the plain path's bits, `same` those within the parity tolerance,
+    `exact` allows strategies whose latents have the plain path's bits, `same` those within the parity tolerance (or
+    what rounding makes in the types that the network computes in, where that is more: `choose.py`),
     `draft` those that trade likeness for speed. `close` has the strategies of `same`, but its bits may depend on the
     other runs whose evaluations are in one batch with this one's; each evaluation is within the parity tolerance.
     """

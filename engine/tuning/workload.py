@@ -60,7 +60,8 @@ class Trial:
         self._name = name
         self._wait = wait
         self._plain: torch.Tensor | None = None
-        self._plain_picture: torch.Tensor | None = None
+        self._rounding_error = 0.0  # of the latent
+        self._picture_rounding_error: float | None = None
         self._inputs = self._prepare()
         self.plain_it_per_s: float | None = None
 
@@ -86,9 +87,15 @@ class Trial:
         return time.perf_counter()
 
     def draw_plain(self) -> None:
-        """Draw the reference, after a run that is not timed."""
+        """Draw the reference, after a run that is not timed, and once more with one number rounded otherwise."""
         self._draw()
         self._plain, self.plain_it_per_s = self._draw()
+        dtype = self._model.model.compute_dtype
+        if dtype != torch.float32:  # whose rounding is far below any tolerance
+            positive, negative, noise, latent = self._inputs
+            self._inputs = positive, negative, rounded_otherwise(noise, dtype), latent
+            self._rounding_error = relative_error(self._draw()[0], self._plain)
+            self._inputs = positive, negative, noise, latent
 
     def draw(self) -> torch.Tensor:
         """Return the latent, drawn with the current tuning."""
@@ -112,7 +119,8 @@ class Trial:
         fast, slow = self._in_turns(names, before, tuner, lambda: self._draw()[1])
         with tuner.forced(names):
             latent, _ = self._draw()  # once more: compiled code may have taken its place since
-        return Measured(fast, slow, relative_error(latent, self._plain))
+        error = relative_error(latent, self._plain)
+        return Measured(fast, slow, error, rounding_error=self._rounding_error)
 
     def _compare_pictures(self, names: Names, before: Names, tuner: ForcedTuning) -> Measured:
         with tuner.forced(names) as usage:
@@ -122,7 +130,19 @@ class Trial:
         with tuner.forced(()):
             plain, _ = self._decode()
         fast, slow = self._in_turns(names, before, tuner, lambda: self._decode()[1])
-        return Measured(fast, slow, relative_error(picture, plain), is_of_steps=False)
+        error, rounding = relative_error(picture, plain), self._rounding_error_of(plain, tuner)
+        return Measured(fast, slow, error, is_of_steps=False, rounding_error=rounding)
+
+    def _rounding_error_of(self, picture: torch.Tensor, tuner: ForcedTuning) -> float:
+        """Return the error of the plain decoding's picture with one number of the latent rounded otherwise."""
+        if self._picture_rounding_error is None:
+            plain, dtype = self._plain, self._vae.vae_dtype
+            assert plain is not None
+            with tuner.forced(()):
+                self._plain = rounded_otherwise(plain, dtype)
+                self._picture_rounding_error = relative_error(self._decode()[0], picture)
+            self._plain = plain
+        return self._picture_rounding_error
 
     def _in_turns(
         self, names: Names, before: Names, tuner: ForcedTuning, rate: Callable[[], float]
@@ -195,6 +215,14 @@ def rate_of_request(began: float, ends: Sequence[float], over: float, num_steps:
     first, last = ends[0], ends[-1]
     between = (last - first) / (num_steps - 1) * (USUAL_STEPS - 1)
     return USUAL_STEPS / max((first - began) + between + (over - last), 1e-9)
+
+
+def rounded_otherwise(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a copy of `x` (float32) whose largest number is the next one that `dtype` has."""
+    changed = x.clone()
+    numbers = changed.view(-1)
+    numbers[numbers.abs().argmax()] *= 1.0 + torch.finfo(dtype).eps
+    return changed
 
 
 def _encode(clip: Value, text: str) -> Conditioning:

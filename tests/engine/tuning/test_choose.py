@@ -56,6 +56,8 @@ def test_strategies_of_a_closer_quality_are_the_base_of_the_next() -> None:
         (A, Measured(2.0, 1.0, 1e-9), "other bits"),
         (B, Measured(2.0, 1.0, 0.002), "more than 0.001"),
         (C, Measured(2.0, 1.0, math.nan), "more than 0.25"),
+        (A, Measured(2.0, 1.0, 1e-3, rounding_error=0.01), "other bits"),
+        (B, Measured(2.0, 1.0, 9e-3, rounding_error=4e-3), "more than 0.008"),
         (B, Measured(1.02, 1.0, 0.0), "less than 1.03"),
         (B, Measured(failure="the model has patches"), "the model has patches"),
     ],

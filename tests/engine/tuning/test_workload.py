@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from engine.tuning.choose import LEAST_GAIN, Measured, judge
 from engine.tuning.quality import Quality
-from engine.tuning.workload import USUAL_STEPS, rate_of_request
+from engine.tuning.workload import USUAL_STEPS, rate_of_request, rounded_otherwise
 
 
 def rate(first: float, step: float, last: float = 0.0, num_steps: int = 8) -> float:
@@ -30,3 +31,13 @@ def test_a_strategy_that_costs_more_at_the_start_than_it_gains_is_not_chosen() -
 
 def test_a_single_step_has_a_rate() -> None:
     assert rate_of_request(1.0, (), 3.0, 1) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_one_number_rounded_otherwise_is_the_next_one_of_the_type(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.5, -2.0], [1.0, 0.0]])
+    changed = rounded_otherwise(x, dtype)
+    rounded, before = changed.to(dtype), x.to(dtype)
+    assert torch.equal(rounded != before, torch.tensor([[False, True], [False, False]]))
+    assert rounded[0, 1] == torch.nextafter(before[0, 1], torch.tensor(-torch.inf, dtype=dtype))
+    assert x[0, 1] == -2.0
