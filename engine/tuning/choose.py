@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,18 +72,20 @@ def choose(
     """Measure the candidates in their order and choose for each quality, the closest first.
 
     The strategies of a closer quality are the base of the next. `excluded` gives the reasons of those that are not to
-    be measured. One that is graded, and whose error is more than its quality allows, is measured once more for the
-    next, after the candidates of that one.
+    be measured. One that does not go with some that were chosen is measured against them, and takes their place where
+    it is faster, unless they are certain. One that is graded, and whose error is more than its quality allows, is
+    measured once more for the next, after the candidates of that one.
     """
     figures: dict[str, Figure] = {}
     choices: dict[Quality, Choice] = {}
     base = Choice()
     too_far: list[Candidate] = []
+    certain = frozenset(item.name for item in candidates if item.is_certain)
     for quality in Quality:
         asked = [*(item for item in candidates if item.quality is quality), *too_far]
         too_far = []
         for candidate in asked:
-            figure, base, is_too_far = _try(candidate, quality, base, measure, excluded.get(candidate.name))
+            figure, base, is_too_far = _try(candidate, quality, base, measure, excluded.get(candidate.name), certain)
             figures[candidate.name] = figure
             if candidate.is_graded and is_too_far:
                 too_far.append(candidate)
@@ -92,33 +94,36 @@ def choose(
 
 
 def _try(
-    candidate: Candidate, quality: Quality, base: Choice, measure: Measure, reason: str | None
+    candidate: Candidate, quality: Quality, base: Choice, measure: Measure, reason: str | None, certain: Collection[str]
 ) -> tuple[Figure, Choice, bool]:
     """Return the candidate's figure, the choice with it where it is chosen, and True where its error is too large."""
     name = candidate.name
-    opposed = next((other for other in base.names if other in candidate.conflicts), None)
-    if reason is None and opposed is not None:
-        reason = f"does not go with {opposed}, which was chosen"
+    opposed = [other for other in base.names if other in candidate.conflicts]
+    beside = tuple(other for other in base.names if other not in opposed)
+    if reason is None and (candidate.is_certain or any(other in certain for other in opposed)) and opposed:
+        reason = f"does not go with {opposed[0]}, which was chosen"
     if reason is not None:
         return Figure(name, quality, False, reason), base, False
     if candidate.is_certain:
-        certain = Choice((*base.names, name), base.it_per_s, max(base.error, candidate.certain_error))
-        return Figure(name, quality, True, CERTAIN), certain, False
-    found = measure((*base.names, name), base.names)
+        unmeasured = Choice((*base.names, name), base.it_per_s, max(base.error, candidate.certain_error))
+        return Figure(name, quality, True, CERTAIN), unmeasured, False
+    found = measure((*beside, name), base.names)
     if found.failure is not None:
         return Figure(name, quality, False, found.failure), base, False
     is_chosen, reason = judge(found, quality)
     if is_chosen:  # once more: what other load made look faster is not so twice
-        again = measure((*base.names, name), base.names)
+        again = measure((*beside, name), base.names)
         if again.failure not in (None, TIME_OVER):
             return Figure(name, quality, False, str(again.failure)), base, False
         found = again if again.failure is None and _gain(again) < _gain(found) else found
         is_chosen, reason = judge(found, quality)
+    if opposed:
+        reason = f"{reason}; measured in the place of {', '.join(opposed)}"
     figure = Figure(name, quality, is_chosen, reason, found.it_per_s, found.before_it_per_s, found.error)
     if not is_chosen:
         return figure, base, found.is_too_far(quality)
     rate = found.it_per_s if found.is_of_steps else base.it_per_s
-    return figure, Choice((*base.names, name), rate, found.error if found.is_of_steps else base.error), False
+    return figure, Choice((*beside, name), rate, found.error if found.is_of_steps else base.error), False
 
 
 def judge(found: Measured, quality: Quality) -> tuple[bool, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -98,9 +98,28 @@ def test_the_quality_of_a_graded_strategy_is_that_of_its_error(error: float, qua
         assert seen[-1] == ((B.name, graded.name), (B.name,)), "on top of what is closer"
 
 
-def test_what_does_not_go_with_a_chosen_one_is_not_measured() -> None:
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_of_strategies_that_do_not_go_together_the_faster_is_chosen(is_faster: bool) -> None:
+    """Where one opposes several it is measured against all of them: compiled blocks against all fused layers."""
+    first, second = (Item(name, Quality.SAME) for name in (B.name, "fused_geglu"))
+    opposed = Item("compiled_blocks", Quality.SAME, frozenset({first.name, second.name}))
+    fast = {item.name: Measured(2.0, 1.0) for item in (A, first, second)}
+    seen: list[tuple[Names, Names]] = []
+    figures, choices = choose(
+        (A, first, second, opposed),
+        measuring({**fast, opposed.name: Measured(3.0 if is_faster else 1.0, 2.0)}, seen),
+        {},
+    )
+    assert seen[-1] == ((A.name, opposed.name), (A.name, first.name, second.name))
+    assert choices[Quality.EXACT].names == (A.name,)
+    kept = (A.name, opposed.name) if is_faster else (A.name, first.name, second.name)
+    assert choices[Quality.SAME].names == kept and figures[-1].is_chosen is is_faster
+    assert f"in the place of {first.name}, {second.name}" in figures[-1].reason
+
+
+def test_what_does_not_go_with_a_certain_one_is_not_measured() -> None:
     opposed = Item(B.name, Quality.SAME, frozenset({A.name}))
-    (_, figure), _ = choose((A, opposed), measuring({A.name: Measured(2.0, 1.0)}), {})
+    (_, figure), _ = choose((replace(A, is_certain=True), opposed), measuring({}), {})
     assert figure.reason == f"does not go with {A.name}, which was chosen"
 
 
