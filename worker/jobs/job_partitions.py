@@ -99,7 +99,9 @@ def make_days(connection: sa.Connection, now_ms: int) -> None:
 
 def _partitions(connection: sa.Connection) -> list[Partition]:
     with connection.begin():
-        found = [(name, BOUNDS.fullmatch(bounds)) for name, bounds in connection.execute(PARTITIONS)]
+        rows = connection.execute(PARTITIONS).all()
+    # Without bounds: another gateway has dropped the day meanwhile.
+    found = [(name, BOUNDS.fullmatch(bounds)) for name, bounds in rows if bounds is not None]
     return [
         Partition(name, None if bounds[1] is None else int(bounds[1]), int(bounds[2]))
         for name, bounds in found
