@@ -61,6 +61,11 @@ def is_sharing() -> bool:
     return current is not None and current.has_company
 
 
+def may_share() -> bool:
+    """Return True where evaluations are handed to a sharing: other runs may be in progress now, or begin."""
+    return _CURRENT.get() is not None
+
+
 def shared_sampling(patcher: Network, options: Options) -> AbstractContextManager[None]:
     """Return the context in which a MODEL samples, before its weights are brought to their device."""
     current = _CURRENT.get()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.diffusion.shared_steps import is_sharing
+from engine.diffusion.shared_steps import may_share
 from engine.tuning.process_setting import ProcessSetting
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo
@@ -77,7 +77,7 @@ class Fp16Accumulation(Strategy):
 
 
 def _shared() -> str | None:
-    return "other requests may compute at the same time" if is_sharing() else None
+    return "other requests may compute at the same time" if may_share() else None
 
 
 def _benchmark() -> bool:
