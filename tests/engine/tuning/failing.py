@@ -66,7 +66,7 @@ class Failing(Strategy):
 class FailingOption(Strategy):
     """A strategy without a change of the network, whose option cannot be made."""
 
-    name = "host_sigmas"
+    name = "token_merging"
     quality = Quality.SAME
     about = "it fails"
 

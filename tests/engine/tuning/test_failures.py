@@ -152,11 +152,11 @@ def test_a_job_is_repeated_plainly_and_its_latent_is_the_plain_one(
 
 def test_an_option_that_cannot_be_made_is_left_out(engine: Engine, tmp_path: Any) -> None:
     with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as own:
-        own.tuner._strategies["host_sigmas"] = FailingOption()
-        use_everywhere(own, {"same": ["host_sigmas"]})
+        own.tuner._strategies["token_merging"] = FailingOption()
+        use_everywhere(own, {"same": ["token_merging"]})
         (used,) = usage(run(own)[0])
-        assert used.strategies == () and WORDS in used.unused["host_sigmas"]
-        assert dict(own.tuner.barred.failures) == {"host_sigmas": 1}
+        assert used.strategies == () and WORDS in used.unused["token_merging"]
+        assert dict(own.tuner.barred.failures) == {"token_merging": 1}
 
 
 def test_what_fails_in_decoding_is_decoded_plainly(

@@ -11,7 +11,7 @@ from typing import Any
 from triton.runtime.jit import JITFunction
 
 import engine.tuning.kernels as kernels
-from engine.tuning.kernels import activation, geglu, group_norm, residual_norm, rotary_heads
+from engine.tuning.kernels import activation, geglu, group_norm, quantise, residual_norm, rotary_heads
 
 TYPES = ("bf16", "fp16", "fp32")
 
@@ -25,6 +25,8 @@ class Form:
     pointers: Mapping[str, str | None]
     constants: Mapping[str, Any]
     num_warps: int = 4
+    least_capability: int = 80
+    """Of the cards that have the numbers which it writes."""
 
     @property
     def signature(self) -> dict[str, str]:
@@ -79,6 +81,7 @@ def forms(types: tuple[str, ...] = TYPES) -> Iterator[Form]:
         yield from _rotary_heads(kind)
         yield from _activations(kind)
         yield from _group_norms(kind)
+        yield from _quantisations(kind)
         yield Form(
             geglu._gate, f"geglu {kind}", {"projected": kind, "out": kind},
             {"ROOT": geglu.ROOT_OF_HALF, "BLOCK": geglu.COLUMNS},
@@ -156,3 +159,19 @@ def _group_norms(kind: str) -> Iterator[Form]:
     yield Form(group_norm._sums, f"group norm sums {kind}", sums, tile | {"SLICE": group_norm.SLICE_CELLS})
     scaled = {"x": kind, "factor": "fp32", "offset": "fp32", "out": kind}
     yield Form(group_norm._scale, f"group norm scale {kind}", scaled, tile | {"WITH_SILU": True})
+
+
+def _quantisations(kind: str) -> Iterator[Form]:
+    rows = {"LARGEST": 448.0, "LEAST": 1e-12, "ROUNDER": quantise.ROUNDER, "BLOCK": quantise.MOST_COLUMNS}
+    for codes, capability in (("i8", 80), ("fp8e4nv", 89)):
+        yield Form(
+            quantise._quantise, f"quantise {codes} {kind}", {"x": kind, "codes": codes, "scales": "fp32"},
+            rows | {"IS_INTEGER": codes == "i8"}, least_capability=capability,
+        )  # fmt: skip
+    product = {"product": "i32", "row_scales": "fp32", "column_scales": "fp32", "bias": kind, "out": kind}
+    yield Form(quantise._scale, f"scale of a product {kind}", product, {"HAS_BIAS": True, "BLOCK": 1024})
+    blocks = {"LARGEST": 448.0, "LEAST": 1e-12, "BLOCKS": quantise.BLOCKS}
+    wide = {"x": kind, "codes": "fp8e4nv", "scales": "u8"}
+    yield Form(quantise._quantise_mxfp8, f"quantise mxfp8 {kind}", wide, blocks, least_capability=120)
+    narrow = {"x": kind, "second": "fp32", "codes": "u8", "scales": "fp8e4nv"}
+    yield Form(quantise._quantise_nvfp4, f"quantise nvfp4 {kind}", narrow, blocks, least_capability=120)

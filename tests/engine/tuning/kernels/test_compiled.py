@@ -50,13 +50,15 @@ def first_forms() -> Iterator[Form]:
 
 
 @pytest.mark.parametrize("form", list(first_forms()), ids=lambda form: form.name.replace(" ", "-"))
-def test_a_kernel_compiles_for_an_h100(form: Form) -> None:
-    assert compiled_bytes(form, 90) > 0
+def test_a_kernel_compiles_for_an_h100_or_the_first_card_that_has_its_numbers(form: Form) -> None:
+    assert compiled_bytes(form, max(90, form.least_capability)) > 0
 
 
 def compiled_of_type(kind: str, capability: int) -> list[tuple[str, int]]:
     """Compile all kernels for one type and card; return their names and sizes."""
-    return [(form.name, compiled_bytes(form, capability)) for form in forms((kind,))]
+    return [
+        (form.name, compiled_bytes(form, capability)) for form in forms((kind,)) if form.least_capability <= capability
+    ]
 
 
 @pytest.mark.slow
