@@ -129,7 +129,10 @@ def test_the_page_lists_every_metric_and_no_other(exposition: str) -> None:
     assert listed - only_with_device - only_after_failures - {"darkroom_memory_device_peak_bytes"} == declared
     for page in PAGES:
         named = {name for name, _ in SELECTOR.findall((ROOT / page).read_text())}
-        plain = {re.sub(r"_(bucket|sum|count|total)$", "", name) for name in declared | only_with_device | only_after_failures}
+        plain = {
+            re.sub(r"_(bucket|sum|count|total)$", "", name)
+            for name in declared | only_with_device | only_after_failures
+        }
         assert not [name for name in named if re.sub(r"_(bucket|sum|count|total)$", "", name) not in plain | listed]
 
 

@@ -31,12 +31,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("memory", "total_bytes"),
     [
         (MemorySettings(), 80 * GIB),
-        (MemorySettings("highvram"), 80 * GIB),
-        (MemorySettings("gpu_only"), 80 * GIB),
-        (MemorySettings("lowvram"), 80 * GIB),
+        pytest.param(MemorySettings("highvram"), 80 * GIB, marks=pytest.mark.slow),
+        pytest.param(MemorySettings("gpu_only"), 80 * GIB, marks=pytest.mark.slow),
+        pytest.param(MemorySettings("lowvram"), 80 * GIB, marks=pytest.mark.slow),
         (MemorySettings("novram"), 80 * GIB),
-        (MemorySettings("novram", async_offload_streams=0, pinned_memory=False), 80 * GIB),
-        (MemorySettings("normalvram", smart_memory=False, cpu_vae=True), 80 * GIB),
+        pytest.param(
+            MemorySettings("novram", async_offload_streams=0, pinned_memory=False), 80 * GIB, marks=pytest.mark.slow
+        ),
+        pytest.param(MemorySettings("normalvram", smart_memory=False, cpu_vae=True), 80 * GIB, marks=pytest.mark.slow),
         (MemorySettings("normalvram", reserve_vram_gb=0.0), 12 * MIB),
     ],
     ids=["usual", "highvram", "gpu only", "lowvram", "novram", "novram without streams", "cpu vae", "too small"],
@@ -69,12 +71,12 @@ def test_a_network_kept_as_float8_is_cast_layer_by_layer_and_patched(base: Path,
 @pytest.mark.parametrize(
     "case",
     [
-        "sd15/img2img_basic", "sd15/custom_inpaint", "sd15/cond_two_masks", "sd15/lora_hook_cond",
-        "quantised/gguf_flux_q5_lora_target",
+        "sd15/img2img_basic", "sd15/lora_hook_cond", "quantised/gguf_flux_q5_lora_target",
         *(
             pytest.param(case, marks=pytest.mark.slow)
             for case in (
-                "quantised/gguf_flux_q8_lora", "quantised/flux_scaled_lora", "quantised/comfy_quant_flux_int8",
+                "sd15/custom_inpaint", "sd15/cond_two_masks", "quantised/gguf_flux_q8_lora",
+                "quantised/flux_scaled_lora", "quantised/comfy_quant_flux_int8",
                 "quantised/comfy_quant_flux_nvfp4", "quantised/comfy_quant_flux_mxfp8", "sdxl/tinyxl_inpaint_model",
             )
         ),

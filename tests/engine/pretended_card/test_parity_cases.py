@@ -18,7 +18,7 @@ from tests.parity.compare import CASES, INPUTS, find_cases
 from tests.parity.in_process import run_case
 
 EVERY = 5
-FAST = ("sd15/lora_hook_cond", "sdxl/tinyxl_control", "later_nodes/growing_batches")
+FAST = ("sdxl/tinyxl_control", "later_nodes/growing_batches")
 SLOW = [case for case in list(find_cases())[::EVERY] if f"{case.parent.name}/{case.stem}" not in FAST]
 
 
