@@ -68,15 +68,18 @@ class SplicedQwenEncoder(QwenEncoder):
         tokens = [token[0] for token in chunks[0]]
         read = self.read(tokens, layer_idx)
         starts = [place for place, token in enumerate(tokens) if isinstance(token, int) and token == START_TOKEN]
-        kept = torch.ones(read.cond.shape[1], dtype=torch.bool)
-        kept[: read.firsts[starts[1]] if len(starts) > 1 else 0] = False
+        first = read.firsts[starts[1]] if len(starts) > 1 else 0
+        kept = [row >= first for row in range(read.cond.shape[1])]
         slots: list[int] = []
         pictures = [token for token in tokens if isinstance(token, dict)]
         for token, picture in zip(pictures, read.pictures, strict=True):
             if not token.get(KEPT):
-                kept[picture.first : picture.first + picture.num_tokens] = False
-                slots.append(int(kept[: picture.first].sum()))
-        cond = read.cond[:, kept.to(read.cond.device)]
+                for row in range(picture.first, picture.first + picture.num_tokens):
+                    kept[row] = False
+                slots.append(sum(kept[: picture.first]))
+        # By numbers: a mask on a device has to be searched there, and the host waits for what was found.
+        rows = [row for row, is_kept in enumerate(kept) if is_kept]
+        cond = read.cond[:, torch.tensor(rows, dtype=torch.int64, device=read.cond.device)]
         return Encoded(cond, None, {"image_slots": slots} if slots else NO_OPTIONS)
 
 
