@@ -1,0 +1,202 @@
+"""Networks of every family on torch's fake CUDA tensors, in the types of a card: no operation mixes devices.
+
+A prompt is encoded, what comes of it goes by way of the host to the denoising network, and the VAE decodes and encodes,
+as in a run. Meta tensors, with which the other tests here compute, have another device type than those of a card has.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from engine.checkpoints.load import LoadedDenoiser, LoadTypes
+from engine.checkpoints.random_weights import random_networks
+from engine.diffusion.conditions import convert_conditioning, with_model_inputs
+from engine.diffusion.stored_dtype import stored_dtype
+from engine.families import registry
+from engine.families.base import ModelFamily, Network, TokenizerParts
+from engine.formats.unfilled import unfilled
+from engine.memory.dtypes import text_encoder_types, unet_types, vae_types
+from engine.settings import DtypeSettings
+from engine.store.model_store import denoiser
+from engine.text.clip_tokens import BytePairs, TokenizerSet
+from engine.values.clip import Entries
+from tests.engine.architectures.small_transformers import TRANSFORMERS, Drawn
+from tests.engine.pretended_card.card import PretendedCard
+from tests.engine.pretended_card.fake_tensors import CUDA, copied_to_cuda, fake_cuda, move_to_cuda, put, taken
+
+FACTS = PretendedCard().facts()
+DEFAULTS = DtypeSettings()
+BATCH = 2
+CELLS = 8  # a side
+PICTURE_PX = 64
+FRAMES = 9
+# UNets, transformers, and those of videos and of sounds; the others are slow tests.
+QUICK = ("sd15", "sdxl", "flux", "qwen_image", "wan", "stable_audio")
+PICTURE_TOKENS = 5  # of families that are given a picture in place of a prompt
+
+every_family = pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, id=family.name, marks=() if family.name in QUICK else pytest.mark.slow)
+        for family in registry.families()
+    ],
+)
+
+
+@every_family
+def test_a_prompt_is_encoded_and_a_step_computed_on_cuda_alone(family: ModelFamily) -> None:
+    network, text, vae = networks(family)
+    with fake_cuda(), torch.no_grad():
+        (condition,) = convert_conditioning(encoded(family, text))
+        move_to_cuda(network)
+        model = denoiser(LoadedDenoiser(family, "", family.parameterisation, network))
+        x = torch.empty(BATCH, vae.latent_channels, *latent_shape(family, vae), device=CUDA)
+        inputs = with_model_inputs(condition, model, x, CUDA, "positive", {})["model_conds"]
+        given = {name: value.process_cond(BATCH).cond for name, value in inputs.items()}
+        denoised = model.apply_model(x, torch.empty(BATCH, device=CUDA), **given)
+    assert (denoised.device, denoised.shape) == (CUDA, x.shape)
+
+
+@every_family
+def test_a_vae_decodes_and_encodes_on_cuda_alone(family: ModelFamily) -> None:
+    _, _, vae = networks(family)
+    dtype = stored_dtype(vae)
+    is_of_shapes = getattr(vae, "is_of_shapes", False)
+    options = {"octree_resolution": 4, "num_chunks": 100} if is_of_shapes else {}
+    with fake_cuda(), torch.no_grad():
+        move_to_cuda(vae)
+        latents = torch.empty(1, vae.latent_channels, *latent_shape(family, vae), dtype=dtype, device=CUDA)
+        assert vae.decode(latents, **options).device == CUDA
+        if not is_of_shapes:  # those have no encoder
+            source = torch.empty(1, *source_shape(family, vae), dtype=dtype, device=CUDA)
+            assert vae.encode(source).shape[:2] == latents.shape[:2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_a_transformer_or_its_control_computes_on_cuda_alone(name: str, dtype: torch.dtype) -> None:
+    with unfilled():
+        network = TRANSFORMERS[name].build().requires_grad_(False).eval().to(dtype)
+    inputs = TRANSFORMERS[name].inputs(Drawn(dtype))
+    with fake_cuda(), torch.no_grad():
+        move_to_cuda(network)
+        out = network(**copied_to_cuda(inputs))
+    tensors = [item for item in tree_leaves(out) if isinstance(item, torch.Tensor)]
+    assert {(item.device, item.dtype) for item in tensors} == {(CUDA, dtype)}
+
+
+@pytest.mark.parametrize("compute", [lambda x, y: x + y, lambda x, y: x @ y, torch.nn.functional.conv1d])
+def test_operations_on_tensors_of_two_devices_raise(compute: Any) -> None:
+    with fake_cuda():
+        x, y = torch.empty(3, 3, 3, device=CUDA), torch.empty(3, 3, 3)
+        assert compute(x, y.to(CUDA)).device == CUDA
+        with pytest.raises(RuntimeError, match="cpu"):
+            compute(x, y)
+
+
+def test_an_input_of_a_network_that_stays_on_the_host_raises() -> None:
+    network, inputs = TRANSFORMERS["flux"].build, TRANSFORMERS["flux"].inputs(Drawn(torch.float16))
+    with unfilled():
+        flux = network().requires_grad_(False).half()
+    with fake_cuda(), torch.no_grad():
+        move_to_cuda(flux)
+        given = {**copied_to_cuda(inputs), "context": torch.empty_like(inputs["context"], device="cpu")}
+        with pytest.raises(RuntimeError, match="cpu"):
+            flux(**given)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        0, -1, slice(1, None), slice(None, None, 2), None, ..., (..., 0), (0, ...), (None, 0), (slice(None), None, 1),
+        (..., None, slice(1, 3)), (slice(None), [0, 2]), (slice(None), torch.tensor([0, 2])), torch.tensor([[0, 1]]),
+        (torch.tensor([0, 1]), ..., torch.tensor([1, 2])), (0, torch.tensor([1]), slice(1, 3)), [1, 0],
+        torch.tensor([True, False]), (slice(None), torch.ones(3, 4, dtype=torch.bool)),
+        (..., torch.tensor([True, False, True, False])), (slice(0, 1), 2, [3, 0]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_indices_by_operations_are_those_of_torch(index: Any) -> None:
+    tensor = torch.arange(24.0).view(2, 3, 4)
+    found = taken(tensor, index)
+    assert torch.equal(found, tensor[index])
+    for value in (5, torch.tensor(6.0), -torch.ones_like(found)):
+        ours, theirs = tensor.clone(), tensor.clone()
+        put(ours, index, value)
+        theirs[index] = value
+        assert torch.equal(ours, theirs)
+
+
+def networks(family: ModelFamily) -> tuple[Any, Any, Any]:
+    """Return the denoising network, the text encoders (None without) and the VAE, without memory, typed for a card."""
+    types = LoadTypes(
+        unet=_dtype(unet_types(DEFAULTS, FACTS, family.dtypes.unet).computed),
+        text_encoder=_dtype(text_encoder_types(DEFAULTS, FACTS, on_device=True).computed),
+        vae=_dtype(vae_types(DEFAULTS, FACTS, family.dtypes.vae).computed),
+    )
+    unet, text, vae = random_networks("small", 0, types, "meta", family=family)
+    for module, described in ((unet, family.denoiser), (vae, family.vae)):
+        _keep_float32(module, described)
+    return unet, text, vae
+
+
+def _keep_float32(module: torch.nn.Module, described: Network) -> None:
+    for name, weight in module.named_parameters():
+        if described.float32_ends and f".{name}".endswith(described.float32_ends):
+            weight.data = weight.data.float()
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def encoded(family: ModelFamily, text: Any) -> Entries:
+    """Return the conditioning of a prompt on the host, or as much of a picture where the family takes no prompt."""
+    if text is None:
+        return [[torch.empty(1, PICTURE_TOKENS, family.scales["small"].denoiser.context_dim), {}]]
+    encoders = text.encoders()
+    parts = TokenizerParts(byte_pairs(), lambda encoding: lambda name: (None, name))
+    tokenizer = TokenizerSet(
+        [item.tokenizer(encoders[item.encoding.slot], parts) for item in family.text if item.encoding.slot in encoders]
+    )
+    tokens = tokenizer.tokenize_with_weights("a (red:1.2) fox", tokenizer_options={})
+    move_to_cuda(text)
+    cond, pooled, options = text.encode_weighted(tokens, layer_idx=None, project_pooled=True)
+    assert cond.device == CUDA
+    on_host = tree_map(_on_host, {"pooled_output": pooled, **options})
+    return [[cond.cpu(), on_host]]
+
+
+def _on_host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+@cache
+def byte_pairs() -> BytePairs:
+    return BytePairs()
+
+
+def latent_shape(family: ModelFamily, vae: Any) -> tuple[int, ...]:
+    """Return the sizes of a small latent behind its channels."""
+    if hasattr(vae, "latent_height"):  # of sounds, in bands
+        return vae.latent_height, CELLS
+    cells = PICTURE_PX // vae.downscale_ratio if vae.downscale_ratio == 1 else CELLS
+    frames = 1 if family.default.frames is None else 2
+    return {1: (CELLS,), 2: (cells, cells), 3: (frames, cells, cells)}[family.latent_format.latent_dimensions]
+
+
+def source_shape(family: ModelFamily, vae: Any) -> tuple[int, ...]:
+    """Return the shape of a picture [C, H, W], a video [C, F, H, W] or a sound [C, S]."""
+    if getattr(vae, "is_of_sounds", False):
+        return vae.sound_channels, 2 * vae.downscale_ratio
+    channels = getattr(vae, "output_channels", 3)
+    if family.latent_format.latent_dimensions == 2:
+        return channels, PICTURE_PX, PICTURE_PX
+    return channels, FRAMES, PICTURE_PX, PICTURE_PX
