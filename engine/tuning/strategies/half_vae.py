@@ -97,9 +97,11 @@ def _in_float16(network: nn.Module) -> nn.Module:
     """Return a copy of a network with its weights in float16, without a copy of the weights in between.
 
     Functions that others gave to its modules stay out of it, unless they are methods, which are copied with their
-    module: the others are of the modules that they were made for.
+    module: the others are of the modules that they were made for. Nor does it hold the patcher that the network has
+    while it is in use, which is of the engine's memory and would keep the network itself.
     """
     memo: dict[int, object] = {
+        id(vars(network).get("current_patcher")): None,
         **{id(weight): nn.Parameter(weight.half(), requires_grad=False) for weight in network.parameters()},
         **{id(buffer): buffer.half() if buffer.is_floating_point() else buffer for buffer in network.buffers()},
     }
