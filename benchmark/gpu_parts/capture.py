@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmark.gpu_parts.bench import MIB, Bench, run_cases
-from benchmark.gpu_parts.sampling import GRAPHS, Drawing, computing_engine
+from benchmark.gpu_parts.sampling import GRAPHS, STAND_IN, Drawing, computing_engine
 from engine.diffusion.likeness import relative_error
 from engine.families.registry import families
 from engine.settings import DtypeName, DtypeSettings
@@ -81,7 +81,7 @@ def measure_family(bench: Bench, family: str, dtypes: DtypeSettings) -> None:
         model, clip, _ = engine.models.random_checkpoint(family, "small")
         drawing = Drawing.of_text(bench, engine, model, clip, family=family, side_px=SIDE_PX, num_steps=NUM_STEPS)
         plain = drawing.draw(()).latent
-        for name in GRAPHS if bench.is_gpu else ("host_sigmas",):
+        for name in GRAPHS if bench.is_gpu else (STAND_IN,):
             first = drawing.draw((name,))
             with counted_replays(bench) as count:
                 again = drawing.draw((name,))

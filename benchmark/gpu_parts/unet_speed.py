@@ -8,7 +8,8 @@ import torch
 
 from benchmark.gpu_parts.bench import Bench, median_seconds, peak_memory
 from benchmark.gpu_parts.networks import shape_of
-from benchmark.gpu_parts.sampling import Drawing, computing_engine, measure_ways, usual_ways
+from benchmark.gpu_parts.sampling import Drawing, computing_engine, machine_facts, measure_ways, usual_ways
+from engine.tuning.registry import make_strategies
 
 STEPS, TOY_STEPS = {"sd15_512": 20, "sdxl_1024": 8}, 3
 
@@ -38,11 +39,13 @@ def measure_unet(bench: Bench, work: str, batches: tuple[int, ...]) -> None:
 def note_decoding(bench: Bench, engine: Any, vae: Any, latent: torch.Tensor) -> None:
     """Note the seconds of a whole decoding with the copy to RAM, plainly and with each strategy for VAEs."""
     bench.note("vae.seconds", median_seconds(lambda: vae.decode(latent), bench, budget_seconds=1.0))
-    for item in engine.tuner.describe():
-        name = str(item["name"])
-        if engine.tuner.target(name) != "vae":
+    for name, strategy in make_strategies(None).items():
+        if strategy.target != "vae":
             continue
-
+        missing = strategy.missing(machine_facts(bench))
+        if missing is not None:
+            bench.note(f"vae.{name}", f"not here: {missing}")
+            continue
         bench.attempt(f"vae.{name}", note_decoding_with, bench, engine, vae, latent, name)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmark.gpu_parts.sampling import STAND_IN
 from benchmark.gpu_schedule import PARTS
 from names.tuning import STRATEGIES
 
@@ -61,9 +62,9 @@ def test_every_part_passes_at_toy_size_with_the_packages_of_a_bare_gpu_machine(t
     assert done.stdout.rstrip().endswith((out / "table.md").read_text().rstrip().rpartition("\n")[2])
 
     found = {name: entry["figures"] for name, entry in parts.items()}
-    for way in ("plain", "host_sigmas", "all"):
+    for way in ("plain", STAND_IN, "all"):
         for place in (found["sd15"]["batch_1"], found["sdxl"]["batch_1"], found["flux"]["bfloat16"]):
-            assert place[way].get("it_per_s", 0) > 0 or way == "host_sigmas", place
+            assert place[way].get("it_per_s", 0) > 0 or way == STAND_IN, place
             assert place[way]["is_finite"]
     assert found["flux"]["float8_kept"]["plain"]["it_per_s"] > 0
     assert all(found["wan"][work]["plain"]["it_per_s"] > 0 for work in ("wan_480p_33", "wan22_720p_25"))
