@@ -86,17 +86,20 @@ class Call:
         """Return all that is known now."""
         parts = {name: self.entries[name] for name in self._names if name in self.entries}
         machine = parts.get("machine", {}).get("figures", {})
-        is_toy = any(entry.get("is_toy") for entry in parts.values())
+        told = {name: bool(entry["is_toy"]) for name, entry in parts.items() if "is_toy" in entry}
+        is_toy = bool(told) and all(told.values())
+        # A card that is lost on the way makes toys of the parts after it: their figures are none of the card's.
+        measured = {name: entry for name, entry in parts.items() if is_toy or not told.get(name)}
         return {
             "version": 2,
             "is_toy": is_toy,
-            "device": next((entry["device"] for entry in parts.values() if entry.get("device")), None),
+            "device": next((entry["device"] for entry in measured.values() if entry.get("device")), None),
             "machine": {name: machine.get(name) for name in ("name", "torch", "cuda", "cudnn", "python", "triton")},
             "minutes": self._limit / 60,
             "total_seconds": round(time.monotonic() - self._began, 1),
             "is_finished": len(self.entries) == len(self._names),
             "not_done": {name: entry["reason"] for name, entry in parts.items() if entry["reason"]},
-            "rows": rows_of(parts, is_toy=is_toy),
+            "rows": rows_of(measured, is_toy=is_toy),
             "parts": parts,
         }
 

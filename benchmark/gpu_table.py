@@ -52,8 +52,14 @@ def figure(part: str, *path: str | int) -> Find:
     return at(part, "figures", *path)
 
 
-def best(part: str, *path: str, key: str) -> Find:
-    """Return the function that finds the largest `key` among the ways of a figure, of those that ran."""
+MOST_ERROR, MOST_DRAFT_ERROR = 0.05, 0.25  # of latents, relative L2: rounding in 16 bits, and quality `draft`
+
+
+def best(part: str, *path: str, key: str, most_error: float = MOST_ERROR) -> Find:
+    """Return the function that finds the largest `key` among the ways of a figure, of those that ran and are right.
+
+    A way whose latent is not finite, or further from the plain one than `most_error`, is none.
+    """
 
     def find(parts: Parts) -> float | None:
         try:
@@ -65,11 +71,24 @@ def best(part: str, *path: str, key: str) -> Find:
         if not isinstance(ways, Mapping):
             return None
         found = [
-            way[key] for way in ways.values() if isinstance(way, Mapping) and isinstance(way.get(key), (int, float))
+            way[key]
+            for way in ways.values()
+            if isinstance(way, Mapping) and isinstance(way.get(key), (int, float)) and is_right(way, most_error)
         ]
         return float(max(found)) if found else None
 
     return find
+
+
+def draft(part: str, *path: str, key: str) -> Find:
+    """Return the function that finds the largest `key` among ways whose latents may be as far off as a draft's."""
+    return best(part, *path, key=key, most_error=MOST_DRAFT_ERROR)
+
+
+def is_right(way: Mapping[str, Any], most_error: float) -> bool:
+    """Return True where a way's latent is finite and near the plain one; an error that is no number is too large."""
+    error = way.get("error", 0.0)
+    return bool(way.get("is_finite", True)) and isinstance(error, (int, float)) and error <= most_error
 
 
 def inverse(find: Find) -> Find:
@@ -137,9 +156,9 @@ LINES: Sequence[Line] = (
          work="flux_1024", peers=FLUX_PEERS, peer_goal=None),
     Line("Flux.1-dev 1024², best bf16", "s/step", inverse(best("flux", "bfloat16", key="it_per_s")), 0.15,
          is_time=True, work="flux_1024", peers=FLUX_PEERS),
-    Line("Flux.1-dev 1024², float8 products", "s/step", inverse(best("flux", "float8", key="it_per_s")), 0.106,
+    Line("Flux.1-dev 1024², float8 products", "s/step", inverse(draft("flux", "float8", key="it_per_s")), 0.106,
          is_time=True, peers=FLUX_FP8_PEERS),
-    Line("float8 weights kept, times bf16", "x", ratio(best("flux", "float8_kept", key="it_per_s"),
+    Line("float8 weights kept, times bf16", "x", ratio(draft("flux", "float8_kept", key="it_per_s"),
          best("flux", "bfloat16", key="it_per_s")), 1.0),
     Line("Wan 1.3B 832x480x33, best", "s/step", inverse(best("wan", "wan_480p_33", key="it_per_s")), 0.46, is_time=True,
          work="wan_480p_33"),
@@ -207,7 +226,8 @@ def share_of_floor(line: Line, value: float | None, tflops: float | None) -> flo
 
 def table(report: Mapping[str, Any]) -> str:
     """Return the report as Markdown: the figures, then what failed, part by part."""
-    where = "no GPU: toy sizes, the figures mean nothing" if report["is_toy"] else report["device"] or "?"
+    where = report["device"] or "?"
+    where = f"{where}: toy sizes, the figures mean nothing" if report["is_toy"] else where
     lines = [
         f"{where}; {report['total_seconds']:.0f} s of {report['minutes'] * 60:.0f}", "",
         "| What | Figure | Goal | Met | of goal | of floor (measured) | of floor (790) | beside peers |",
@@ -224,17 +244,18 @@ def table(report: Mapping[str, Any]) -> str:
         )
     lines.append("")
     for name, entry in report["parts"].items():
-        lines += part_lines(name, entry)
+        is_odd = bool(entry.get("is_toy")) and not report["is_toy"]
+        lines += part_lines(name, entry, "; it saw no GPU, and is left out of the table" if is_odd else "")
     return "\n".join(lines)
 
 
 MAX_FAILURES, MAX_FAILURE_CHARACTERS = 6, 160
 
 
-def part_lines(name: str, entry: Mapping[str, Any]) -> list[str]:
+def part_lines(name: str, entry: Mapping[str, Any], remark: str = "") -> list[str]:
     """Return how a part ended, and the first of its failures."""
     state = entry["reason"] or entry["status"]
-    lines = [f"- `{name}`: {state}, {entry['seconds']:.0f} s"]
+    lines = [f"- `{name}`: {state}, {entry['seconds']:.0f} s{remark}"]
     failures = list(entry["failures"].items())
     for label, text in failures[:MAX_FAILURES]:
         lines.append(f"  - {label}: {' '.join(text.split())[:MAX_FAILURE_CHARACTERS]}")

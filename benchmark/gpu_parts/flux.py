@@ -49,8 +49,7 @@ def measure_type(
         )
         plain: torch.Tensor | None = None
         for group, ways in groups.items():
-            found = measure_ways(bench, group, drawing, ways)
-            plain = found if plain is None else plain
+            plain = measure_ways(bench, group, drawing, ways, plain=plain)
         engine.tuner.release()
 
 
@@ -68,6 +67,12 @@ def float8_ways(bench: Bench) -> dict[str, Sequence[str]]:
 
 
 def float8_kept_ways(bench: Bench) -> dict[str, Sequence[str]]:
-    """Return the ways of weights that are kept in float8: each strategy that knows packed weights by itself."""
-    found = [name for name in usable_strategies(bench) if any(word in name for word in ("packed", "fp8", "float8"))]
-    return {name: (name,) for name in found}
+    """Return the ways of weights that are kept in float8: each strategy that knows packed weights, by itself and
+    with all others."""
+    usable = usable_strategies(bench)
+    found = [name for name in usable if any(word in name for word in ("packed", "fp8", "float8"))]
+    with_others = {
+        f"all_and_{name}": (*(other for other in together(bench) if other not in usable[name].conflicts), name)
+        for name in found
+    }
+    return {name: (name,) for name in found} | with_others

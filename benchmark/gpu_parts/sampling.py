@@ -117,13 +117,13 @@ class Drawing:
 
 
 def measure_ways(
-    bench: Bench, name: str, drawing: Drawing, ways: Mapping[str, Sequence[str]], *, least_seconds: float = 3.0
-) -> torch.Tensor | None:
+    bench: Bench, name: str, drawing: Drawing, ways: Mapping[str, Sequence[str]], *, least_seconds: float = 3.0,
+    plain: torch.Tensor | None = None,
+) -> torch.Tensor | None:  # fmt: skip
     """Note each way of sampling under `name`: its rate, what the first run cost, and its error against the plain one.
 
-    The first way is the plain one. Return its latent.
+    The first way is the plain one, whose latent is returned, unless `plain` is that latent.
     """
-    plain: torch.Tensor | None = None
     for way, names in ways.items():
         place = f"{name}.{way}"
         drawn = bench.attempt(place, measured, bench, drawing, names, least_seconds=least_seconds)

@@ -225,3 +225,32 @@ def test_the_table_names_what_failed() -> None:
     text = table({**head, "rows": rows, "parts": {"sd15": entry}})
     assert "| SD1.5 512², best | 120 it/s | ≥ 130 | no | 0.92 x |" in text and "2.00 x ComfyUI (60)" in text
     assert "case 0: it broke in two" in text and "and 3 more" in text
+
+
+@pytest.mark.parametrize("wrong", [{"is_finite": False}, {"error": 0.06}, {"error": "nan"}])
+def test_a_way_that_draws_something_else_is_never_the_best(wrong: dict[str, Any]) -> None:
+    ways = {"plain": {"it_per_s": 40.0, "is_finite": True}, "all": {"it_per_s": 400.0, "error": 0.001, **wrong}}
+    rows = {row["label"]: row for row in rows_of({"sd15": {"figures": {"batch_1": ways}}}, is_toy=False)}
+    assert rows["SD1.5 512², best"]["value"] == 40.0
+
+
+def test_float8_products_may_be_as_far_off_as_a_draft() -> None:
+    parts = {
+        "flux": {"figures": {"float8": {"a": {"it_per_s": 4.0, "error": 0.1}, "b": {"it_per_s": 9.0, "error": 0.9}}}}
+    }
+    rows = {row["label"]: row for row in rows_of(parts, is_toy=False)}
+    assert rows["Flux.1-dev 1024², float8 products"]["value"] == 0.25
+
+
+def test_a_part_that_has_lost_the_card_gives_the_table_no_figures(tmp_path: Path) -> None:
+    toy = DONE.replace('"is_toy": False', '"is_toy": True').replace('"x": 1', '"batch_1": {"plain": {"it_per_s": 9.0}}')
+    call = call_of(tmp_path, {"machine": DONE, "sd15": toy})
+    call.run()
+    report = call.report()
+    assert not report["is_toy"] and report["rows"] == [] and report["device"] == "a card"
+    assert "`sd15`: done, 0 s; it saw no GPU, and is left out of the table" in table(report)
+
+
+def test_the_table_of_a_toy_says_so() -> None:
+    head = {"is_toy": True, "device": "cpu", "total_seconds": 10, "minutes": 1}
+    assert table({**head, "rows": [], "parts": {}}).startswith("cpu: toy sizes, the figures mean nothing; 10 s of 60")
