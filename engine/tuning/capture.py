@@ -45,6 +45,10 @@ class Recorder(Protocol):
         """
         ...
 
+    def wait(self) -> None:
+        """Wait until the device has done all that was replayed. For before recordings are forgotten."""
+        ...
+
 
 class CaptureFailed(RuntimeError):
     """A capture that failed although the rules allowed its work. The device is as before."""
@@ -149,6 +153,14 @@ class GraphRecorder:
         before_bytes = device.reserved_bytes()
         graph, out = self._captured(stream, work)
         return Recording(out, graph.replay, max(0, device.reserved_bytes() - before_bytes), read)
+
+    def wait(self) -> None:
+        """Wait as `Recorder.wait` does.
+
+        Torch unmaps the memory of growing segments once the stream is done that it was allocated on, which is the one
+        of captures. Graphs are replayed on another.
+        """
+        self._device.synchronize()
 
     def _warm_up(self, stream: Any, work: Work) -> tuple[torch.Tensor, ...]:
         """Run the work on the stream of captures, at last under their rules; return the memory that it reads."""

@@ -117,7 +117,10 @@ class Graphs:
 
     def forget_run(self, of_run: object) -> None:
         """Forget the graphs that read tensors of this run."""
-        for key in [key for key, graph in self._graphs.items() if graph.of_run is of_run]:
+        forgotten = [key for key, graph in self._graphs.items() if graph.of_run is of_run]
+        if forgotten:
+            self._recorder.wait()
+        for key in forgotten:
             del self._graphs[key]
         for key in [key for key, (_, of_failed) in self._failed.items() if of_failed is of_run]:
             del self._failed[key]
@@ -125,6 +128,8 @@ class Graphs:
             self._held_bytes = 0
 
     def _forget_all(self) -> None:
+        if self._graphs:
+            self._recorder.wait()
         self._graphs.clear()
         self._held_bytes = 0
 
@@ -140,9 +145,10 @@ class Graphs:
             return None
         except (CaptureFailed, DeviceLost) as error:
             self._barred.bar(OF_GRAPHS, error_in_words(error))
-            self.release()
-            if isinstance(error, DeviceLost):
+            if isinstance(error, DeviceLost):  # nothing can be waited for
+                self._graphs.clear()
                 raise
+            self.release()
             return None
         except RuntimeError as error:  # refused by the rules, or it fails without a capture, too
             self._give_up(key, of_run, error_in_words(error))
@@ -155,6 +161,7 @@ class Graphs:
             self._give_up(key, of_run, f"it holds {made.num_bytes} bytes, more than {most_bytes:.0f}")
             return None
         while len(self._graphs) >= self._max_graphs:
+            self._recorder.wait()
             self._graphs.popitem(last=False)
         self._held_bytes += made.num_bytes
         held = _besides(made.read, network)

@@ -37,6 +37,9 @@ class Captures:
         self.num_captures += 1
         return out, _replay, out.nbytes
 
+    def wait(self) -> None:
+        """Return at once: nothing is replayed."""
+
     def take(self) -> tuple[int, list[str]]:
         """Return the number of captures and what was refused since the last call."""
         found = self.num_captures, self.refused

@@ -22,3 +22,6 @@ class Replaying:
             out.copy_(work())
 
         return out, replay, self.num_bytes
+
+    def wait(self) -> None:
+        """Return at once: a replay is over when it returns."""

@@ -256,6 +256,11 @@ class Failing(Replaying):
 
     error: Exception | None = None
 
+    def failing(self, error: Exception) -> Callable[[Callable[[], torch.Tensor]], Any]:
+        """Return the method to record, which raises the error."""
+        self.error = error
+        return self.record
+
     def record(self, work: Callable[[], torch.Tensor]) -> Any:
         if self.error is not None:
             self.num_recorded += 1
@@ -338,3 +343,44 @@ def test_graphs_that_share_too_much_memory_are_forgotten_together() -> None:
     graphs = Graphs(recorder)
     assert run(graphs, "a") is not None and run(graphs, "b") is not None
     assert list(graphs._graphs) == ["b"] and recorder.num_recorded == 3
+
+
+class Waiting(Replaying):
+    """A recorder that notes how many graphs there are whenever it waits."""
+
+    def __init__(self, num_bytes: int = 10) -> None:
+        super().__init__(num_bytes)
+        self.graphs = Graphs(self, max_graphs=2)
+        self.there: list[int] = []
+
+    def wait(self) -> None:
+        self.there.append(len(self.graphs))
+
+
+@pytest.mark.parametrize("forget", ["release", "tensors dropped", "others recorded", "memory", "failure"])
+def test_replays_are_done_before_the_memory_of_their_graph_is_given_back(forget: str) -> None:
+    """Memory in growing segments is unmapped when the stream of captures is done, which no replay is launched on."""
+    recorder, made = Waiting(60 if forget == "memory" else 10), OwnTensors()
+    graphs = recorder.graphs
+    assert run(graphs, "a", of_run=made) is not None and not recorder.there
+    if forget == "release":
+        graphs.release()
+    elif forget == "tensors dropped":
+        made.drop()
+    elif forget == "failure":
+        recorder.record = Failing().failing(CaptureFailed("RuntimeError: CUDA error"))  # type: ignore[method-assign]
+        assert run(graphs, "b") is None
+    else:
+        for key in "bc":
+            assert run(graphs, key) is not None
+    assert recorder.there and min(recorder.there) > 0
+    num_waits = len(recorder.there)
+    graphs.release()
+    graphs.release()
+    assert len(recorder.there) <= num_waits + 1, "where there are none nothing is waited for"
+
+
+def test_the_device_is_waited_for() -> None:
+    card = Card()
+    GraphRecorder(card).wait()
+    assert card.calls == ["synchronize"]

@@ -281,7 +281,7 @@ def test_graphs_are_released_by_age_and_by_memory() -> None:
 
 
 def test_what_cannot_be_captured_is_computed_as_it_is(use: SamplingUse) -> None:
-    class Refusing:
+    class Refusing(Replaying):
         def record(self, work: Callable[[], torch.Tensor]) -> Any:
             raise RuntimeError("operation not permitted when stream is capturing")
 
