@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -124,15 +125,17 @@ class GraphDevice(Protocol):
 
 
 class GraphRecorder:
-    """Recorder of CUDA graphs, which share one memory pool and one stream to be captured on.
+    """Recorder of CUDA graphs, which share one stream to be captured on, and one memory pool while any of them is there.
 
-    Work is captured only after the same work has passed the rules of captures in a run of its own.
+    Work is captured only after the same work has passed the rules of captures in a run of its own. A pool without
+    graphs is not used again: torch refuses one as long as a tensor in it lives.
     """
 
     def __init__(self, device: GraphDevice) -> None:
         self._device = device
         self._pool: Any = None
         self._stream: Any = None
+        self._graphs: WeakSet[Graph] = WeakSet()  # in the pool
         self._failed: list[Graph] = []  # torch's allocators may still ask a graph that failed about its stream
 
     def record(self, work: Work) -> Recording:
@@ -142,7 +145,9 @@ class GraphRecorder:
         if stream != device.default_stream():
             raise NotNow("another run computes on the device meanwhile")
         if self._stream is None:
-            self._pool, self._stream = device.new_pool(), device.new_stream()
+            self._stream = device.new_stream()
+        if not self._graphs:
+            self._pool = device.new_pool()
         random_state = device.generator.get_state()
         try:
             read = self._warm_up(stream, work)
@@ -189,6 +194,7 @@ class GraphRecorder:
             device.set_stream(stream)
         if own is None and failure is None:
             assert out is not None, "a capture that did not fail has a result"
+            self._graphs.add(graph)
             return graph, out
         self._undo(graph, spare, has_failed=failure is not None, is_stuck=is_stuck)
         if failure is not None:

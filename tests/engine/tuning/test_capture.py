@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,7 @@ class Card:
         self.generator = Generator(7)
         self.is_capturing_now = False
         self.num_streams = 0
+        self.num_pools = 0
 
     def fail(self, stage: str) -> None:
         if self.fails == stage:
@@ -127,7 +129,8 @@ class Card:
         return Graph(self)
 
     def new_pool(self) -> object:
-        return "pool"
+        self.num_pools += 1
+        return f"pool {self.num_pools}"
 
     def end_allocating(self, pool: object) -> None:
         self.calls.append("end allocating")
@@ -174,6 +177,21 @@ def test_a_capture_counts_the_memory_that_it_takes_and_uses_one_stream() -> None
         "side 1 waits for default", "default waits for side 1", "synchronize", "empty cache",
         "begin on side 1, thread_local", "end on side 1",
     ]  # fmt: skip
+
+
+def test_graphs_share_a_pool_which_is_not_used_again_once_all_are_gone() -> None:
+    """Torch asserts that a pool which it knows has a graph, and knows it while a tensor of the pool lives."""
+    card = Card()
+    recorder = GraphRecorder(card)
+    first, second = (recorder.record(work_on(card)) for _ in range(2))
+    assert card.num_pools == 1
+    del first
+    third = recorder.record(work_on(card))
+    assert card.num_pools == 1, "the second one is there"
+    del second, third
+    gc.collect()
+    recorder.record(work_on(card))
+    assert card.num_pools == 2 and card.num_streams == 1
 
 
 @pytest.mark.parametrize("stage", ["begin", "end", "middle of the end", "instance"])
