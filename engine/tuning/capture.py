@@ -125,7 +125,7 @@ class GraphDevice(Protocol):
 
 
 class GraphRecorder:
-    """Recorder of CUDA graphs, which share one stream to be captured on, and one memory pool while any of them is there.
+    """Recorder of CUDA graphs, which share a stream to be captured on, and a memory pool while any of them is there.
 
     Work is captured only after the same work has passed the rules of captures in a run of its own. A pool without
     graphs is not used again: torch refuses one as long as a tensor in it lives.
@@ -200,9 +200,9 @@ class GraphRecorder:
         if failure is not None:
             raise CaptureFailed(first_line(own if own is not None else failure)) from failure
         assert own is not None
-        if isinstance(own, RuntimeError):
+        if isinstance(own, RuntimeError) and not isinstance(own, torch.OutOfMemoryError):  # which ended in order
             raise CaptureFailed(first_line(own)) from own
-        raise own  # none of the capture's, such as the end of a run that is cancelled
+        raise own  # none of the capture's: the device is full, or a run is cancelled
 
     def _try_to_capture(
         self, graph: Graph, work: Work

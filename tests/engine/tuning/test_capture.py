@@ -220,6 +220,16 @@ def test_work_that_fails_within_its_capture_ends_it() -> None:
     assert card.stream == "default" and card.pool_uses == 0 and not card.generator.is_capturing
 
 
+def test_a_full_device_costs_the_one_graph_that_it_has_no_memory_for() -> None:
+    card = Card()
+    graphs = Graphs(GraphRecorder(card))
+    full = work_on(card, torch.OutOfMemoryError("CUDA out of memory"))
+    x = {"x": torch.ones(2, device=CARD)}
+    assert graphs.run("large", x, lambda given: full(), 100) is None
+    assert graphs.obstacle is None and card.pool_uses == 0 and not card.generator.is_capturing
+    assert graphs.run("small", x, lambda given: given["x"] * 2, 100) is not None
+
+
 def test_a_run_that_is_cancelled_within_a_capture_is_no_failure_of_it() -> None:
     card = Card()
     with pytest.raises(Interrupted):
@@ -386,7 +396,7 @@ def test_replays_are_done_before_the_memory_of_their_graph_is_given_back(forget:
     elif forget == "tensors dropped":
         made.drop()
     elif forget == "failure":
-        recorder.record = Failing().failing(CaptureFailed("RuntimeError: CUDA error"))  # type: ignore[method-assign]
+        recorder.record = Failing().failing(CaptureFailed("RuntimeError: CUDA error"))  # type: ignore[method-assign, assignment]
         assert run(graphs, "b") is None
     else:
         for key in "bc":
