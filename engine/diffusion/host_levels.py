@@ -10,14 +10,18 @@ copy is attached to the tensor. Code that is none of ours may make levels withou
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 HOST_COPY = "_host_copy"  # attribute of a tensor: the same numbers in the host's memory
+COUNTED = partial(torch.inference_mode, mode=False)  # tensors made here count their changes, in inference mode, too
 
 
 def brought(levels: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return levels on a device, with the host's copy where they come from there."""
-    moved = levels.to(device)
+    with COUNTED():
+        moved = levels.to(device)
     return moved if moved is levels or levels.device.type != "cpu" else _with_copy(moved, levels)
 
 
@@ -31,7 +35,8 @@ def on_host(levels: torch.Tensor) -> torch.Tensor:
 
 def of_batch(level: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
     """Return a level [] for each item of a batch: `ones` [B] times the level, on their device."""
-    levels = level * ones
+    with COUNTED():
+        levels = level * ones
     if level.device.type != "cpu" or levels.device.type == "cpu":
         return levels
     return _with_copy(levels, level.to(levels.dtype).expand(levels.shape))
@@ -39,7 +44,8 @@ def of_batch(level: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
 
 def repeated(levels: torch.Tensor, times: int) -> torch.Tensor:
     """Return levels [B] as many times behind each other."""
-    joined = torch.cat([levels] * times)
+    with COUNTED():
+        joined = torch.cat([levels] * times)
     known = _copy_of(levels)
     return joined if known is None else _with_copy(joined, torch.cat([known] * times))
 

@@ -5,6 +5,8 @@ The meta device stands for one: nothing can read its numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -35,11 +37,31 @@ def test_levels_on_the_host_are_their_own() -> None:
     assert divisor(LEVELS[0], LEVELS) is not None
 
 
-@pytest.mark.parametrize("change", [lambda levels: levels.mul_(2), lambda levels: levels * 2], ids=["in place", "anew"])
-def test_the_device_is_asked_for_levels_that_were_changed(change: object) -> None:
-    levels = change(brought(LEVELS, DEVICE))  # type: ignore[operator]
-    with pytest.raises(NotImplementedError, match="meta"):
-        on_host(levels)
+def times_two_from_the_second(levels: torch.Tensor) -> torch.Tensor:
+    levels[1:] *= 2
+    return levels
+
+
+@pytest.mark.parametrize("is_run", [False, True], ids=["", "inference mode"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda levels: levels.mul_(2), times_two_from_the_second, lambda levels: levels * 2],
+    ids=["in place", "part in place", "anew"],
+)
+def test_the_device_is_asked_for_levels_that_were_changed(
+    change: Callable[[torch.Tensor], torch.Tensor], is_run: bool
+) -> None:
+    with torch.inference_mode(is_run):
+        ones = torch.ones(2, device=DEVICE)
+        for levels in (
+            brought(LEVELS.clone(), DEVICE),
+            of_batch(LEVELS[1].clone(), ones),
+            repeated(of_batch(LEVELS[1].clone(), ones), 2),
+        ):
+            on_host(levels)
+            changed = change(levels)
+            with pytest.raises(NotImplementedError, match="meta"):
+                on_host(changed)
 
 
 def test_a_divisor_is_made_on_the_device_without_a_copy() -> None:
