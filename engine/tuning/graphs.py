@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from engine.tuning.strategy import NETWORK_OPTIONS, PROMPTS_OF_ROWS, SamplingUse
 
 MAX_GRAPHS = 8
 MEMORY_SHARE = 0.15  # of the memory that is free when a graph is captured
+MORE_MEMORY = 1.5  # times as much has to be free as when a device was full in a capture, which is then tried again
+MAX_FAILED = 256  # kinds of work that are remembered to have no graph
 
 OF_GRAPHS = ("cuda_graph", "step_graph", "vae_graph")  # strategies that are barred together: a capture has failed
 
@@ -53,11 +56,20 @@ class Recorded:
     of_run: object = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Work without a graph: the memory that it needs, infinite where none is enough; whose tensors it would read."""
+
+    num_bytes: float
+    of_run: object
+
+
 class Graphs:
     """Recorded graphs that share the memory of one recorder, least recently used first.
 
-    What the rules of captures refuse is remembered by its key and computed as it is. After a capture that failed all
-    strategies of graphs are barred, in `barred`, and nothing is recorded any more.
+    What the rules of captures refuse is remembered by its key and computed as it is, wherever the weights are; what
+    holds too much memory, until there is more of it. After a capture that failed all strategies of graphs are barred,
+    in `barred`, and nothing is recorded any more.
     """
 
     def __init__(
@@ -68,7 +80,7 @@ class Graphs:
         self._barred = BarredStrategies() if barred is None else barred
         self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._held_bytes = 0  # of all since there was none: they share memory, which is free once all are forgotten
-        self._failed: dict[Hashable, tuple[str, object]] = {}  # reasons, and whose tensors they would read
+        self._failed: dict[Hashable, _Failed] = {}
         self._identities: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
 
     def __len__(self) -> int:
@@ -81,10 +93,11 @@ class Graphs:
 
     def run(
         self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor], most_bytes: float,
-        of_run: object = None, network: nn.Module | None = None,
+        of_run: object = None, network: nn.Module | None = None, place: Hashable = None,
     ) -> torch.Tensor | None:  # fmt: skip
         """Return the result of `work` for the inputs by its graph; None where there can be none.
 
+        `place` tells where the weights are that the work reads: a graph serves one place.
         `of_run` stands for tensors that strategies have made and the graph reads: with an `OwnTensors` the graph is
         forgotten when these are dropped, with another value the caller calls `forget_run`. Memory that the work reads
         is kept with the graph, but for that of the `network`, whose addresses are part of the key.
@@ -92,17 +105,18 @@ class Graphs:
         """
         if network is not None:
             key = (self._identities.setdefault(network, object()), key)
-        if key in self._failed or self.obstacle is not None:
+        if self.obstacle is not None or (key in self._failed and self._failed[key].num_bytes > most_bytes):
             return None
-        found = self._graphs.get(key)
+        placed = key if place is None else (place, key)
+        found = self._graphs.get(placed)
         if found is None:
-            found = self._record(key, inputs, work, most_bytes, of_run, network)
+            found = self._record(key, placed, inputs, work, most_bytes, of_run, network)
             if isinstance(of_run, OwnTensors):
                 of_run.when_dropped(self, self.forget_run)
             if found is None:
                 return None
         else:
-            self._graphs.move_to_end(key)
+            self._graphs.move_to_end(placed)
         for name, value in inputs.items():
             found.inputs[name].copy_(value)
         found.replay()
@@ -112,7 +126,6 @@ class Graphs:
         """Forget all graphs and the memory that they hold; return True where there were some."""
         was_some = bool(self._graphs)
         self._forget_all()
-        self._failed.clear()
         return was_some
 
     def forget_run(self, of_run: object) -> None:
@@ -122,7 +135,7 @@ class Graphs:
             self._recorder.wait()
         for key in forgotten:
             del self._graphs[key]
-        for key in [key for key, (_, of_failed) in self._failed.items() if of_failed is of_run]:
+        for key in [key for key, failed in self._failed.items() if failed.of_run is of_run]:
             del self._failed[key]
         if not self._graphs:
             self._held_bytes = 0
@@ -134,8 +147,8 @@ class Graphs:
         self._held_bytes = 0
 
     def _record(
-        self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor], most_bytes: float, of_run: object,
-        network: nn.Module | None,
+        self, key: Hashable, placed: Hashable, inputs: Inputs, work: Callable[[Inputs], torch.Tensor],
+        most_bytes: float, of_run: object, network: nn.Module | None,
     ) -> Recorded | None:  # fmt: skip
         buffers = {name: value.clone() for name, value in inputs.items()}
         try:
@@ -150,26 +163,34 @@ class Graphs:
                 raise
             self.release()
             return None
+        except torch.OutOfMemoryError as error:
+            self._give_up(key, of_run, error_in_words(error), most_bytes * MORE_MEMORY)
+            return None
         except RuntimeError as error:  # refused by the rules, or it fails without a capture, too
-            self._give_up(key, of_run, error_in_words(error))
+            self._give_up(key, of_run, error_in_words(error), math.inf)
             return None
         if self._graphs and self._held_bytes + made.num_bytes > most_bytes:
             del made
             self._forget_all()  # what graphs share is free only without all of them: this one begins anew
-            return self._record(key, inputs, work, most_bytes, of_run, network)
+            return self._record(key, placed, inputs, work, most_bytes, of_run, network)
         if made.num_bytes > most_bytes:
-            self._give_up(key, of_run, f"it holds {made.num_bytes} bytes, more than {most_bytes:.0f}")
+            reason = f"it holds {made.num_bytes} bytes, more than {most_bytes:.0f}"
+            self._give_up(key, of_run, reason, made.num_bytes)
             return None
         while len(self._graphs) >= self._max_graphs:
             self._recorder.wait()
             self._graphs.popitem(last=False)
         self._held_bytes += made.num_bytes
         held = _besides(made.read, network)
-        found = self._graphs[key] = Recorded(buffers, made.out, made.replay, held, of_run)
+        self._failed.pop(key, None)
+        found = self._graphs[placed] = Recorded(buffers, made.out, made.replay, held, of_run)
         return found
 
-    def _give_up(self, key: Hashable, of_run: object, reason: str) -> None:
-        self._failed[key] = (reason, of_run)
+    def _give_up(self, key: Hashable, of_run: object, reason: str, num_bytes: float) -> None:
+        self._failed.pop(key, None)
+        if len(self._failed) >= MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
+        self._failed[key] = _Failed(num_bytes, of_run)
         log.warning("not captured as a CUDA graph: reason=%s", reason)
 
 

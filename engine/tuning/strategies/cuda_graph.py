@@ -169,8 +169,8 @@ class CudaGraph(Strategy):
             found = None
             place = None if key is None else weights.place()  # they may move while the network is in use
             if place is not None:
-                whole = (place, evaluation.kind, key)
-                found = self.graphs.run(whole, tensors, work, most_bytes, evaluation.own_tensors, network)
+                whole = (evaluation.kind, key)
+                found = self.graphs.run(whole, tensors, work, most_bytes, evaluation.own_tensors, network, place)
             if found is None:
                 found = plain(network, x, timesteps, context, y, control, options, **kwargs)
             result: torch.Tensor = found

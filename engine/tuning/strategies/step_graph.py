@@ -80,8 +80,8 @@ class _Runner:
         if place is None:
             return None
         evaluation, model = self._use.evaluation, self._use.denoiser
-        whole = ("step", place, self._kind, evaluation.kind, key, inner)
-        return self._graphs.run(whole, tensors, work, self._most_bytes, evaluation.own_tensors, model)
+        whole = ("step", self._kind, evaluation.kind, key, inner)
+        return self._graphs.run(whole, tensors, work, self._most_bytes, evaluation.own_tensors, model, place)
 
     def refuse(self, reason: str) -> None:
         log.info("steps not captured as CUDA graphs: reason=%s", reason)

@@ -57,8 +57,8 @@ class VaeGraph(Strategy):
             if not args and _is_small(latent):
                 inner, place = graph_key({"latent": latent}, kwargs, {}), weights.place()
                 if inner is not None and place is not None:
-                    key = ("decode", place, evaluation.kind, inner)
-                    found = self.graphs.run(key, {"latent": latent}, work, most_bytes, evaluation.own_tensors, network)
+                    key, own = ("decode", evaluation.kind, inner), evaluation.own_tensors
+                    found = self.graphs.run(key, {"latent": latent}, work, most_bytes, own, network, place)
             picture: torch.Tensor = plain(latent, *args, **kwargs) if found is None else found
             return picture
 

@@ -327,6 +327,52 @@ def test_work_that_the_rules_refuse_is_computed_as_it_is_and_other_work_is_recor
     assert run(graphs, "b") is not None and graphs.obstacle is None
 
 
+@pytest.mark.parametrize(
+    "error",
+    [CaptureRefused("aten.nonzero.default", "the shape of the result depends on data", "x.py:1"), None],
+    ids=str,
+)
+def test_what_has_no_graph_is_not_tried_again_when_memory_is_given_back_or_weights_move(error: Exception) -> None:
+    """Else each request would try in vain on a machine whose models take turns on the device."""
+    recorder = Failing(num_bytes=200)
+    graphs, layer = Graphs(recorder), torch.nn.Linear(2, 2)
+    recorder.error = error
+    for place in (1, 2):
+        assert run(graphs, network=layer, place=place) is None
+        graphs.release()
+    assert recorder.num_recorded == 1
+    assert run(graphs, network=torch.nn.Linear(2, 2)) is None and recorder.num_recorded == 2
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["too much memory", "the device was full"])
+def test_what_had_too_little_memory_is_tried_again_when_there_is_more(is_full: bool) -> None:
+    recorder = Failing(num_bytes=140)
+    recorder.error = torch.OutOfMemoryError("CUDA out of memory") if is_full else None
+    graphs, inputs = Graphs(recorder), {"x": torch.ones(2)}
+    tries = []
+    for most_bytes in (100, 120, 160, 160):
+        found = graphs.run("a", inputs, lambda given: given["x"] * 2, most_bytes)
+        recorder.error = None
+        tries.append((found is not None, recorder.num_recorded))
+    assert tries == [(False, 1), (False, 1), (True, 2), (True, 2)]
+
+
+def test_weights_in_another_place_have_a_graph_of_their_own() -> None:
+    graphs, layer = Graphs(Replaying()), torch.nn.Linear(2, 2)
+    for place in (1, 2, 1):
+        assert run(graphs, network=layer, place=place) is not None
+    assert len(graphs) == 2
+
+
+def test_not_all_work_without_a_graph_is_remembered() -> None:
+    recorder = Failing()
+    graphs = Graphs(recorder)
+    recorder.error = RuntimeError("not possible")
+    for number in range(300):
+        assert run(graphs, str(number)) is None
+    assert len(graphs._failed) < 300 and run(graphs, "299") is None and recorder.num_recorded == 300
+
+
 def test_work_that_cannot_be_recorded_now_is_recorded_later() -> None:
     recorder = Failing()
     recorder.error = NotNow("another run computes")
