@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from engine.architectures.attention import KERNEL_OPTION
+from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP
 from engine.errors import DeviceLost
 from engine.tuning.barred import BarredStrategies, error_in_words
 from engine.tuning.capture import CaptureFailed, NotNow, Recorder, Recording
@@ -32,7 +33,7 @@ OF_GRAPHS = ("cuda_graph", "step_graph", "vae_graph")  # strategies that are bar
 HARMLESS_OPTIONS = frozenset({
     "uuids", "cond_or_uncond", "sigmas", "sample_sigmas", "wrappers", "callbacks", "easycache", "original_shape",
     "transformer_index", "block", "block_index", "activations_shape", "total_blocks", "block_type", KERNEL_OPTION,
-    PROMPTS_OF_ROWS,
+    PROMPTS_OF_ROWS, KNOWN_TIMESTEP, RECORDING_STEP,
     *NETWORK_OPTIONS,
 })  # fmt: skip
 

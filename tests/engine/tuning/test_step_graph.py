@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from engine import Engine, EngineSettings, RunRequest
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
@@ -100,6 +101,23 @@ def test_the_networks_own_graph_is_left_out_of_a_steps(made: TunedEngine) -> Non
     assert plain == tuned and made.recorder.num_recorded == 1
     plain, tuned = made.both(prompt_of(seed=20, sampler_name="heun"))
     assert plain == tuned and made.recorder.num_recorded == 2, "a sampler without whole steps has the network's graph"
+
+
+def test_where_a_step_has_no_graph_its_evaluations_have_the_networks(made: TunedEngine) -> None:
+    class OfNetworks(Replaying):
+        def record(self, work: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None], int]:
+            if work().ndim > 4:
+                raise RuntimeError("a step holds too much")
+            return super().record(work)
+
+    recorder = OfNetworks()
+    graphs = Graphs(recorder)
+    made.tuned.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
+    choose(made.tuned, "cuda_graph", "step_graph")
+    plain, tuned = made.both(prompt_of(seed=21))
+    assert plain == tuned and (recorder.num_recorded, recorder.num_replayed) == (1, 3)
+    plain, tuned = made.both(prompt_of(seed=21, sampler_name="heun"))
+    assert plain == tuned and recorder.num_recorded == 1, "the samplers' own loops have the same graph"
 
 
 def test_no_graph_is_used_with_other_strategies_than_it_was_recorded_with(made: TunedEngine) -> None:
