@@ -14,6 +14,7 @@ from torch.nn import functional
 from engine.architectures.autoencoder_kl import AttnBlock, Decoder, Encoder, ResnetBlock
 from engine.architectures.latent_unet import UnetModel
 from engine.architectures.latent_unet_layers import ResBlock, SpatialTransformer
+from engine.diffusion.shared_steps import may_share
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, has_own_forward, replace_forwards
 from engine.tuning.triton_compiler import missing_triton
@@ -50,12 +51,19 @@ class NhwcGroupNorm(_NhwcNorm):
 
 
 class NhwcVae(_NhwcNorm):
-    """Group normalisation of a VAE's blocks."""
+    """Group normalisation of a VAE's blocks.
+
+    Not where other requests may begin to decode meanwhile: a VAE decodes beside them, and between a norm and the
+    activation that is a part of it no change may be taken off the network.
+    """
 
     name = "nhwc_vae"
     about = "group normalisation and SiLU of the VAE in one kernel that keeps channels innermost"
     target = "vae"
     conflicts = frozenset({"half_vae"})  # which computes with another network
+
+    def unfit(self, use: SamplingUse) -> str | None:
+        return "other requests may compute at the same time" if may_share() else super().unfit(use)
 
 
 def _fitting(use: SamplingUse) -> list[NormAndActivations]:

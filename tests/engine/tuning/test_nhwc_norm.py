@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.architectures.autoencoder_kl import ResnetBlock
+from engine.architectures.autoencoder_kl import AutoencoderKl, ResnetBlock, VaeConfig
+from engine.diffusion.shared_steps import sharing_active
 from engine.tuning.strategies.nhwc_norm import NhwcVae
 from engine.tuning.strategy import SamplingUse
 
@@ -70,6 +71,14 @@ def test_networks_with_the_kernel_compute_what_they_do_without_it() -> None:
     found = json.loads(done.stdout)
     for name, (error, num_with_silu, num_without, is_restored) in found.items():
         assert error < 1e-5 and num_with_silu > 4 and num_without > 0 and is_restored, (name, found)
+
+
+def test_a_vae_that_others_may_decode_with_meanwhile_stays_as_it_is() -> None:
+    """A request that joins takes changes off, also between a norm and the activation that its kernel has applied."""
+    use, sharing = SamplingUse(None, AutoencoderKl(VaeConfig(32, (32,), 1)), {}), object()
+    assert NhwcVae().unfit(use) is None
+    with sharing_active(sharing):  # type: ignore[arg-type]
+        assert NhwcVae().unfit(use) == "other requests may compute at the same time"
 
 
 def test_a_block_of_which_a_node_has_replaced_one_norm_stays_as_it_is() -> None:
