@@ -70,6 +70,11 @@ class NetworkChanges:
             if after.forward is not UNSET and before.forward is UNSET
         }
 
+    @property
+    def new_attributes(self) -> tuple[str, ...]:
+        """Names of attributes that the denoiser did not have before, such as functions in place of its class's."""
+        return tuple(name for name, (before, _) in self.attributes.items() if before is UNSET)
+
     def revert(self) -> None:
         """Take back what is still there of these changes; what others have changed since stays."""
         for name, (before, after) in self.attributes.items():

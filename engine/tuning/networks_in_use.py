@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-from torch import nn
 
 from engine.tuning.barred import BarredStrategies, error_in_words
 from engine.tuning.graphs import place_of_weights
@@ -27,11 +25,6 @@ class _Changed:
     undos: list[tuple[str, Undo]] = field(default_factory=list)  # by the strategy's name
     changes: NetworkChanges | None = None
     keep: Undo = nothing  # the tensors that strategies made, for the next use
-
-    @property
-    def forwards(self) -> Mapping[nn.Module, object]:
-        """Functions that strategies gave to modules."""
-        return {} if self.changes is None else self.changes.forwards
 
     def undo(self, barred: BarredStrategies) -> None:
         """Take all changes off the network; a strategy that fails to is barred, and what it left is taken off."""
@@ -80,12 +73,17 @@ class NetworksInUse:
         """
         with self._lock:
             entry = self._changed.get(id(use.denoiser))
-            forwards = {} if entry is None else entry.forwards
+            changes = None if entry is None else entry.changes
+            forwards = {} if changes is None else changes.forwards
+            own = vars(use.denoiser)
+            new = () if changes is None else changes.new_attributes
+            attributes = {name: own.pop(name) for name in new if name in own}
             for module in forwards:
                 del module.__dict__["forward"]
             try:
                 yield
             finally:
+                own.update(attributes)
                 for module, forward in forwards.items():
                     module.__dict__["forward"] = forward
 

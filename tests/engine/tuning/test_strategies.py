@@ -236,6 +236,20 @@ def test_a_run_that_joins_finds_fit_what_the_first_one_found_fit(use: SamplingUs
     networks.check_integrity()
 
 
+def test_a_run_that_joins_finds_the_functions_of_a_vae_as_the_first_one_did(networks: tuple[Any, Any]) -> None:
+    vae, in_use, own = networks[1], NetworksInUse(), HalfVae()
+    use = SamplingUse(Patcher(vae), vae, {})
+    with in_use.changed(use, (own,)) as first:
+        decode = vars(vae)["decode"]
+        with in_use.plain(use):
+            assert own.unfit(use) is None and "decode" not in vars(vae)
+        assert vars(vae)["decode"] is decode
+        with in_use.changed(use, (own,)) as second:
+            assert first == second == ("half_vae",)
+    assert "decode" not in vars(vae)
+    in_use.check_integrity()
+
+
 # --- what needs a GPU, by its parts ----------------------------------------------------------------------------------
 
 
