@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.diffusion.shared_steps import may_share
 from engine.tuning.graphs import MEMORY_SHARE, Graphs, Inputs, PlacedWeights, graph_key, moving_weights
 from engine.tuning.quality import Quality
 from engine.tuning.strategies.cuda_graph import missing_for_graphs
@@ -20,7 +21,8 @@ MAX_GRAPHS = 4
 class VaeGraph(Strategy):
     """CUDA graph of decoding.
 
-    `graphs` are none of a denoiser's: a VAE may decode while another run samples, and what shares memory may not.
+    `graphs` are none of a denoiser's, with which they would share memory: no two may be replayed at a time. Nor are
+    there any where a VAE decodes beside other requests, which may decode with it or with another one meanwhile.
     """
 
     name = "vae_graph"
@@ -42,6 +44,8 @@ class VaeGraph(Strategy):
         network = use.denoiser
         if not hasattr(network, "decode") or "decode" in vars(network) or use.patcher.object_patches:
             return "nodes have replaced parts of the network"
+        if may_share():
+            return "other requests may compute at the same time"
         return self.graphs.obstacle or offloaded(use) or moving_weights(use)
 
     def apply(self, use: SamplingUse) -> Undo:
