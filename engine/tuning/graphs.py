@@ -15,7 +15,7 @@ from torch import nn
 
 from engine.architectures.attention import KERNEL_OPTION
 from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP
-from engine.errors import DeviceLost
+from engine.errors import DeviceLost, OutOfMemory
 from engine.tuning.barred import BarredStrategies, error_in_words
 from engine.tuning.capture import CaptureFailed, NotNow, Recorder, Recording
 from engine.tuning.capture_rules import memory_of
@@ -164,7 +164,7 @@ class Graphs:
                 raise
             self.release()
             return None
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, OutOfMemory) as error:
             self._give_up(key, of_run, error_in_words(error), most_bytes * MORE_MEMORY)
             return None
         except RuntimeError as error:  # refused by the rules, or it fails without a capture, too

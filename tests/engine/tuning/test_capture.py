@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import DeviceLost, Interrupted
+from engine.errors import DeviceLost, Interrupted, OutOfMemory
 from engine.tuning.barred import BarredStrategies
 from engine.tuning.capture import CaptureFailed, GraphRecorder, NotNow
 from engine.tuning.capture_rules import CaptureRefused
@@ -220,10 +220,11 @@ def test_work_that_fails_within_its_capture_ends_it() -> None:
     assert card.stream == "default" and card.pool_uses == 0 and not card.generator.is_capturing
 
 
-def test_a_full_device_costs_the_one_graph_that_it_has_no_memory_for() -> None:
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory("no room to cast")])
+def test_a_full_device_costs_the_one_graph_that_it_has_no_memory_for(error: Exception) -> None:
     card = Card()
     graphs = Graphs(GraphRecorder(card))
-    full = work_on(card, torch.OutOfMemoryError("CUDA out of memory"))
+    full = work_on(card, error)
     x = {"x": torch.ones(2, device=CARD)}
     assert graphs.run("large", x, lambda given: full(), 100) is None
     assert graphs.obstacle is None and card.pool_uses == 0 and not card.generator.is_capturing
