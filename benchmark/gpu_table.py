@@ -170,6 +170,7 @@ LINES: Sequence[Line] = (
     Line("SDXL out of the device", "s", figure("load", "eviction", "out_seconds"), is_time=True),
     Line("SDXL back", "s", figure("load", "eviction", "back_seconds"), is_time=True),
     Line("eight clients, shared, times one at a time", "x", figure("eight", "ratio"), 1.0),
+    Line("eight clients at quality `close`, times one at a time", "x", figure("eight", "close_ratio"), 1.0),
     Line("a lone request, shared, times alone", "x", figure("eight", "lone_ratio"), 1.0),
     Line("networks captured, of those tried", "share", figure("capture", "share_captured"), 1.0),
     Line("networks with graphs with the plain path's bits", "share", figure("capture", "share_equal"), 1.0),

@@ -42,11 +42,16 @@ def run_prompt(engine: Engine, prompt: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def begin_prompt(engine: Engine, prompt: Mapping[str, Any]) -> Any:
-    """Submit a prompt; the function waits for its end and returns what it showed, or raises RuntimeError."""
+def begin_prompt(engine: Engine, prompt: Mapping[str, Any], quality: str | None = None) -> Any:
+    """Submit a prompt; the function waits for its end and returns what it showed, or raises RuntimeError.
+
+    Without a quality it is the usual one.
+    """
     events: list[Event] = []
     checked = engine.check(dict(prompt))
-    request = RunRequest(f"{time.monotonic_ns()}", checked.prompt, checked.outputs)
+    request = RunRequest(
+        f"{time.monotonic_ns()}", checked.prompt, checked.outputs, {} if quality is None else {"quality": quality}
+    )
     future = engine.submit(request, events.append)
 
     def finish() -> dict[str, Any]:

@@ -72,7 +72,10 @@ def test_every_part_passes_at_toy_size_with_the_packages_of_a_bare_gpu_machine(t
     assert found["memory"]["share_equal"] == 1.0 and found["memory"]["share_recovered"] == 1.0
     assert found["capture"]["share_equal"] == 1.0 and found["capture"]["share_sound"] == 1.0
     assert len(found["tuning"]["figures"]) == len(STRATEGIES) and found["tuning"]["plain_it_per_s"] > 0
-    assert found["eight"]["ratio"] > 0 and found["eight"]["lone_ratio"] > 0
+    assert found["eight"]["close_ratio"] > 0 and found["eight"]["ratio"] > 0
+    batches = found["eight"]["batches"]
+    assert batches["batches"] < batches["evaluations"], "clients share steps"
+    assert found["eight"]["lone_ratio"] > 0
     assert found["load"]["file_to_device"]["warm_gb_per_s"] > 0 and found["load"]["start"]["first_image_seconds"] > 0
     assert "not there" in found["front"]["front"] and "not there" in found["peer_comfyui"]["peer"]
     assert "not there" in found["peer_diffusers"]["peer"]
