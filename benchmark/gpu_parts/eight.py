@@ -18,6 +18,7 @@ from benchmark.gpu_parts.runs import begin_prompt, prompt_engine, run_prompt
 from benchmark.gpu_parts.tuning import OUTCOME
 from benchmark.small_models import node
 from engine import Engine
+from engine.tuning.batching.batcher import StepBatcher
 
 CLIENTS, ROUNDS, LONE = 8, 2, 4
 STEPS, TOY_STEPS = 20, 2
@@ -78,17 +79,19 @@ def measure_way(bench: Bench, way: str, at_once: int, figures: dict[str, float],
         lone[way] = seconds_of(alone, bench) / (1 if bench.is_toy else LONE)
         bench.note(f"{way}.lone_seconds", lone[way])
         if engine.batcher is not None:
-            bench.attempt(f"{way}.{CLOSE}", measure_close, bench, engine, seeds, rounds, figures)
+            bench.attempt(CLOSE, measure_close, bench, engine, engine.batcher, seeds, rounds, figures)
 
 
-def measure_close(bench: Bench, engine: Engine, seeds: Any, rounds: int, figures: dict[str, float]) -> None:
+def measure_close(
+    bench: Bench, engine: Engine, batcher: StepBatcher, seeds: Any, rounds: int, figures: dict[str, float]
+) -> None:
     """Note the images a minute of the quality that shares widths without equal bits, too."""
     draw_all(bench, engine, seeds, CLIENTS, CLOSE)  # measures the widths
     seconds = seconds_of(lambda: draw_all(bench, engine, seeds, CLIENTS * rounds, CLOSE), bench)
     figures[CLOSE] = CLIENTS * rounds / seconds * 60
     bench.note(f"{CLOSE}.images_per_minute", figures[CLOSE])
     bench.note(f"{CLOSE}.batches", asdict(engine.batch_figures))
-    bench.note(f"{CLOSE}.widths_used", [asdict(item) for item in engine.batcher.widths_in_use])
+    bench.note(f"{CLOSE}.widths_used", [asdict(item) for item in batcher.widths_in_use])
 
 
 def draw_all(bench: Bench, engine: Engine, seeds: Any, num: int, quality: str | None = None) -> None:

@@ -67,12 +67,12 @@ def float8_ways(bench: Bench) -> dict[str, Sequence[str]]:
 
 
 def float8_kept_ways(bench: Bench) -> dict[str, Sequence[str]]:
-    """Return the ways of weights that are kept in float8: each strategy that knows packed weights, by itself and
-    with all others."""
+    """Return the ways of weights kept in float8: strategies that know them, and products of them with all others."""
     usable = usable_strategies(bench)
-    found = [name for name in usable if any(word in name for word in ("packed", "fp8", "float8"))]
-    with_others = {
-        f"all_and_{name}": (*(other for other in together(bench) if other not in usable[name].conflicts), name)
-        for name in found
+    ways: dict[str, Sequence[str]] = {
+        name: (name,) for name in usable if any(word in name for word in ("packed", "fp8", "float8"))
     }
-    return {name: (name,) for name in found} | with_others
+    for name in [name for name in ways if "packed" in name]:  # the others leave kept weights as they are
+        others = (other for other in together(bench) if other not in usable[name].conflicts)
+        ways[f"all_and_{name}"] = (*others, name)
+    return ways

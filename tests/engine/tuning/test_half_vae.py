@@ -30,7 +30,7 @@ def test_a_float16_copy_does_not_keep_its_network(tmp_path: Path) -> None:
         with vae.patcher.in_use(working_bytes=0) as network:
             made = half_vae._in_float16(network)
             patcher = weakref.ref(network.current_patcher)
-        assert made.current_patcher is None and copy.deepcopy(made) is not made
+        assert vars(made)["current_patcher"] is None and copy.deepcopy(made) is not made
         del network, vae
     del engine
     gc.collect()
