@@ -58,6 +58,7 @@ class Call:
         self._running: dict[str, tuple[Part, RunningPart]] = {}
         self.entries: dict[str, dict[str, Any]] = {}
         self._names = [part.name for part in parts]
+        self._was_stopped = False
 
     @property
     def left_seconds(self) -> float:
@@ -97,7 +98,7 @@ class Call:
             "machine": {name: machine.get(name) for name in ("name", "torch", "cuda", "cudnn", "python", "triton")},
             "minutes": self._limit / 60,
             "total_seconds": round(time.monotonic() - self._began, 1),
-            "is_finished": len(self.entries) == len(self._names),
+            "is_finished": len(self.entries) == len(self._names) and not self._was_stopped,
             "not_done": {name: entry["reason"] for name, entry in parts.items() if entry["reason"]},
             "rows": rows_of(measured, is_toy=is_toy),
             "parts": parts,
@@ -146,6 +147,7 @@ class Call:
         print(f"{part.name}: {state}, {whole['seconds']:.0f} s", flush=True)
 
     def _stop(self, reason: str) -> None:
+        self._was_stopped = True
         for part, process in list(self._running.values()):
             process.kill()
             self._ended(part, process, reason)

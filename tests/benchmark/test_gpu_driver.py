@@ -152,6 +152,7 @@ def test_asked_to_end_the_driver_ends_its_children_and_leaves_whole_files(tmp_pa
     assert driver.returncode == 143
     report = json.loads((tmp_path / "gpu.json").read_text())
     assert report["not_done"] == {"sd15": "stopped: StoppedError", "wan": "stopped: StoppedError"}
+    assert not report["is_finished"]
     assert "stopped" in shown and sorted(path.name for path in tmp_path.iterdir()) == [
         "gpu.json", "gpu.jsonl", "log.txt", "table.md"
     ]  # fmt: skip
