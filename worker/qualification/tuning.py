@@ -20,6 +20,9 @@ MEASURE_SECONDS: Final = 1800.0
 CPU_SIDE_PX, CPU_STEPS, CPU_SETTLE_SECONDS, CPU_TURNS_SECONDS = 64, 4, 60.0, 0.3
 GPU_STEPS, GPU_SETTLE_SECONDS, GPU_TURNS_SECONDS = 12, 240.0, 1.5
 
+AUTO: Final = "auto"
+SETTING: Final = "tuning_setting"  # of a stored outcome: TUNING, where it was not `auto`
+
 log = structlog.get_logger("tuning")
 
 
@@ -30,7 +33,7 @@ class EngineTuning:
     """
 
     def __init__(self, setting: str, state_directory: Path, budget_seconds: float = 30.0) -> None:
-        self._setting = setting
+        self._setting = setting.strip().lower() or AUTO
         self._budget_seconds = budget_seconds
         self._store = TuningStore(state_directory)
 
@@ -51,8 +54,8 @@ class EngineTuning:
     ) -> tuple[dict[str, Any] | None, str | None]:
         """Return the engine's tuning for the report, or why there is none.
 
-        Stored outcomes are used, unless `is_forced`; without one for the benchmark's model the engine measures, which
-        takes seconds to minutes.
+        Stored outcomes are used, unless `is_forced`; without one for the benchmark's model that was measured under the
+        same setting the engine measures, which takes seconds to minutes.
         """
         if self._setting == "off":
             return None, "TUNING=off"
@@ -61,7 +64,7 @@ class EngineTuning:
         began = time.monotonic()
         key = machine_key(facts, driver)
         adopted = [] if is_forced else await self.adopt(engine, facts, driver)
-        if adopted and not (isinstance(workload, TextToImage) and _is_new(workload, adopted)):
+        if adopted and not (isinstance(workload, TextToImage) and self._is_new(workload, adopted)):
             return _report(adopted, key, time.monotonic() - began, is_reused=True), None
         if not isinstance(workload, TextToImage):
             return None, "The workflow is the user's own"
@@ -72,6 +75,8 @@ class EngineTuning:
             return None, error.message
         if status != 200:
             return None, str(outcome.get("error") or f"The engine answered {status}")
+        if self._setting != AUTO:  # which strategies are measured depends on it
+            outcome[SETTING] = self._setting
         try:
             await asyncio.to_thread(self._store.store, key, outcome)
         except OSError as error:
@@ -80,6 +85,13 @@ class EngineTuning:
         others = [item for item in adopted if _network_of(item) != _network_of(outcome)]
         return _report([*others, outcome], key, time.monotonic() - began, is_reused=False), None
 
+    def _is_new(self, workload: TextToImage, outcomes: list[dict[str, Any]]) -> bool:
+        """Return True for a model that none of the outcomes was measured with under this setting."""
+        measured = {item["workload"].get("model") for item in outcomes if item.get(SETTING, AUTO) == self._setting}
+        scale = workload.scale
+        name = workload.checkpoint if scale is None else f"random:{workload.family.name or 'default'}:{scale}"
+        return name not in measured
+
 
 def _report(outcomes: list[dict[str, Any]], key: str, seconds: float, *, is_reused: bool) -> dict[str, Any]:
     return {"is_reused": is_reused, "machine_key": key, "seconds": round(seconds, 3), "outcomes": outcomes}
@@ -87,14 +99,6 @@ def _report(outcomes: list[dict[str, Any]], key: str, seconds: float, *, is_reus
 
 def _network_of(outcome: dict[str, Any]) -> tuple[object, object]:
     return outcome.get("network"), outcome.get("fingerprint")
-
-
-def _is_new(workload: TextToImage, outcomes: list[dict[str, Any]]) -> bool:
-    """Return True for a model that none of the outcomes was measured with."""
-    measured = {outcome["workload"].get("model") for outcome in outcomes}
-    scale = workload.scale
-    name = workload.checkpoint if scale is None else f"random:{workload.family.name or 'default'}:{scale}"
-    return name not in measured
 
 
 async def _adopt(engine: EngineClient, outcome: dict[str, Any]) -> bool:

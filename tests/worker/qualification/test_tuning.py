@@ -80,6 +80,17 @@ async def test_an_outcome_of_another_model_is_given_and_the_model_is_measured(tm
     assert report is not None and not report["is_reused"]
 
 
+async def test_strategies_that_the_setting_names_since_are_measured_at_the_next_start(tmp_path: Path) -> None:
+    """Under `auto` some are not measured at all."""
+    asked: list[list[str]] = []
+    for setting in ("auto", "compiled_blocks", "compiled_blocks", " Compiled_Blocks", "auto", ""):
+        engine = OwnEngine()
+        report, _ = await tune(tmp_path, engine, setting=setting)
+        assert report is not None
+        asked.append([method for method, _ in engine.asked])
+    assert asked == [["POST"], ["PUT", "POST"], ["PUT"], ["PUT"], ["PUT", "POST"], ["PUT"]]
+
+
 def test_outcomes_of_other_shapes_are_kept_and_those_of_no_known_shape_are_dropped(tmp_path: Path) -> None:
     store = TuningStore(tmp_path)
     other = {**OUTCOME, "fingerprint": "g"}
