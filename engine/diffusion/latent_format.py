@@ -12,12 +12,14 @@ class LatentFormat:
 
     `latent_rgb_factors` [C, 3] turns a scaled latent cell into about the colour (-1..1) that the VAE would draw there.
     `latent_rgb_factors_reshape` gives the latent the channels of that table before.
+    `num_rows` is the height [cells] of every latent of a sound, whose width is its length.
     With `resizes_empty` empty latents made for cells of 8 pixels get the size of the same picture.
     `blank` is an all-grey picture, for inpainting networks that are given no picture.
     """
 
     latent_channels = 4
     latent_dimensions = 2
+    num_rows: int | None = None
     spatial_ratio = 8  # pixels a side of one cell
     resizes_empty = False
     scale_factor = 1.0

@@ -169,6 +169,12 @@ class Trial:
         size = self._size
         empty = torch.zeros(1, 4, size.height_px // CELL_PX, size.width_px // CELL_PX)  # [B, C, h, w]
         latent = fix_empty_latent_channels(self._model, empty)
+        latent_format = self._model.get_model_object("latent_format")
+        if latent_format.latent_dimensions == 1:
+            latent = latent.flatten(2)  # [B, C, L]: a sound of as many cells
+        elif latent_format.num_rows is not None:
+            num_columns = max(1, empty[0, 0].numel() // latent_format.num_rows)
+            latent = latent.new_zeros(*latent.shape[:2], latent_format.num_rows, num_columns)
         noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(SEED))
         positive, negative = (_encode(self._clip, text) for text in (PROMPT, NEGATIVE_PROMPT))
         return positive, negative, noise, latent

@@ -23,3 +23,4 @@ class AceStepLatentFormat(LatentFormat):
     """Latents of 8 channels and 16 rows, not scaled."""
 
     latent_channels = 8
+    num_rows = 16
