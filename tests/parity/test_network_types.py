@@ -48,6 +48,7 @@ def distances(base: Path, dtype: DtypeName, cases: tuple[str, ...] | list[str]) 
     return found
 
 
+@pytest.mark.slow
 def test_variants_draw_in_bfloat16(base: Path) -> None:
     found = distances(base, "bfloat16", FAST)
     assert len(found) == len(FAST)

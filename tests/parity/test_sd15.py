@@ -15,7 +15,7 @@ from tests.parity.compare import CASES, find_cases
 from tests.parity.in_process import assert_like_the_reference
 
 FAMILY = "sd15"
-FAST = ("lora_hook_cond", "prompt_embedding_weighted", "latent_ops_composite", "upscale_model_rrdb_x2_old")
+FAST = ("prompt_embedding_weighted", "latent_ops_composite", "upscale_model_rrdb_x2_old")
 SLOW = [case.stem for case in find_cases(family=FAMILY) if case.stem not in FAST]
 
 pytestmark = pytest.mark.timeout(600)

@@ -71,11 +71,11 @@ def test_a_network_kept_as_float8_is_cast_layer_by_layer_and_patched(base: Path,
 @pytest.mark.parametrize(
     "case",
     [
-        "sd15/img2img_basic", "sd15/lora_hook_cond", "quantised/gguf_flux_q5_lora_target",
+        "sd15/lora_hook_cond", "quantised/gguf_flux_q5_lora_target",
         *(
             pytest.param(case, marks=pytest.mark.slow)
             for case in (
-                "sd15/custom_inpaint", "sd15/cond_two_masks", "quantised/gguf_flux_q8_lora",
+                "sd15/img2img_basic", "sd15/custom_inpaint", "sd15/cond_two_masks", "quantised/gguf_flux_q8_lora",
                 "quantised/flux_scaled_lora", "quantised/comfy_quant_flux_int8",
                 "quantised/comfy_quant_flux_nvfp4", "quantised/comfy_quant_flux_mxfp8", "sdxl/tinyxl_inpaint_model",
             )

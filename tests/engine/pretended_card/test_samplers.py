@@ -22,7 +22,14 @@ from tests.engine.tuning.outcomes import use_everywhere
 FEW, MANY = 3, 6
 # Only these make it wait more often in a run of many steps: they take noise that is drawn on the host.
 MOST_WAITS_PER_STEP = {"dpmpp_2m_sde": 1, "dpmpp_2m_sde_heun": 1, "dpmpp_3m_sde": 1, "dpmpp_sde": 2}
+VARIANTS = ("_cfg_pp", "_gpu", "_bh2", "_heun", "_pece", "_ancestral")  # of samplers that the fast share has
 OF_MANY_STEPS = "dpm_adaptive"  # which chooses them by errors, of which the card tells nothing
+
+
+def is_slow(name: str) -> bool:
+    """Return True for a sampler that only the slow share runs."""
+    return name == OF_MANY_STEPS or name.endswith(VARIANTS)
+
 
 SmallCard = tuple[Engine, PretendedCard, Captures]
 
@@ -57,7 +64,7 @@ def waits(small: SmallCard, name: str, steps: int) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == OF_MANY_STEPS else ()) for name in SAMPLER_NAMES],
+    [pytest.param(name, marks=pytest.mark.slow if is_slow(name) else ()) for name in SAMPLER_NAMES],
 )
 @pytest.mark.filterwarnings("ignore:Should have t[ab]..t[01]:UserWarning")  # torchsde's, of a level as a float32
 def test_a_sampler_waits_for_the_card_no_more_often_than_it_may(small: SmallCard, name: str) -> None:
