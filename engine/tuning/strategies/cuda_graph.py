@@ -110,20 +110,15 @@ class CudaRecorder(GraphRecorder):
 
 
 def missing_for_graphs(machine: MachineFacts) -> str | None:
-    """Return what a machine lacks for CUDA graphs, or None."""
+    """Return the thing that a machine lacks for CUDA graphs, or None."""
     if machine.device_type != "cuda":
         return "needs a CUDA device"
     lacking = next((name for name in POOL_CALLS if not hasattr(torch._C, name)), None)
     return None if lacking is None else f"needs a version of torch with {lacking}"
 
 
-class CudaGraph(Strategy):
-    """CUDA graph of the network's evaluation."""
-
-    name = "cuda_graph"
-    quality = Quality.EXACT
-    about = "the network's kernels are launched as one CUDA graph"
-    conflicts = frozenset({"prompt_cache"})
+class GraphStrategy(Strategy):
+    """Base of the strategies that replay graphs. `graphs` may be shared by several of them."""
 
     def __init__(self, graphs: Graphs | None = None) -> None:
         self.graphs = Graphs(CudaRecorder()) if graphs is None else graphs
@@ -133,6 +128,15 @@ class CudaGraph(Strategy):
 
     def missing(self, machine: MachineFacts) -> str | None:
         return missing_for_graphs(machine)
+
+
+class CudaGraph(GraphStrategy):
+    """CUDA graph of the network's evaluation."""
+
+    name = "cuda_graph"
+    quality = Quality.EXACT
+    about = "the network's kernels are launched as one CUDA graph"
+    conflicts = frozenset({"prompt_cache"})
 
     def unfit(self, use: SamplingUse) -> str | None:
         found = self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use)

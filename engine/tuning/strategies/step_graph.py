@@ -15,28 +15,19 @@ from engine.diffusion.options import Options
 from engine.diffusion.whole_steps import Tensors
 from engine.tuning.graphs import MEMORY_SHARE, Graphs, PlacedWeights, graph_key, unfixable_weights
 from engine.tuning.quality import Quality
-from engine.tuning.strategies.cuda_graph import missing_for_graphs
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, custom_code, offloaded
+from engine.tuning.strategies.cuda_graph import GraphStrategy
+from engine.tuning.strategy import SamplingUse, Undo, custom_code, offloaded
 
 log = logging.getLogger(__name__)
 
 
-class StepGraph(Strategy):
+class StepGraph(GraphStrategy):
     """CUDA graph of a whole step."""
 
     name = "step_graph"
     quality = Quality.EXACT
     about = "the network, guidance and the sampler's arithmetic are launched as one CUDA graph"
     conflicts = frozenset({"prompt_cache"})
-
-    def __init__(self, graphs: Graphs) -> None:
-        self.graphs = graphs
-
-    def release(self) -> bool:
-        return self.graphs.release()
-
-    def missing(self, machine: MachineFacts) -> str | None:
-        return missing_for_graphs(machine)
 
     def unfit(self, use: SamplingUse) -> str | None:
         found = self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use)

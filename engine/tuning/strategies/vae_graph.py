@@ -9,16 +9,16 @@ from __future__ import annotations
 import torch
 
 from engine.diffusion.shared_steps import may_share
-from engine.tuning.graphs import MEMORY_SHARE, Graphs, Inputs, PlacedWeights, graph_key, moving_weights
+from engine.tuning.graphs import MEMORY_SHARE, Inputs, PlacedWeights, graph_key, moving_weights
 from engine.tuning.quality import Quality
-from engine.tuning.strategies.cuda_graph import missing_for_graphs
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, offloaded
+from engine.tuning.strategies.cuda_graph import GraphStrategy
+from engine.tuning.strategy import SamplingUse, Undo, offloaded
 
 MAX_CELLS = 128 * 128  # of all latents in a call: one picture of 1024x1024
 MAX_GRAPHS = 4
 
 
-class VaeGraph(Strategy):
+class VaeGraph(GraphStrategy):
     """CUDA graph of decoding.
 
     `graphs` are none of a denoiser's, with which they would share memory: no two may be replayed at a time. Nor are
@@ -30,15 +30,6 @@ class VaeGraph(Strategy):
     about = "the VAE's kernels are launched as one CUDA graph"
     target = "vae"
     conflicts = frozenset({"half_vae"})
-
-    def __init__(self, graphs: Graphs) -> None:
-        self.graphs = graphs
-
-    def release(self) -> bool:
-        return self.graphs.release()
-
-    def missing(self, machine: MachineFacts) -> str | None:
-        return missing_for_graphs(machine)
 
     def unfit(self, use: SamplingUse) -> str | None:
         network = use.denoiser
