@@ -1,4 +1,4 @@
-"""What every part of `benchmark/gpu.py` gets: the device, its time, and the report that it writes figure by figure."""
+"""Context of every part of `benchmark/gpu.py`: the device, its time, and the report that it writes figure by figure."""
 
 from __future__ import annotations
 

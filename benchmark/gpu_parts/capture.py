@@ -118,7 +118,7 @@ class counted_replays:  # noqa: N801 - read as a function
 
 
 def unsound(bench: Bench) -> list[str]:
-    """Return what a capture has left wrong with torch: its stream, its allocator, its generator, its arithmetic."""
+    """Return the faults that a capture has left in torch: its stream, its allocator, its generator, its arithmetic."""
     if not bench.is_gpu:
         return []
     found: list[str] = []

@@ -61,7 +61,7 @@ def is_like(figures: dict[str, Any], types: str, most: float) -> bool:
 
 
 def fault_of(figures: dict[str, Any]) -> str | None:
-    """Return what is wrong with a family's figures, or None."""
+    """Return the fault of a family's figures, or None."""
     if "failure" in figures:
         return str(figures["failure"])
     limits = {"float32": MOST_FLOAT32_ERROR, "default": MOST_DEFAULT_ERROR}

@@ -68,7 +68,7 @@ def note_smi(bench: Bench) -> None:
 
 
 def smi() -> dict[str, str] | None:
-    """Return what the driver's own tool reports, None without it."""
+    """Return the report of the driver's own tool, None without it."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]

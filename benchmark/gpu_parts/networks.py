@@ -7,7 +7,7 @@ few seconds there. Activations stay finite: norms are the identity, other weight
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a network is measured with.
+    """Inputs that a network is measured with.
 
     `latent` is `[B, C, h, w]` or `[B, C, T, h, w]`, `tokens` and `width` are the conditioning's, `pooled` the width of
     its vector, 0 for none. `cfg` 1.0 is a single row for each image.
@@ -41,10 +41,7 @@ class Shape:
     guidance: float | None = None
 
     def with_batch(self, batch: int) -> Shape:
-        return Shape(
-            self.family, (batch, *self.latent[1:]), self.tokens, self.width, self.pooled, self.cfg, self.scheduler,
-            self.guidance,
-        )  # fmt: skip
+        return replace(self, latent=(batch, *self.latent[1:]))
 
 
 FULL = {

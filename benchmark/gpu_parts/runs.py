@@ -37,7 +37,7 @@ def prompt_engine(
 
 
 def run_prompt(engine: Engine, prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a prompt showed. Raises RuntimeError when it failed."""
+    """Return the outputs of a prompt. Raises RuntimeError when it failed."""
     shown: dict[str, Any] = begin_prompt(engine, prompt)()
     return shown
 

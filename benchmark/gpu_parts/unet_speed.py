@@ -1,4 +1,4 @@
-"""What the parts of SD1.5 and SDXL share: one checkpoint of random weights, its sampling in every way, its decoding."""
+"""Shared by the parts of SD1.5 and SDXL: one checkpoint of random weights, its sampling in every way, its decoding."""
 
 from __future__ import annotations
 

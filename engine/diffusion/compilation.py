@@ -46,7 +46,7 @@ def missing_compiler(backend: object, device_type: str) -> str | None:
 
 
 def missing_launcher_compiler() -> str | None:
-    """Return what this machine lacks to compile the functions that launch Triton's kernels, or None.
+    """Return the thing that this machine lacks to compile the functions that launch Triton's kernels, or None.
 
     Triton does that with the system's C compiler and the headers of this Python, in the first launch of a kernel
     (`triton/runtime/build.py`).

@@ -197,7 +197,7 @@ def is_host(tensor: torch.Tensor) -> bool:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Return what tells a tensor's memory from that of all others that are there now."""
+    """Return the identity of a tensor's memory among all that is allocated now."""
     found: int = tensor.untyped_storage()._cdata
     return found
 

@@ -169,7 +169,7 @@ class CompiledForms:
 
 
 def compiled_by(backend: str | Callable[..., Any]) -> Callable[[type[nn.Module]], FormFunction]:
-    """Return what makes the function of a form, compiled by a backend of `torch.compile`."""
+    """Return the function that compiles a form by a backend of `torch.compile`."""
     return partial(_compiled, backend)
 
 

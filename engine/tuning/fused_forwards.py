@@ -70,7 +70,7 @@ Forward = Callable[..., Any]
 
 
 def norm_form(norm: nn.Module) -> NormForm | None:
-    """Return what a kernel needs of a norm of the last dimension, or None where it must be called."""
+    """Return the form of a norm of the last dimension for a kernel, or None where it must be called."""
     if norm._forward_hooks or norm._forward_pre_hooks or "forward" in norm.__dict__:
         return None
     if type(norm) not in NORMS:

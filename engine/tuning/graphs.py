@@ -208,7 +208,7 @@ class Addresses:
         ]
 
     def now(self) -> int:
-        """Return what tells the addresses from others; weights may have been moved since the last call.
+        """Return a hash of the addresses; weights may have been moved since the last call.
 
         For each evaluation: it has to be fast.
         """
@@ -217,7 +217,7 @@ class Addresses:
 
 
 def place_of_weights(module: nn.Module) -> int:
-    """Return what tells the places of a module's weights and buffers in memory from others."""
+    """Return a hash of the addresses of a module's weights and buffers."""
     return Addresses(module).now()
 
 
@@ -244,7 +244,7 @@ class PlacedWeights:
         self._fixed: int | None = None  # addresses of which it is known that they stay
 
     def place(self) -> int | None:
-        """Return what tells their addresses from others, None where layers do not read them there.
+        """Return a hash of their addresses, None where layers do not read them there.
 
         Whether they do is asked anew only where they have been moved: it takes longer than an evaluation may wait.
         """

@@ -11,7 +11,7 @@ from engine.tuning.strategy import MachineFacts
 
 
 def missing_triton(machine: MachineFacts) -> str | None:
-    """Return what this machine lacks for kernels in Triton, or None. The check of every strategy with such a kernel.
+    """Return the thing this machine lacks for Triton kernels, or None. The check of every strategy with such a kernel.
 
     Triton compiles its kernels itself, but the function that launches them with the system's C compiler, in the first
     call.

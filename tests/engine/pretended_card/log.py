@@ -58,18 +58,18 @@ class CardLog:
 
     @property
     def faults(self) -> list[str]:
-        """What a real device raises an error for."""
+        """Entries for which a real device raises an error."""
         return _counted(entry for entry in self.entries if entry.kind in FAULTS)
 
     def take_captured(self) -> list[str]:
-        """Return what came while the log was capturing, and forget it."""
+        """Return the entries made while the log was capturing, and forget them."""
         found = _counted(entry for entry in self.entries if entry.is_captured)
         self.entries = [entry for entry in self.entries if not entry.is_captured]
         return found
 
     @property
     def waits(self) -> list[Asked]:
-        """What the host waits for: every copy, since none of the engine's own is from pinned memory, and every read."""
+        """Entries for which the host waits: every read, and every copy, since none is from pinned memory."""
         return [entry for entry in self.entries if entry.kind not in FAULTS and not entry.is_captured]
 
     @contextmanager

@@ -26,7 +26,7 @@ class Form:
     constants: Mapping[str, Any]
     num_warps: int = 4
     least_capability: int = 80
-    """Of the cards that have the numbers which it writes."""
+    """Least compute capability of cards that have the number types which it writes."""
 
     @property
     def signature(self) -> dict[str, str]:
