@@ -17,7 +17,7 @@
 # PyTorch's wheels contain their own CUDA libraries, so a base only has to make the devices visible and to name the driver.
 #
 # The bases are named by the digest of their index as well as by their tag. Every Python package has the hash that
-# misc/locks names, except PyTorch's builds outside PyPI where misc/lock.sh could not reach their index.
+# tools/locks names, except PyTorch's builds outside PyPI where tools/lock.sh could not reach their index.
 ARG ACCELERATOR=cuda13
 
 FROM ubuntu:24.04@sha256:4fbb8e6a8395de5a7550b33509421a2bafbc0aab6c06ba2cef9ebffbc7092d90 AS base-cpu
@@ -37,7 +37,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3 python3
 FROM base AS wheel
 WORKDIR /build
 RUN python3 -m venv /opt/builder
-COPY misc/locks/build.txt build.txt
+COPY tools/locks/build.txt build.txt
 RUN /opt/builder/bin/python -m pip install --no-cache-dir --require-hashes --requirement build.txt
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY darkroom darkroom
@@ -60,9 +60,9 @@ LABEL org.opencontainers.image.title="darkroom" \
 RUN if [ -n "${SYSTEM_PACKAGES}" ]; then apt-get update && apt-get install -y --no-install-recommends ${SYSTEM_PACKAGES} && rm -rf /var/lib/apt/lists/*; fi
 RUN python3 -m venv /opt/darkroom
 WORKDIR /opt/install
-COPY misc/locks/torch-${ACCELERATOR}.txt torch.txt
+COPY tools/locks/torch-${ACCELERATOR}.txt torch.txt
 RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --requirement torch.txt
-COPY misc/locks/image.txt image.txt
+COPY tools/locks/image.txt image.txt
 RUN /opt/darkroom/bin/python -m pip install --no-cache-dir --no-deps --require-hashes --requirement image.txt
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels /opt/darkroom/bin/python -m pip install --no-cache-dir --no-deps /wheels/darkroom_worker-*.whl
 # What a child image or a node pack installs must fit what is here.
@@ -71,7 +71,7 @@ RUN /opt/darkroom/bin/python -m pip freeze --exclude darkroom-worker > constrain
 # The user may not change the image. What `darkroom nodes install` fetches for it goes to /base/python, beside the packs.
 RUN /opt/darkroom/bin/python -c "import pathlib, sysconfig as s; own = pathlib.Path(s.get_path('purelib')); (own / 'packs.pth').write_text(str(own).replace('/opt/darkroom', '/base/python'))"
 RUN groupadd --gid 10001 darkroom && useradd --create-home --uid 10001 --gid 10001 darkroom && install -d -o 10001 -g 10001 /base
-COPY --chown=10001:10001 misc/image_pip.conf /home/darkroom/.config/pip/pip.conf
+COPY --chown=10001:10001 tools/image_pip.conf /home/darkroom/.config/pip/pip.conf
 USER 10001:10001
 WORKDIR /home/darkroom
 ENV PATH=/opt/darkroom/bin:$PATH \

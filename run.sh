@@ -18,13 +18,13 @@ case "${1:-}" in
     ;;
 esac
 
-misc/install.sh
+tools/install.sh
 python=.venv/bin/python
 
 if ! grep -qsE '^(export )?(BASE_DIRECTORY|COMFYUI_INSTALL_PATH)=' .env && [ -z "${COMFYUI_INSTALL_PATH:-}" ]; then
   export BASE_DIRECTORY=${BASE_DIRECTORY:-$PWD/base}
 fi
-settings=$("$python" -m misc.where)
+settings=$("$python" -m tools.where)
 { read -r base && read -r url && read -r certificate && read -r key_file || true; } <<<"$settings"
 mkdir -p "$base/models/checkpoints" "$base/input" "$base/output" "$base/temp"
 
@@ -67,7 +67,7 @@ stop_worker() { # ends the worker and passes on how it ended; asked to stop, it 
 trap 'trap "" INT TERM; echo; echo "Stopping"; stop_worker && exit 0 || exit 1' INT TERM
 
 drawn=0
-"$python" misc/first_picture.py --url "$url" --certificate "$certificate" --key-file "$key_file" --process-id "$worker" \
+"$python" tools/first_picture.py --url "$url" --certificate "$certificate" --key-file "$key_file" --process-id "$worker" \
   --checkpoint "$checkpoint" --prompt "$prompt" --size "$size" --steps "$steps" --output "$base/first-picture.png" &
 wait $! || drawn=$?
 

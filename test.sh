@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-misc/install.sh test
+tools/install.sh test
 # Several processes share the cores while tests run, so torch must not start a thread per core in each of them.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} MKL_NUM_THREADS=${MKL_NUM_THREADS:-1}
 # Tests start more than a hundred processes: without compiled files each would compile the whole project, about 1 s anew.
@@ -33,7 +33,7 @@ if [ $# -gt 0 ]; then
   fast_tests "$@" || tests=$?
 else
   mkdir "$said/claims"
-  share() { fast_tests -p misc.shared_tests "--claims=$said/claims" -o cache_dir="$said/cache-$1" -o console_output_style=classic; }
+  share() { fast_tests -p tools.shared_tests "--claims=$said/claims" -o cache_dir="$said/cache-$1" -o console_output_style=classic; }
   share 1 >"$said/first" 2>&1 &
   first=$!
   # The first compiles what it imports (mypy has the other core); the others need not do the same at the same time.
@@ -47,7 +47,7 @@ else
   wait "$first" || worst $?
   cat "$said/first"
   if [ "$tests" = 1 ]; then # 1: tests failed; more: pytest itself did
-    .venv/bin/python -m misc.run_again "$said"/cache-* && tests=0
+    .venv/bin/python -m tools.run_again "$said"/cache-* && tests=0
   fi
 fi
 wait "$mypy" || types=$?

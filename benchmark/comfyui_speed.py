@@ -36,7 +36,7 @@ from rich.table import Table
 from benchmark.engine_start import ask, free_port, wait_until
 from benchmark.layer_models import write_layers
 from benchmark.machine import describe_cpu, installed_environment
-from engine.checkpoints.random_weights import write_random_checkpoint
+from engine.models.random_weights import write_random_checkpoint
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "comfyui_speed.json"

@@ -1,7 +1,7 @@
 """Simulation of a fleet: 1,000 workers of three kinds, jobs of several models, machines that come, go and are lost.
 
 Every job is placed at its arrival by `worker/gateway/routing.py`, the code of the gateway. Speeds are those of
-`misc/gpu_reference.toml`; start and load times were measured here (`results/engine_start.json`,
+`worker/qualification/gpu_reference.toml`; start and load times were measured here (`results/engine_start.json`,
 `results/model_loading.json`); prices, the time of a machine's boot and the rate at which spot machines are lost are
 assumptions, in `KINDS` and `World`. Writes `results/fleet.json`.
 

@@ -26,7 +26,7 @@ import aiohttp
 import httpx
 
 from worker.engines.http import EngineHttp
-from worker.long_json import loads
+from worker.json.long import loads
 
 NUM_REQUESTS = 2000
 NUM_ROUNDS = 5

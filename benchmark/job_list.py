@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.machine import describe_cpu
-from worker.jobs.database import whole_row
-from worker.jobs.job import Job, JobFailure, JobRequest, JobState, JobTimes
-from worker.jobs.job_list import Cursor, JobFilter
-from worker.jobs.job_partitions import DAY_MS, make_days
-from worker.jobs.postgres_database import PostgresDatabase, open_postgres
-from worker.jobs.store import JobStore
 from worker.settings.database import DatabaseConfig
+from worker.storage.database import whole_row
+from worker.storage.job import Job, JobFailure, JobRequest, JobState, JobTimes
+from worker.storage.job_list import Cursor, JobFilter
+from worker.storage.job_partitions import DAY_MS, make_days
+from worker.storage.postgres_database import PostgresDatabase, open_postgres
+from worker.storage.store import JobStore
 
 RESULTS = Path(__file__).parent / "results" / "job_list.json"
 POSTGRES_RESULTS = RESULTS.with_name("job_list_postgres.json")

@@ -38,13 +38,13 @@ import torch
 from benchmark.file_reading import drop
 from benchmark.machine import describe_cpu
 from benchmark.other_readers import readers_for
-from engine.checkpoints.load import LoadTypes, load_checkpoint
-from engine.checkpoints.random_weights import random_networks
 from engine.formats.fill import Destination
 from engine.formats.weight_source import source_of
 from engine.memory.model_memory import ModelMemory
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.simulated_device import SimulatedDevice
+from engine.models.load import LoadTypes, load_checkpoint
+from engine.models.random_weights import random_networks
 from engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "model_loading.json"

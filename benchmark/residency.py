@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from engine.checkpoints.load import LoadTypes, load_unet
 from engine.formats.fill import Destination
 from engine.formats.weight_source import source_of
 from engine.memory.device import Device, device_of
@@ -28,6 +27,7 @@ from engine.memory.residency import Residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.state import VramState
 from engine.memory.transfer_streams import PinnedMemory, TransferStreams
+from engine.models.load import LoadTypes, load_unet
 
 GIB = 1 << 30
 SHARES = (1.0, 0.5, 0.1)

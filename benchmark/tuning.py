@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from benchmark.machine import describe_cpu
+from contract.quality import STRATEGIES
 from engine import Engine, EngineSettings
-from names.tuning import STRATEGIES
 
 RESULTS = Path(__file__).parent / "results" / "tuning.json"
 COMPILED = "compiled_blocks"

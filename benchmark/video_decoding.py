@@ -31,16 +31,16 @@ import torch
 
 from benchmark.loading_peak import MIB
 from benchmark.machine import describe_cpu
-from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.random_weights import random_networks
 from engine.families.registry import family_named
 from engine.images.animations import write_animated_png
 from engine.images.encode import write_animated_webp
+from engine.media.frame_stream import FrameStream
 from engine.media.video_files import write_mp4
 from engine.memory.model_memory import ModelMemory
+from engine.models.load import LoadTypes
+from engine.models.random_weights import random_networks
+from engine.models.video_vae import VideoVae, vae_of
 from engine.settings import EngineSettings
-from engine.values.frame_stream import FrameStream
-from engine.values.video_vae import VideoVae, vae_of
 
 RESULTS = Path(__file__).parent / "results" / "video_decoding.json"
 FAMILIES = ("wan", "wan22", "ltx_video", "mochi", "cosmos1", "hunyuan_video")

@@ -8,9 +8,9 @@ from darkroom.run import make_importable, packages_folder
 
 
 def build(args: dict[str, Any]) -> Any:
-    """Return the Ray Serve application for its options (`worker/ray_serve/options.py`), given by name."""
+    """Return the Ray Serve application for its options (`worker/integrations/ray/options.py`), given by name."""
     make_importable()
-    from worker.ray_serve.application import build_application
-    from worker.ray_serve.options import RayOptions
+    from worker.integrations.ray.application import build_application
+    from worker.integrations.ray.options import RayOptions
 
     return build_application(RayOptions.model_validate(args), packages_folder())

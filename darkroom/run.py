@@ -32,7 +32,7 @@ def main() -> None:
         from worker.__main__ import main as serve  # importable only now
 
         sys.exit(serve())
-    from worker.cli import main as command_line
+    from worker.cli.main import main as command_line
 
     command_line()
 

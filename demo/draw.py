@@ -15,12 +15,12 @@ import torch
 from demo.compose import Pixels
 from demo.networks import rest_large_blocks, rest_large_transformers, rest_text_layers
 from demo.train_diffusion import attend
-from engine.checkpoints.load import LoadTypes, load_checkpoint
 from engine.diffusion.model_sampling import DiscreteSchedule, Eps
 from engine.diffusion.noise import prepare_noise
 from engine.diffusion.samplers import sample_euler
 from engine.diffusion.sigmas import normal
-from engine.families.parts.autoencoder_kl import KlLatentFormat
+from engine.families.sd15.vae_files import Sd15LatentFormat
+from engine.models.load import LoadTypes, load_checkpoint
 from engine.text.clip_tokens import ClipTokenizer
 
 SIDE, STEPS = 128, 20
@@ -65,7 +65,7 @@ class Artist:
 
         sigmas = normal(self.levels, STEPS)
         start = self.levels.noise_scaling(sigmas[0], noise, torch.zeros_like(noise), max_denoise=True)
-        drawn = KlLatentFormat().process_out(sample_euler(denoise, start, sigmas))
+        drawn = Sd15LatentFormat().process_out(sample_euler(denoise, start, sigmas))
         pixels = self.vae.decode(drawn).clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8)
         return list(np.asarray(pixels.permute(0, 2, 3, 1).cpu()))
 

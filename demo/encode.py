@@ -15,7 +15,7 @@ import torch
 from demo.compose import Pictures, draw_scene, load_pictures, render
 from demo.networks import VAE, channels_last, rest_large_blocks
 from demo.vocabulary import THINGS
-from engine.architectures.autoencoder_kl import AutoencoderKl
+from engine.layers.vae_kl import AutoencoderKl
 
 SLICE = 512
 BATCH = 16

@@ -14,8 +14,8 @@ import torch
 from demo.networks import TEXT
 from demo.train_diffusion import LARGEST_LEVEL, Samples
 from demo.vocabulary import BACKGROUNDS, COUNTS, HUES, THINGS
-from engine.families.parts.autoencoder_kl import PREFIX as VAE_PREFIX
-from engine.families.parts.latent_unet import PREFIX as UNET_PREFIX
+from engine.families.sd15.unet_files import PREFIX as UNET_PREFIX
+from engine.families.sd15.vae_files import PREFIX as VAE_PREFIX
 from engine.formats.safetensors_file import write_safetensors
 from engine.text.clip_tokens import BytePairs
 

@@ -22,8 +22,8 @@ from torch import distributed, nn
 
 from demo.networks import ACTIVE_TEXT_LAYERS, TEXT, UNET, channels_last, rest_large_transformers, rest_text_layers
 from demo.run import SLICE_OVER, Budget, Course
-from engine.architectures.clip_text import ClipTextModel
-from engine.architectures.latent_unet import UnetModel
+from engine.layers.clip_text import ClipTextModel
+from engine.layers.unet import UnetModel
 from engine.text.clip_encoding import END_TOKEN, START_TOKEN
 from engine.text.clip_tokens import BytePairs
 

@@ -19,7 +19,7 @@ from demo.compose import SIDE, Pictures, draw_scene, load_pictures, render
 from demo.fit import fit_last_layer
 from demo.networks import VAE, carry_colours, channels_last, rest_large_blocks
 from demo.run import SLICE_OVER, Budget, Course
-from engine.architectures.autoencoder_kl import AutoencoderKl
+from engine.layers.vae_kl import AutoencoderKl
 
 CROP = 64
 LATENT_NOISE = 0.05

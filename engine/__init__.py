@@ -10,8 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contract.errors import PromptRejected
+
     from engine.engine import Engine
-    from engine.errors import PromptRejected
     from engine.runtime.request import RunRequest, RunResult
     from engine.settings import EngineSettings
 

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         gc.enable()
         return trial(arguments[2:])
     if arguments[:1] == [NODES]:
-        from engine.custom_nodes.commands import main as nodes
+        from engine.comfy.packs.commands import main as nodes
 
         return nodes(arguments[1:])
     if arguments[:1] == [MEDIA_FACTS]:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
         return media_facts(arguments[1:])
     if arguments[:1] == [MODEL_FAULTS]:
-        from engine.store.model_faults import main as model_faults
+        from engine.models.files.faults_command import main as model_faults
 
         return model_faults()
     return serve(arguments)
@@ -64,8 +64,8 @@ def write_checkpoint(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
 
-    from engine.checkpoints.random_weights import write_random_checkpoint
     from engine.families import registry
+    from engine.models.random_weights import write_random_checkpoint
 
     if given.family not in (None, *registry.family_names()):
         parser.error(f"--family: no such family; got {given.family!r}, expected one of {registry.family_names()}")
@@ -81,7 +81,7 @@ def write_checkpoint(arguments: Sequence[str]) -> int:
 
 
 def serve(arguments: Sequence[str]) -> int:
-    from engine.confinement import confine
+    from engine.comfy.packs.confinement import confine
     from engine.server import flags
     from engine.server.log_records import set_up_logging
     from engine.server.serve import log, run

@@ -34,29 +34,27 @@ from typing import Any, cast, get_args
 
 import torch
 
+from contract.graph.file_names import is_pending
+from contract.graph.prompt import parse_prompt
+from contract.graph.signature import Signatures, unique_keys
+from contract.graph.size import GraphLimits
+from contract.graph.spec import NodeRules, ValueDict
+from contract.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
+from contract.wire import CHECKPOINT_KEY
 from engine.cancel import CancelToken
-from engine.checkpoints.load import LoadTypes
-from engine.custom_nodes.compat.host import PackServer
-from engine.custom_nodes.loader import PackReport, load_custom_nodes
-from engine.custom_nodes.sync.errors import PacksInvalid
-from engine.custom_nodes.sync.versions import PackVersion, pack_versions
-from engine.device_probe import DeviceFigures, measure
+from engine.comfy.host import PackServer
+from engine.comfy.packs.loader import PackReport, load_custom_nodes
+from engine.comfy.packs.sync.errors import PacksInvalid
+from engine.comfy.packs.sync.versions import PackVersion, pack_versions
 from engine.diffusion.recorded_steps import recording_active
 from engine.diffusion.sampling_tables import SamplingTables
 from engine.diffusion.shared_steps import sharing_active
-from engine.disk_probe import DiskFigure, measure_disk
 from engine.errors import OutOfMemory
 from engine.events import EncodedPreview, Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
 from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.formats.fill import Destination
 from engine.formats.safetensors_header import read_metadata
-from engine.graph.file_names import is_pending
-from engine.graph.prompt import parse_prompt
-from engine.graph.signature import Signatures, unique_keys
-from engine.graph.size import GraphLimits
-from engine.graph.spec import NodeRules, ValueDict
-from engine.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
 from engine.images.decode import BYTES_PER_PIXEL
 from engine.images.preview import decoded_preview, latent_animation, latent_preview, picture_preview
 from engine.memory import device as devices
@@ -67,14 +65,24 @@ from engine.memory.model_memory import MemoryReport, ModelMemory, Relief
 from engine.memory.random_state import reseed, save_random_state
 from engine.memory.state import VramState
 from engine.memory.timeline import StageKind
+from engine.models.files.extra_model_paths import read_extra_model_paths
+from engine.models.files.families import DENOISER_KINDS, FileFamilies, FileFamily
+from engine.models.files.faults import FileFaults
+from engine.models.files.folders import BUILT_IN, SAVED_IN, ModelFolders
+from engine.models.files.prefetch import FilePrefetch, files_of
+from engine.models.load import LoadTypes
+from engine.models.planning.latent_misfits import LatentMisfits
+from engine.models.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
+from engine.models.recent_models import RecentModels
+from engine.models.store import PRELOADED_KINDS, ModelStore
+from engine.models.tiny_decoders import TinyDecoders
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.catalogue import Catalogue, object_info
 from engine.nodes.needs import PromptNeeds, needs_of
 from engine.nodes.running_call import running_context
-from engine.planning.latent_misfits import LatentMisfits
-from engine.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
-from engine.resume.recorder import RunRecorder, folder_of_key
+from engine.probes.device import DeviceFigures, measure
+from engine.probes.disk import DiskFigure, measure_disk
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.lru import LruCache
@@ -86,17 +94,10 @@ from engine.runtime.garbage import GarbageCollection
 from engine.runtime.idle_timer import IdleTimer
 from engine.runtime.outputs import FileFolders, FileNumbers, RunFiles
 from engine.runtime.request import RunRequest, RunResult
+from engine.runtime.resume.recorder import RunRecorder, folder_of_key
 from engine.runtime.run_threads import RunThreads
 from engine.runtime.turns import Turns, TurnSelector
 from engine.settings import CacheSettings, EngineSettings, PreviewMethod, ResolvedSettings
-from engine.store.extra_model_paths import read_extra_model_paths
-from engine.store.file_families import DENOISER_KINDS, FileFamilies, FileFamily
-from engine.store.file_faults import FileFaults
-from engine.store.folders import BUILT_IN, SAVED_IN, ModelFolders
-from engine.store.model_store import PRELOADED_KINDS, ModelStore
-from engine.store.prefetch import FilePrefetch, files_of
-from engine.store.recent_models import RecentModels
-from engine.store.tiny_decoders import TinyDecoders
 from engine.tuning.batching.batcher import BatchFigures, StepBatcher
 from engine.tuning.batching.choose_runs import WidthProbe
 from engine.tuning.batching.run_sharing import RunSharing
@@ -108,9 +109,8 @@ from engine.tuning.run import Usage
 from engine.tuning.strategy import MachineFacts
 from engine.tuning.tuner import Tuner
 from engine.tuning.workload import Trial, TrialSize
-from machine.cores import processor_model, usable_cores
-from machine.heap import trim_heap
-from names.checkpoints import CHECKPOINT_KEY
+from host.cores import processor_model, usable_cores
+from host.heap import trim_heap
 
 __all__ = [
     "CheckedPrompt",

@@ -1,6 +1,6 @@
 """`python -m engine nodes trial`: import one pack of custom nodes in this process, run its nodes, report the outcome.
 
-`engine/custom_nodes/trial.py` runs this in a child process, before the engine imports the pack itself.
+`engine/comfy/packs/trial.py` runs this in a child process, before the engine imports the pack itself.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engine.checkpoints.random_weights import write_random_checkpoint
-from engine.custom_nodes.layer import LINK
-from engine.custom_nodes.loader import CustomNodes
-from engine.custom_nodes.node_trial import CHECKPOINT, NodeTrials, try_nodes
-from engine.custom_nodes.packs import Pack
+from engine.comfy.packs.discovery import Pack
+from engine.comfy.packs.layer import LINK
+from engine.comfy.packs.loader import CustomNodes
+from engine.comfy.packs.node_trial import CHECKPOINT, NodeTrials, try_nodes
 from engine.engine import Engine
+from engine.models.random_weights import write_random_checkpoint
 from engine.settings import EngineSettings
 
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from contract.nearest import nearest_name
 from modifiers.control_net import ControlNet
 from modifiers.edit import Edit
 from modifiers.hires_fix import HiresFix
@@ -22,7 +23,6 @@ from modifiers.text_to_image import Text2Image
 from modifiers.text_to_video import Text2Video
 from modifiers.upscale import Upscale
 from modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
-from names.nearest import nearest_name
 
 MODIFIERS: tuple[type[Modifier], ...] = (
     Text2Image,

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from typer.main import get_group
 
+from contract.quality import STRATEGIES
 from engine.server import catalogue, device, files, memory_report, prompts, tuning, v1, web_folders
 from modifiers.registry import build_registry
-from names.tuning import STRATEGIES
 from tests.markdown import anchors, code_blocks, links, table_rows
-from worker.cli import app
+from worker.cli.main import app
 from worker.errors import HTTP_STATUS, WorkerError, http_status
 from worker.guard.safe_address import AddressRefused
 from worker.inputs.refusals import DownloadFailed

@@ -98,7 +98,7 @@ def test_layers_that_change_rarely_lie_below_those_that_change_often() -> None:
 def test_only_the_lock_of_pytorch_invalidates_the_layer_of_pytorch() -> None:
     last = max(step.stage for step in dockerfile_steps())
     steps = [step for step in dockerfile_steps() if step.stage == last][: position("--requirement torch.txt")]
-    assert [step.text for step in steps if step.keyword == "COPY"] == ["misc/locks/torch-${ACCELERATOR}.txt torch.txt"]
+    assert [step.text for step in steps if step.keyword == "COPY"] == ["tools/locks/torch-${ACCELERATOR}.txt torch.txt"]
 
 
 def test_no_layer_keeps_the_wheel_or_a_package_index() -> None:
@@ -118,7 +118,7 @@ def test_the_image_is_built_for_two_cudas_and_for_the_cpu() -> None:
     stages = {text.rpartition(" AS ")[2] for text in values("FROM")}
     assert {f"base-{accelerator}" for accelerator in ACCELERATORS} <= stages
     versions = {locked(LOCKS / f"torch-{accelerator}.txt")["torch"].partition("+")[0] for accelerator in ACCELERATORS}
-    assert len(versions) == 1, "run misc/lock.sh --hashes"
+    assert len(versions) == 1, "run tools/lock.sh --hashes"
 
 
 def test_the_image_s_lock_leaves_the_build_of_pytorch_to_its_own_lock() -> None:
@@ -195,9 +195,9 @@ def test_the_image_s_locks_name_a_hash_for_everything_at_the_exact_versions() ->
         versions = locked(lock)
         assert {name: versions[name] for name in versions.keys() & pinned.keys()} == {
             name: pinned[name] for name in versions.keys() & pinned.keys()
-        }, f"{lock.name}: run misc/lock.sh --hashes"
+        }, f"{lock.name}: run tools/lock.sh --hashes"
     wanted = {re.split(r"[\[>=<]", line)[0].lower().replace("_", "-") for line in requirements()}
-    assert wanted <= locked(LOCKS / "image.txt").keys() | {"torch"}, "run misc/lock.sh --hashes"
+    assert wanted <= locked(LOCKS / "image.txt").keys() | {"torch"}, "run tools/lock.sh --hashes"
 
 
 def test_the_image_s_bases_are_named_by_digest() -> None:
@@ -277,7 +277,7 @@ def copy_into(source: Path, directory: Path, text: str) -> None:
 def test_tests_get_the_triton_of_their_build_of_pytorch(needs: str, constrained: bool, tmp_path: Path) -> None:
     """A CUDA build names one; with a build for CPUs it is the one that the lock of CUDA 13 names."""
     checkout, log = tmp_path / "checkout", tmp_path / "log"
-    for name in ("misc/install.sh", "misc/locks/torch-cuda13.txt", "pyproject.toml", "constraints.txt"):
+    for name in ("tools/install.sh", "tools/locks/torch-cuda13.txt", "pyproject.toml", "constraints.txt"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
     python = checkout / ".venv" / "bin" / "python"

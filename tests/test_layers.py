@@ -52,7 +52,7 @@ KNOWN_OF_FAMILIES = (
     "engine.families.unsupported",
 )  # fmt: skip
 MODELS_IN_USE = (
-    *CORE, "engine.graph.spec", "engine.graph.streamed", "engine.checkpoints", "engine.images", "engine.media",
+    *CORE, "contract.graph.spec", "contract.graph.streamed", "engine.models", "engine.images", "engine.media",
     *KNOWN_OF_FAMILIES, *DESCRIBED_WITH,
 )  # fmt: skip
 FAMILY_FOLDERS = tuple(sorted({path.parent.name for path in (ROOT / "engine" / "families").glob("*/*.py")} - {"parts"}))
@@ -62,128 +62,148 @@ NODES_OF_FAMILIES = tuple(f"engine.families.{folder}.nodes" for folder in FAMILY
 
 # The front, lowest first: every group may import those above it in this list, and its own package.
 WORKER_LEAVES = (
-    "worker.backoff", "worker.child_environment", "worker.dedicated_thread", "worker.finite_json", "worker.json_values",
-    "worker.lean_imports", "worker.long_json", "worker.network_errors", "worker.object_keys", "worker.priority",
-    "worker.store_names", "worker.version", "worker.workload",
+    "worker.concurrency.backoff", "worker.settings.child_environment", "worker.concurrency.dedicated_thread", "worker.json.finite", "worker.json.values",
+    "worker.app.lean_imports", "worker.json.long", "worker.guard.network_errors", "worker.settings.object_keys", "worker.settings.priority",
+    "worker.settings.store_names", "worker.version", "worker.settings.workload",
 )  # fmt: skip
-WORKER_BASE = ("worker.errors", "worker.identity", "worker.settings", "worker.off_loop", *WORKER_LEAVES)
+WORKER_BASE = (
+    "worker.errors",
+    "worker.guard.identity",
+    "worker.settings",
+    "worker.concurrency.off_loop",
+    *WORKER_LEAVES,
+)
 WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
-WORKER_FILES = (*WORKER_EDGE, "worker.files", "worker.media_process", "worker.s3")
+WORKER_FILES = (*WORKER_EDGE, "worker.media", "worker.media.process", "worker.s3")
 WORKER_PARTS = (
     *WORKER_FILES,
     "worker.inputs",
     "worker.outputs",
     "worker.engines",
-    "worker.demo_model",
+    "worker.models.demo_model",
     "worker.models",
 )
-WORKER_JOBS = (*WORKER_PARTS, "worker.workflows", "worker.modifier_defaults", "worker.jobs", "worker.listener")
+WORKER_JOBS = (
+    *WORKER_PARTS,
+    "worker.prompts.workflows",
+    "worker.prompts.modifier_defaults",
+    "worker.jobs",
+    "worker.guard.listener",
+)
 WORKER_OWNERS = (*WORKER_JOBS, "worker.qualification", "worker.autoscaler")
 SHARED = ("machine", "names")
 
 WORKER_RULES = (
     *(Rule(module, ("names",) if module == "worker.version" else ()) for module in WORKER_LEAVES),
     Rule("worker.errors", ()),
-    Rule("worker.identity", ("worker.errors",)),
+    Rule("worker.guard.identity", ("worker.errors",)),
     Rule("worker.settings", (*WORKER_BASE, "names")),
     Rule("worker.guard", WORKER_BASE),
     Rule("worker.observe", (*WORKER_BASE, *SHARED)),
-    Rule("worker.files", (*WORKER_BASE, "names")),
-    Rule("worker.media_process", (*WORKER_BASE, "machine")),
-    Rule("worker.media_child", (*WORKER_FILES, "worker.outputs")),
+    Rule("worker.media", (*WORKER_BASE, "names")),
+    Rule("worker.media.process", (*WORKER_BASE, "machine")),
+    Rule("worker.outputs.media_child", (*WORKER_FILES, "worker.outputs")),
     Rule("worker.s3", WORKER_EDGE),
-    Rule("worker.listener", (*WORKER_EDGE, "machine")),
-    Rule("worker.demo_model", ("worker.json_values",)),
+    Rule("worker.guard.listener", (*WORKER_EDGE, "machine")),
+    Rule("worker.models.demo_model", ("worker.json.values",)),
     Rule(
-        "worker.modifier_defaults",
-        ("modifiers", "worker.demo_model", "worker.engines", "worker.errors", "worker.json_values"),
+        "worker.prompts.modifier_defaults",
+        ("modifiers", "worker.models.demo_model", "worker.engines", "worker.errors", "worker.json.values"),
     ),
     Rule("worker.inputs", WORKER_FILES),
     Rule("worker.outputs", WORKER_FILES),
-    Rule("worker.engines", (*WORKER_EDGE, "worker.files", "engine.graph", *SHARED)),
-    Rule("worker.workflows", ("worker.errors", "worker.json_values", "engine.graph", *SHARED)),
-    Rule("worker.jobs", (*WORKER_PARTS, "worker.workflows", "benchmark.qualify.unit", "engine.graph", *SHARED)),
-    Rule("worker.qualification", (*WORKER_JOBS, "modifiers", "benchmark.qualify", *SHARED)),
+    Rule("worker.engines", (*WORKER_EDGE, "worker.media", "contract.graph", *SHARED)),
+    Rule("worker.prompts.workflows", ("worker.errors", "worker.json.values", "contract.graph", *SHARED)),
+    Rule("worker.jobs", (*WORKER_PARTS, "worker.prompts.workflows", "contract.unit", "contract.graph", *SHARED)),
+    Rule("worker.qualification", (*WORKER_JOBS, "modifiers", "worker.qualification", *SHARED)),
     Rule("worker.autoscaler", (*WORKER_JOBS, *SHARED)),
     Rule("worker.sources", (*WORKER_JOBS, "names")),
-    Rule("worker.doctor", (*WORKER_FILES, "worker.models", "worker.listener", *SHARED)),
-    Rule("worker.services", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "modifiers")),
-    Rule("worker.api", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "worker.services", "modifiers", *SHARED)),
+    Rule("worker.doctor", (*WORKER_FILES, "worker.models", "worker.guard.listener", *SHARED)),
+    Rule("worker.api.services", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "modifiers")),
+    Rule(
+        "worker.api", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "worker.api.services", "modifiers", *SHARED)
+    ),
     Rule(
         "worker.gateway",
-        (*WORKER_OWNERS, "worker.sources", "worker.services", "worker.api", "modifiers", *SHARED),
+        (*WORKER_OWNERS, "worker.sources", "worker.api.services", "worker.api", "modifiers", *SHARED),
     ),
-    Rule("worker.ray_serve", (*WORKER_EDGE, "worker.engines", "worker.jobs")),
-    Rule("worker.app", (*WORKER_EDGE, "worker.services", "worker.api", "worker.jobs")),
-    Rule("worker.external_io", (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.jobs")),
+    Rule("worker.integrations.ray", (*WORKER_EDGE, "worker.engines", "worker.jobs")),
+    Rule("worker.app.application", (*WORKER_EDGE, "worker.api.services", "worker.api", "worker.jobs")),
+    Rule("worker.app.external_io", (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.jobs")),
     Rule(
-        "worker.startup",
+        "worker.app.assembly",
         (
             *WORKER_OWNERS,
             "worker.sources",
             "worker.doctor",
-            "worker.services",
-            "worker.external_io",
+            "worker.api.services",
+            "worker.app.external_io",
             "worker.api.broker_messages",
             "modifiers",
             *SHARED,
         ),
     ),
-    Rule("worker.serve", (*WORKER_OWNERS, "worker.startup", "worker.app", "worker.api")),
+    Rule("worker.app.serve", (*WORKER_OWNERS, "worker.app.assembly", "worker.app.application", "worker.api")),
     # The command line: none of its commands but `serve` loads the server.
-    Rule("worker.worker_client", WORKER_EDGE),
-    Rule("worker.chosen_worker", WORKER_EDGE),
-    Rule("worker.generate_subject", ("names",)),
+    Rule("worker.cli.worker_client", WORKER_EDGE),
+    Rule("worker.cli.chosen_worker", WORKER_EDGE),
+    Rule("worker.cli.generate_subject", ("names",)),
     Rule(
-        "worker.generate_command",
-        ("darkroom.client", "worker.chosen_worker", "worker.generate_subject", "worker.workflows", "names"),
+        "worker.cli.generate",
+        (
+            "darkroom.client",
+            "worker.cli.chosen_worker",
+            "worker.cli.generate_subject",
+            "worker.prompts.workflows",
+            "names",
+        ),
     ),
-    Rule("worker.mcp_server", ("darkroom.client", "worker.version")),
-    Rule("worker.jobs_command", ("darkroom.client", "worker.chosen_worker", "names")),
-    Rule("worker.worker_alone", (*WORKER_EDGE, "worker.engines")),
+    Rule("worker.integrations.mcp.server", ("darkroom.client", "worker.version")),
+    Rule("worker.cli.jobs", ("darkroom.client", "worker.cli.chosen_worker", "names")),
+    Rule("worker.cli.worker_alone", (*WORKER_EDGE, "worker.engines")),
     Rule(
-        "worker.plan_command",
+        "worker.cli.plan",
         (
             *WORKER_EDGE,
-            "worker.chosen_worker",
-            "worker.worker_alone",
-            "worker.worker_client",
-            "worker.workflows",
+            "worker.cli.chosen_worker",
+            "worker.cli.worker_alone",
+            "worker.cli.worker_client",
+            "worker.prompts.workflows",
             "names",
         ),
     ),
     Rule("worker.models", (*WORKER_FILES, *SHARED)),
-    Rule("worker.models_command", (*WORKER_EDGE, "worker.models")),
+    Rule("worker.cli.models", (*WORKER_EDGE, "worker.models")),
     Rule("worker.snapshot", (*WORKER_EDGE, "worker.models")),
-    Rule("worker.build_command", (*WORKER_EDGE, "worker.models", "worker.snapshot")),
-    Rule("worker.thaw_gate", ("worker.errors",)),
-    Rule("worker.off_loop", ("worker.errors",)),
-    Rule("worker.doctor_command", (*WORKER_EDGE, "worker.doctor")),
-    Rule("worker.benchmark_command", (*WORKER_EDGE, "worker.worker_alone", "worker.worker_client")),
-    Rule("worker.tuning_command", (*WORKER_EDGE, "worker.qualification.tuning_store")),
+    Rule("worker.cli.build", (*WORKER_EDGE, "worker.models", "worker.snapshot")),
+    Rule("worker.app.thaw_gate", ("worker.errors",)),
+    Rule("worker.concurrency.off_loop", ("worker.errors",)),
+    Rule("worker.cli.doctor", (*WORKER_EDGE, "worker.doctor")),
+    Rule("worker.cli.benchmark", (*WORKER_EDGE, "worker.cli.worker_alone", "worker.cli.worker_client")),
+    Rule("worker.cli.tuning", (*WORKER_EDGE, "worker.qualification.tuning_store")),
     Rule(
-        "worker.cli",
+        "worker.cli.main",
         (
             *SHARED,
             *WORKER_EDGE,
-            "worker.tuning_command",
-            "worker.thaw_gate",
-            "worker.chosen_worker",
+            "worker.cli.tuning",
+            "worker.app.thaw_gate",
+            "worker.cli.chosen_worker",
             "darkroom.client",
-            "worker.generate_command",
-            "worker.jobs_command",
-            "worker.mcp_server",
-            "worker.models_command",
-            "worker.plan_command",
-            "worker.benchmark_command",
-            "worker.build_command",
-            "worker.doctor_command",
-            "worker.workflows",
+            "worker.cli.generate",
+            "worker.cli.jobs",
+            "worker.integrations.mcp.server",
+            "worker.cli.models",
+            "worker.cli.plan",
+            "worker.cli.benchmark",
+            "worker.cli.build",
+            "worker.cli.doctor",
+            "worker.prompts.workflows",
             "worker.gateway",
-            "worker.serve",
+            "worker.app.serve",
         ),
     ),
-    Rule("worker.__main__", ("worker.cli", "worker.lean_imports", "worker.serve")),
+    Rule("worker.__main__", ("worker.cli.main", "worker.app.lean_imports", "worker.app.serve")),
 )
 
 RULES = (
@@ -194,12 +214,12 @@ RULES = (
     Rule("machine", (), NOTHING),
     Rule("names", (), NOTHING),
     Rule("modifiers", ("names",), frozenset({"pydantic", "pydantic_core"})),
-    Rule("benchmark.qualify", (), frozenset({"pydantic"})),
+    Rule("worker.qualification", (), frozenset({"pydantic"})),
     Rule("benchmark", ("engine", "worker", "modifiers", "benchmark", "names")),
     Rule("demo", ("engine", "worker", "modifiers", "benchmark")),
     Rule("misc", ("engine", "worker")),
     *(Rule(module, CORE, NOTHING) for module in CORE),
-    Rule("engine.graph", (*CORE, "names"), NOTHING),
+    Rule("contract.graph", (*CORE, "names"), NOTHING),
     Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),
     Rule("engine.architectures", (WARNING,), TORCH),
     Rule("engine.text", (WARNING,), TORCH | {"tokenizers", "sentencepiece"}),  # only inside what reads a vocabulary
@@ -209,8 +229,8 @@ RULES = (
     Rule("engine.images", (WARNING, "names"), TORCH),
     Rule("engine.media", (), TORCH | {"av"}),  # only inside its functions
     Rule(
-        "engine.store.extra_model_paths",
-        ("engine.store.folders",),
+        "engine.models.files.extra_model_paths",
+        ("engine.models.files.folders",),
         frozenset({"yaml"}),  # only inside its function
     ),
     Rule("engine.memory", ("engine.errors", "engine.settings", "machine"), NOTHING),
@@ -218,11 +238,11 @@ RULES = (
     Rule("engine.memory.offload", ("engine.errors", "engine.settings", "engine.memory"), TORCH),
     Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings", WARNING), TORCH),
     Rule("engine.memory.random_state", (), TORCH),
-    Rule("engine.families", (*CORE, "engine.graph.spec", *DESCRIBED_WITH), TORCH),
+    Rule("engine.families", (*CORE, "contract.graph.spec", *DESCRIBED_WITH), TORCH),
     *(
         Rule(
             f"engine.families.{family}",
-            (*CORE, "engine.graph.spec", "engine.families.base", "engine.families.parts", *DESCRIBED_WITH),
+            (*CORE, "contract.graph.spec", "engine.families.base", "engine.families.parts", *DESCRIBED_WITH),
             TORCH,
         )
         for family in FAMILY_FOLDERS
@@ -230,34 +250,41 @@ RULES = (
     *(
         Rule(
             module,
-            (*MODELS_IN_USE, "engine.families.parts", "engine.values", "engine.store", "engine.nodes"),
+            (*MODELS_IN_USE, "engine.families.parts", "engine.models", "engine.models", "engine.nodes"),
             TORCH | NODE_EXTRAS,
         )
         for module in NODES_OF_FAMILIES
     ),
-    Rule("engine.store.folders", ("engine.formats.arriving_file",), NOTHING),
+    Rule("engine.models.files.folders", ("engine.formats.arriving_file",), NOTHING),
     Rule(
-        "engine.checkpoints",
-        (*KNOWN_OF_FAMILIES, *DESCRIBED_WITH, "engine.store.folders", "engine.errors", "engine.memory.device", WARNING),
+        "engine.models",
+        (
+            *KNOWN_OF_FAMILIES,
+            *DESCRIBED_WITH,
+            "engine.models.files.folders",
+            "engine.errors",
+            "engine.memory.device",
+            WARNING,
+        ),
         TORCH,
     ),
-    Rule("engine.values", (*MODELS_IN_USE, "engine.memory.weight_patches"), TORCH),
-    Rule("engine.store", (*MODELS_IN_USE, "engine.values"), TORCH),
-    Rule("engine.nodes", (*MODELS_IN_USE, "engine.values", "engine.store", "names"), TORCH | NODE_EXTRAS),
-    Rule("engine.custom_nodes", ("engine.graph.spec", "engine.nodes", "names", *CORE), NOTHING),
+    Rule("engine.models", (*MODELS_IN_USE, "engine.memory.weight_patches"), TORCH),
+    Rule("engine.models", (*MODELS_IN_USE, "engine.models"), TORCH),
+    Rule("engine.nodes", (*MODELS_IN_USE, "engine.models", "engine.models", "names"), TORCH | NODE_EXTRAS),
+    Rule("engine.comfy.packs", ("contract.graph.spec", "engine.nodes", "names", *CORE), NOTHING),
     Rule(
-        "engine.custom_nodes.node_trial",
-        ("engine.graph.spec", "engine.nodes", "engine.runtime.request", *CORE),
+        "engine.comfy.packs.node_trial",
+        ("contract.graph.spec", "engine.nodes", "engine.runtime.request", *CORE),
         NOTHING,
     ),
     Rule(
-        "engine.custom_nodes.compat",
+        "engine.comfy",
         (
             *MODELS_IN_USE,
-            "engine.values",
-            "engine.store",
+            "engine.models",
+            "engine.models",
             "engine.nodes",
-            "engine.graph",
+            "contract.graph",
             "engine.runtime",
             "engine.memory.device",
             "engine.memory.model_memory",
@@ -276,7 +303,7 @@ RULES = (
         "engine.tuning.batching",
         (
             *CORE,
-            "engine.architectures.attention",
+            "engine.layers.attention",
             "engine.diffusion",
             "engine.runtime.turns",
             "engine.tuning.quality",
@@ -284,15 +311,19 @@ RULES = (
         ),
         TORCH,
     ),
-    Rule("engine.resume", ("engine.diffusion", "engine.memory.random_state", "names"), TORCH),
+    Rule("engine.runtime.resume", ("engine.diffusion", "engine.memory.random_state", "names"), TORCH),
     Rule("engine.tuning.kernels", (), TORCH | {"triton"}),  # which is there on GPU machines alone
-    Rule("engine.runtime", ("engine.graph", "engine.nodes.base", *CORE), NOTHING),
-    Rule("engine.planning", (*MODELS_IN_USE, "engine.graph", "engine.store.folders", "engine.memory.timeline"), TORCH),
-    Rule("engine.planning.prompt_stages", ("engine.graph", "engine.memory.timeline"), NOTHING),
+    Rule("engine.runtime", ("contract.graph", "engine.nodes.base", *CORE), NOTHING),
+    Rule(
+        "engine.models.planning",
+        (*MODELS_IN_USE, "contract.graph", "engine.models.files.folders", "engine.memory.timeline"),
+        TORCH,
+    ),
+    Rule("engine.models.planning.prompt_stages", ("contract.graph", "engine.memory.timeline"), NOTHING),
     Rule("engine.engine", ("engine", *SHARED), TORCH),
     Rule(
         "engine.server",
-        ("engine.engine", "engine.graph", "names", *CORE),
+        ("engine.engine", "contract.graph", "names", *CORE),
         frozenset({"aiohttp", "multidict", "yarl", "PIL", "prometheus_client"}),
     ),
     Rule("engine.__main__", ("engine",)),
@@ -403,7 +434,7 @@ def test_only_what_media_processes_run_imports_libraries_of_codecs() -> None:
         if item.imported.partition(".")[0] in ("PIL", "av", "mutagen")
     }
     assert found == {
-        *("worker.files.kinds", "worker.files.lenient_pillow", "worker.files.picture_bounds"),
+        *("worker.media.kinds", "worker.media.lenient_pillow", "worker.media.picture_bounds"),
         *("worker.outputs.audio_tags", "worker.outputs.convert", "worker.outputs.embedded"),
     }
 
@@ -498,7 +529,7 @@ def test_the_front_reaches_neither_torch_nor_more_of_the_engine_than_its_graph_c
     wrong = [
         str(item)
         for item in all_imports("worker", "modifiers")
-        if any(is_below(item.imported, name) for name in banned) and not is_below(item.imported, "engine.graph")
+        if any(is_below(item.imported, name) for name in banned) and not is_below(item.imported, "contract.graph")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -507,7 +538,7 @@ def test_nothing_imports_the_benchmarks_but_the_front_its_plan() -> None:
     wrong = [
         str(item)
         for item in all_imports("worker", "engine", "modifiers")
-        if is_below(item.imported, "benchmark") and not is_below(item.imported, "benchmark.qualify")
+        if is_below(item.imported, "benchmark") and not is_below(item.imported, "worker.qualification")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -536,7 +567,7 @@ def test_aiohttp_is_the_servers_alone() -> None:
         str(item)
         for item in all_imports("engine")
         if is_below(item.imported, "aiohttp")
-        and not any(is_below(item.importer, place) for place in ("engine.server", "engine.custom_nodes.compat"))
+        and not any(is_below(item.importer, place) for place in ("engine.server", "engine.comfy"))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -680,21 +711,24 @@ def test_the_front_names_no_known_model() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("worker.app", ("torch", "engine.engine", "engine.nodes", "engine.memory", "numpy", "PIL", "av", "mutagen")),
-        ("worker.cli", ("torch", "engine", "numpy")),
+        (
+            "worker.app.application",
+            ("torch", "engine.engine", "engine.nodes", "engine.memory", "numpy", "PIL", "av", "mutagen"),
+        ),
+        ("worker.cli.main", ("torch", "engine", "numpy")),
         ("darkroom.client", ("torch", "engine", "worker", "fastapi", "pydantic", "numpy", "PIL", "sqlalchemy")),
-        ("machine.memory", ("torch", "numpy", "engine", "worker", "pydantic")),
-        ("names.nearest", ("torch", "numpy", "engine", "worker", "pydantic")),
+        ("host.memory", ("torch", "numpy", "engine", "worker", "pydantic")),
+        ("contract.nearest", ("torch", "numpy", "engine", "worker", "pydantic")),
         ("modifiers.registry", ("torch", "engine", "worker")),
-        ("benchmark.qualify", ("torch", "engine", "worker")),
+        ("worker.qualification", ("torch", "engine", "worker")),
         ("engine.settings", ("torch", "aiohttp")),
         ("engine", ("torch", "numpy", "PIL", "engine.engine")),
-        ("engine.graph.validate", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
-        ("engine.graph.object_info", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
+        ("contract.graph.validate", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
+        ("contract.graph.object_info", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),
         ("engine.engine", ("aiohttp", "worker", "scipy", "torchsde", "tokenizers", "sentencepiece", "yaml", "av")),
-        ("engine.custom_nodes.commands", ("torch", "aiohttp")),
+        ("engine.comfy.packs.commands", ("torch", "aiohttp")),
     ],
 )
 def test_importing_a_module_brings_in_no_more_than_it_needs(module: str, unwanted: tuple[str, ...]) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from misc import node_table
 from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
 from tests.markdown import code_blocks, links, table_rows
+from tools import node_table
 from worker.api.schemas import GenerateRequest
-from worker.app import PARTS
+from worker.app.application import PARTS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def test_example_requests_are_well_formed(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["run.sh", "test.sh", ".ci/run", "misc/install.sh", "misc/lock.sh", "demo/make.sh", "deploy/compose/setup.sh"],
+    ["run.sh", "test.sh", ".ci/run", "tools/install.sh", "tools/lock.sh", "demo/make.sh", "deploy/compose/setup.sh"],
 )
 def test_scripts_parse_and_may_be_run(script: str) -> None:
     path = ROOT / script
@@ -118,4 +118,4 @@ def test_continuous_integration_runs_the_readmes_own_command() -> None:
 
 
 def test_the_table_of_nodes_is_that_of_the_catalogue() -> None:
-    assert node_table.main(["--check"]) == 0, "run `python misc/node_table.py`"
+    assert node_table.main(["--check"]) == 0, "run `python tools/node_table.py`"

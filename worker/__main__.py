@@ -8,12 +8,12 @@ import sys
 def main() -> int:
     """Serve with the settings of the environment; any argument makes this the command line of `darkroom`."""
     if len(sys.argv) == 1:
-        from worker.lean_imports import lean_imports  # each branch imports only what it needs
+        from worker.app.lean_imports import lean_imports  # each branch imports only what it needs
 
         with lean_imports():
-            from worker.serve import leave, serve
+            from worker.app.serve import leave, serve
         leave(serve())
-    from worker.cli import main as command_line
+    from worker.cli.main import main as command_line
 
     command_line()
     return 0

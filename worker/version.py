@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from names.distribution import installed_version
+from host.distribution import installed_version
 
 
 def version() -> str:

@@ -18,11 +18,11 @@ from benchmark.other_readers import readers_for
 from benchmark.residency import Workload, measure_residency
 from benchmark.small_models import workflow
 from engine import Engine
-from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.random_weights import random_networks
-from engine.checkpoints.saved_layout import denoiser_tensors, description, text_tensors, vae_tensors, vocabulary_tensors
 from engine.families.registry import family_named
 from engine.formats.safetensors_file import write_safetensors
+from engine.models.load import LoadTypes
+from engine.models.random_weights import random_networks
+from engine.models.saved_layout import denoiser_tensors, description, text_tensors, vae_tensors, vocabulary_tensors
 
 CASE = "first_image"
 FILE = "a.safetensors"  # as the workflow names it

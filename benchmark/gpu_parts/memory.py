@@ -19,9 +19,9 @@ from benchmark.gpu_parts.sampling import Drawing, computing_engine
 from benchmark.quantised_files import FORMS, write_float16
 from benchmark.small_models import node, workflow, write_small_models
 from engine import Engine
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.diffusion.likeness import relative_error
 from engine.families.registry import family_named
+from engine.models.random_weights import write_random_checkpoint
 from engine.settings import DtypeName, DtypeSettings, MemorySettings
 
 CASES = ("tests", "modes sd15", "modes sdxl", "packed", "out_of_memory")

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from engine import Engine
-from engine.checkpoints.load import LoadedDenoiser
-from engine.checkpoints.random_weights import random_denoiser
 from engine.families.registry import family_named
 from engine.formats.fill import wants_channels_last
-from engine.store.model_store import denoiser
-from engine.values.model import Model
+from engine.models.load import LoadedDenoiser
+from engine.models.model import Model
+from engine.models.random_weights import random_denoiser
+from engine.models.store import denoiser
 
 SEED = 1
 

@@ -13,6 +13,7 @@ import torch
 
 from benchmark.gpu_parts.bench import Bench
 from benchmark.gpu_parts.networks import Shape, conditioning, noise_of
+from contract.quality import STRATEGIES
 from engine import Engine, EngineSettings
 from engine.diffusion.ksampler import fix_empty_latent_channels, sample
 from engine.diffusion.likeness import relative_error
@@ -22,7 +23,6 @@ from engine.settings import DtypeSettings, MemorySettings
 from engine.tuning.quality import Quality
 from engine.tuning.registry import make_strategies
 from engine.tuning.strategy import MachineFacts
-from names.tuning import STRATEGIES
 
 GRAPHS = ("cuda_graph", "step_graph")
 COMPILING = ("compiled_blocks",)

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmark.gpu_parts.bench import Bench
 from benchmark.tuning import COMPILED, table
+from contract.quality import STRATEGIES
 from engine import Engine, EngineSettings
-from names.tuning import STRATEGIES
 
 OUTCOME = "tuning_outcome.json"  # in the folder that the parts share: later parts use the choice
 COMPILED_SHARE = 0.45  # of the part's time that is left for compiling

@@ -1,6 +1,6 @@
 """Sampling put together: a sampler and a guider. `ksampler.py` makes them from names.
 
-What the model is, and whether to stop, comes in as `SampledModel` (`engine/values/model.py::Model`), progress as
+What the model is, and whether to stop, comes in as `SampledModel` (`engine/models/model.py::Model`), progress as
 a callable. Shapes: noise and latents `[B, C, h, w]`; latents unscaled outside of `Guider.inner_sample`.
 """
 

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, encoder_set_keys
-from engine.architectures.picture_encoders import PictureEncoderConfig
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.latent_format import LatentFormat
 from engine.formats.weight_file import Names
+from engine.layers.image_encoders import ImageEncoderConfig
 from engine.settings import DtypePolicies, DtypePolicy
 from engine.text.chunk_encoding import Encoded
 from engine.text.chunk_tokens import FindEmbedding
@@ -249,7 +249,7 @@ class Defaults:
     `max_seconds` the longest it was trained with; `width` and `height` are those of a picture of as many cells.
     `tflop` is the work of one pass of the full network over one item of these sizes, in 10^12 operations, as torch's
     FlopCounterMode counts it; `attention` the share of it that grows with the square of the number of cells, `billions`
-    the number of that network's weights in 10^9. Both ends are checked by `tests/worker/jobs/test_cost_measured.py`.
+    the number of that network's weights in 10^9. Both ends are checked by `tests/worker/prompts/test_cost_measured.py`.
     """
 
     width: int
@@ -291,7 +291,7 @@ class Scale:
     denoiser: Any
     text: Mapping[str, Any]
     vae: Any
-    vision: PictureEncoderConfig | None = None
+    vision: ImageEncoderConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

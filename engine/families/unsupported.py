@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.architectures.latent_unet_shapes import FIRST, count_children, unet_traits
 from engine.families.base import Shapes
 from engine.families.later_networks import describe_later
 from engine.families.wrapped_names import wrapping_prefixes
+from engine.layers.unet_shapes import FIRST, count_children, unet_traits
 
 # Beginnings of tensor names, most telling first.
 MARKS: tuple[tuple[str, str], ...] = (

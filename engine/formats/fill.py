@@ -153,7 +153,7 @@ def wants_channels_last(dtype: torch.dtype, *, on_processor: bool) -> bool:
     """Return True where convolutions of this type are faster with channels innermost.
 
     Those of 16 bits are, on CPU and GPU alike. On a processor float32 ones are, too, because cells are gathered without
-    being torn apart (see `engine/architectures/layers.py`): a UNet of 860 million weights at 256x256 on two cores with
+    being torn apart (see `engine/layers/basic.py`): a UNet of 860 million weights at 256x256 on two cores with
     AVX-512 takes 1.02 s instead of 1.2 s.
     """
     return dtype in (torch.bfloat16, torch.float16) or (on_processor and dtype == torch.float32)

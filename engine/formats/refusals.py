@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from contract.errors import EngineError
 
-from engine.errors import BadModelFile, EngineError
+from engine.errors import BadModelFile
 
 MAX_SHOWN_LENGTH = 200
 MAX_DIMENSIONS = 64  # torch has no tensor of more

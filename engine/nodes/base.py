@@ -37,8 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
-from engine.cancel import CancelToken
-from engine.graph.spec import (
+from contract.graph.spec import (
     ANY_TYPE,
     DYNAMIC_COMBO,
     GROWING,
@@ -51,6 +50,7 @@ from engine.graph.spec import (
     ValueDict,
     rules_of,
 )
+from engine.cancel import CancelToken
 from engine.text.prompt_weights import nesting_problem
 
 LOADED_TYPES = frozenset({"MODEL", "CLIP", "VAE", "CLIP_VISION"})  # of which a file may lack one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from engine.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
+from contract.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
 from engine.nodes.base import NodeClass, NodeEnvironment
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from contract.wire import SHARED_WORK_FOLDER
 from engine.cancel import CancelToken
-from names.shared_work import SHARED_WORK_FOLDER
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 LOOK_SECONDS: Final = 0.002

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from engine.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
+from contract.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
 from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
 from engine.nodes.running_call import call_of
 

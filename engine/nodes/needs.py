@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from engine.graph.spec import ValueDict, Values
+from contract.graph.spec import ValueDict, Values
+from engine.models.files.folders import ModelFolders
 from engine.nodes.base import FunctionNode, ModelFile
 from engine.nodes.catalogue import Catalogue
-from engine.store.folders import ModelFolders
 
 
 @dataclass(frozen=True, slots=True)

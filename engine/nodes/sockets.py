@@ -13,16 +13,16 @@ from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 import torch
 
 from engine.diffusion.sample import Guider, Sampler
+from engine.images.svg import Svg
+from engine.media.frame_stream import FrameStream
+from engine.media.video import Audio, VideoInput
+from engine.models.clip import Clip
+from engine.models.kinds.audio_encoder_value import AudioEncoder, AudioEncoderOutput
+from engine.models.model import Model
+from engine.models.patching.module_patcher import ModulePatcher
+from engine.models.shape_vae import Mesh, Voxel
+from engine.models.vae import Vae
 from engine.nodes.base import Hidden, Socket, Streams
-from engine.values.audio_encoder import AudioEncoder, AudioEncoderOutput
-from engine.values.clip import Clip
-from engine.values.frame_stream import FrameStream
-from engine.values.model import Model
-from engine.values.module_patcher import ModulePatcher
-from engine.values.shape_vae import Mesh, Voxel
-from engine.values.svg import Svg
-from engine.values.vae import Vae
-from engine.values.video import Audio, VideoInput
 
 
 class Latent(TypedDict):

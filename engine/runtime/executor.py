@@ -18,8 +18,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from contract.errors import EngineError
+from contract.graph.node_ref import NodeRef
+
+from contract.graph.arriving import arriving_files, lateness
+from contract.graph.dynamic_inputs import nested
+from contract.graph.dynamic_prompt import DynamicPrompt
+from contract.graph.prompt import Node, is_link
+from contract.graph.schedule import Schedule
+from contract.graph.signature import Signatures
+from contract.graph.spec import NodeRules
+from contract.wire import OWN_FILES
 from engine.cancel import CancelToken
-from engine.errors import EngineError, Interrupted, NodeFailed, OutOfMemory
+from engine.errors import Interrupted, NodeFailed, OutOfMemory
 from engine.events import (
     EncodedPreview,
     Event,
@@ -27,7 +38,6 @@ from engine.events import (
     NodeBlocked,
     NodeFinished,
     NodeProgress,
-    NodeRef,
     NodesCached,
     NodeStarted,
     NodeText,
@@ -40,18 +50,10 @@ from engine.events import (
     RunStarted,
     RunSucceeded,
 )
-from engine.graph.arriving import arriving_files, lateness
-from engine.graph.dynamic_inputs import nested
-from engine.graph.dynamic_prompt import DynamicPrompt
-from engine.graph.prompt import Node, is_link
-from engine.graph.schedule import Schedule
-from engine.graph.signature import Signatures
-from engine.graph.spec import NodeRules
 from engine.log_context import NodeWarning, logged_as
 from engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, NodeEnvironment, Returned
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.store import KeptWarning, NodeResult, ResultCache
-from engine.runtime.file_scope import OWN_FILES
 from engine.runtime.mapping import blocker_in, calls_of, merge_outputs, merge_ui, with_whole_results
 from engine.runtime.outputs import RunFiles
 from engine.runtime.request import RunRequest, RunResult

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.graph.spec import NodeRules, ValueDict, Values
-from engine.graph.streamed import Streamed
+from contract.graph.spec import NodeRules, ValueDict, Values
+from contract.graph.streamed import Streamed
 from engine.nodes.base import ExecutionBlocker, Returned
 
 

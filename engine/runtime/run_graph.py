@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from engine.graph.consumers import Consumers
-from engine.graph.dynamic_inputs import expanded, nested
-from engine.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
-from engine.graph.prompt import Node, is_link
-from engine.graph.signature import Signatures
-from engine.graph.spec import NodeRules, Values
-from engine.graph.validate import cast_value
+from contract.graph.consumers import Consumers
+from contract.graph.dynamic_inputs import expanded, nested
+from contract.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
+from contract.graph.prompt import Node, is_link
+from contract.graph.signature import Signatures
+from contract.graph.spec import NodeRules, Values
+from contract.graph.validate import cast_value
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.store import NodeResult, ResultCache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from engine.graph.spec import ValueDict
+from contract.graph.spec import ValueDict
 from engine.server import machine
 from engine.server.memory_report import memory_json
 from engine.server.services import services

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.web_request import FileField
 from PIL import Image
 
-from engine.graph.file_names import split_annotation
+from contract.graph.file_names import split_annotation
 from engine.server import view_images
 from engine.server.folders import folder_of, inside, is_unsafe_name
 from engine.server.requests import read_form

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from contract.argument_parser import SuggestingParser
+from contract.concurrency import AUTO, AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
+from contract.quality import read_choice
 from engine.server.log_records import LogFormat
 from engine.settings import (
     CacheSettings,
@@ -25,9 +28,6 @@ from engine.settings import (
     PreviewMethod,
     VramChoice,
 )
-from names.argument_parser import SuggestingParser
-from names.concurrency import AUTO, AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
-from names.tuning import read_choice
 
 Group = argparse._ArgumentGroup
 IGNORED_TITLE = "Accepted for ComfyUI's sake, without effect"

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine.graph.spec import ValueDict
+from contract.graph.spec import ValueDict
+from contract.wire import CONTINUED_BY
 from engine.server.queue import QueuedPrompt
-from names.continuations import CONTINUED_BY
 
 MAX_ENTRIES = 10_000
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from engine.graph.spec import ValueDict
+from contract.graph.spec import ValueDict
 from engine.server.history import HistoryEntry
 from engine.server.queue import QueuedPrompt
 

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from contract.errors import CallerError, Problem
 
-from engine.errors import CallerError, OutOfMemory, Problem
-from engine.graph.spec import ValueDict
+from contract.graph.spec import ValueDict
+from engine.errors import OutOfMemory
 from engine.server.machine import system
 from engine.server.requests import problem_response, read_object
 from engine.server.services import services

@@ -11,11 +11,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from contract.graph.node_ref import NodeRef
+
 from engine.events import (
     Event,
     MemoryRelieved,
     NodeProgress,
-    NodeRef,
     NodesCached,
     NodeStarted,
     NodeText,

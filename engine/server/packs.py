@@ -35,7 +35,7 @@ PromptHandler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class PackRoutes:
-    """`engine/custom_nodes/compat/host.py::PackServer`. Made on the server's loop; packs use it from any thread."""
+    """`engine/comfy/host.py::PackServer`. Made on the server's loop; packs use it from any thread."""
 
     def __init__(self, settings: EngineSettings, queue: PromptQueue, runner: PromptRunner, clients: Clients) -> None:
         self.app = web.Application(client_max_size=round(settings.max_upload_mb * 1024 * 1024))

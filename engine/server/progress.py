@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 
-from engine.events import Event, NodeFinished, NodeProgress, NodeRef, NodeStarted
+from contract.graph.node_ref import NodeRef
+
+from engine.events import Event, NodeFinished, NodeProgress, NodeStarted
 from engine.server.messages import node_progress
 
 WHOLE_UP_TO = 64

@@ -8,9 +8,9 @@ import time
 import uuid
 
 from aiohttp import web
+from contract.errors import Problem, PromptRejected
 
-from engine.errors import Problem, PromptRejected
-from engine.graph.arriving import arriving_files
+from contract.graph.arriving import arriving_files
 from engine.server import messages
 from engine.server.queue import QueuedPrompt
 from engine.server.requests import (

@@ -10,12 +10,12 @@ from typing import get_args
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from contract.errors import Problem
 
-from engine.errors import Problem
-from engine.graph.spec import ValueDict, Values
+from contract.graph.spec import ValueDict, Values
+from contract.quality import QUALITIES
+from contract.wire import CHECKPOINT_KEY, KEY_FORM, is_checkpoint_key
 from engine.settings import PreviewMethod
-from names.checkpoints import CHECKPOINT_KEY, KEY_FORM, is_checkpoint_key
-from names.tuning import QUALITIES
 
 LONGEST_SHOWN = 200
 LARGE_BODY_BYTES = 256 * 1024  # from here on parsed off the event loop

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from engine.errors import EngineError
+from contract.errors import EngineError
+
 from engine.events import (
     Event,
     NodeFinished,

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from functools import partial
 
 from aiohttp import web
+from contract.errors import Problem, PromptRejected
 
-from engine.errors import Problem, PromptRejected
-from engine.graph.explain import explain, explain_rejection
-from engine.graph.file_names import is_pending
+from contract.graph.explain import explain, explain_rejection
+from contract.graph.file_names import is_pending
 from engine.server.history import HistoryEntry
 from engine.server.queue import QueuedPrompt
 from engine.server.requests import problem_response, read_int, read_object, read_targets

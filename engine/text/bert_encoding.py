@@ -7,7 +7,7 @@ from engine.text.t5_encoding import T5Encoder
 
 
 class BertEncoder(T5Encoder):
-    """An encoder of chunks of tokens. `transformer` is `engine/architectures/bert.py::BertModel`."""
+    """An encoder of chunks of tokens. `transformer` is `engine/families/hunyuan_dit/bert.py::BertModel`."""
 
     def empty(self, length: int) -> list[int]:
         """Return the tokens of an empty prompt of that length, at least the start and the end token."""

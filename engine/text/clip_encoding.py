@@ -55,7 +55,7 @@ class ClipEncoding:
 
 
 class ClipEncoder(ChunkEncoder):
-    """An encoder of chunks of tokens. `transformer` is `engine/architectures/clip_text.py::ClipTextModel`."""
+    """An encoder of chunks of tokens. `transformer` is `engine/layers/clip_text.py::ClipTextModel`."""
 
     encoding: ClipEncoding
 

@@ -42,7 +42,7 @@ class LanguageEncoding:
 
 
 class LanguageEncoder(MaskingEncoder):
-    """An encoder of chunks of tokens. `transformer` is `engine/architectures/language_model.py::LanguageModel`."""
+    """An encoder of chunks of tokens. `transformer` is `engine/layers/language_model.py::LanguageModel`."""
 
     encoding: LanguageEncoding
 

@@ -58,7 +58,7 @@ class Read(NamedTuple):
 
 
 class QwenEncoder(TokenEncoder):
-    """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::PictureLanguageModel`."""
+    """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::VisionLanguageModel`."""
 
     encoding: QwenEncoding
     end_tokens = (PAD_TOKEN, END_TOKEN)  # behind which a written text is over

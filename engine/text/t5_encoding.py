@@ -43,7 +43,7 @@ class T5Encoding:
 
 
 class T5Encoder(MaskingEncoder):
-    """An encoder of chunks of tokens. `transformer` is `engine/architectures/t5.py::T5Model`."""
+    """An encoder of chunks of tokens. `transformer` is `engine/layers/t5.py::T5Model`."""
 
     encoding: T5Encoding
 

@@ -1,4 +1,4 @@
-"""The layers of `engine/architectures/transformer_layers.py` as single kernels: a forward function for each layer.
+"""The layers of `engine/layers/transformer_layers.py` as single kernels: a forward function for each layer.
 
 What a kernel cannot take is computed plainly: tensors of different types, modulators or tables that have no common rows
 with the tokens. The weights of a norm are read where they are resident; a norm whose weights are brought for its call,
@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from engine.architectures.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
-from engine.architectures.transformer_layers import (
+from engine.layers.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
+from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,

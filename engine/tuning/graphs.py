@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from engine.architectures.attention import KERNEL_OPTION
 from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP
 from engine.errors import DeviceLost, OutOfMemory
+from engine.layers.attention import KERNEL_OPTION
 from engine.tuning.barred import BarredStrategies, error_in_words
 from engine.tuning.capture import CaptureFailed, NotNow, Recorder, Recording
 from engine.tuning.capture_rules import memory_of

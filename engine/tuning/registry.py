@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from contract.quality import STRATEGIES
 from engine.tuning.barred import BarredStrategies
 from engine.tuning.compiled_forms import CompiledForms
 from engine.tuning.strategies.attention_kernels import AttentionKernels
@@ -29,7 +30,6 @@ from engine.tuning.strategies.vae_graph import MAX_GRAPHS, VaeGraph
 from engine.tuning.strategies.winograd import WinogradConvolutions
 from engine.tuning.strategies.zero_blocks import ZeroBlocks
 from engine.tuning.strategy import Strategy
-from names.tuning import STRATEGIES
 
 
 def make_strategies(folder: Path | None = None, barred: BarredStrategies | None = None) -> Mapping[str, Strategy]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
+from contract.errors import EngineError
 
 from engine.diffusion.options import Network, OptionDict, Options
 from engine.diffusion.tuned import tuning_active
 from engine.diffusion.wrappers import merge_options
-from engine.errors import DeviceLost, EngineError, OutOfMemory
+from engine.errors import DeviceLost, OutOfMemory
 from engine.tuning.barred import BarredStrategies, error_in_words
 from engine.tuning.blame import asked_strategy, strategy_of_code
 from engine.tuning.networks_in_use import NetworksInUse

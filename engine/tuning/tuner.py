@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from contract.errors import EngineError
 
 from engine.diffusion.tuned import tuning_active
-from engine.errors import EngineError, OutOfMemory
+from engine.errors import OutOfMemory
 from engine.tuning.barred import BarredStrategies, error_in_words
 from engine.tuning.blame import asked_strategy, strategy_of_code
 from engine.tuning.choose import TIME_OVER, Measured, Names, choose

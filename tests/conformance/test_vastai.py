@@ -27,7 +27,7 @@ from tests.fakes import FakeEngine, draw, fail, running_engine, wait
 from tests.flow.bodies import workflow
 from tests.flow.running_worker import CHECKPOINT
 from tests.s3_server import free_ports
-from tests.worker.autoscaler.vast.stand_in import StandIn
+from tests.worker.integrations.vast.stand_in import StandIn
 from tests.worker.running_front import until
 
 PYTHON = os.environ.get("VASTAI_PYTHON") or (sys.executable if importlib.util.find_spec("vastai") else "")

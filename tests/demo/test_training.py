@@ -13,8 +13,8 @@ from demo.fit import fit_last_layer
 from demo.networks import RESTING_BLOCKS, VAE, carry_colours, rest_large_blocks
 from demo.run import Budget, Course, load, rate_factor, save
 from demo.train_diffusion import signal_shares
-from engine.architectures.autoencoder_kl import AutoencoderKl
 from engine.diffusion.model_sampling import DiscreteSchedule
+from engine.layers.vae_kl import AutoencoderKl
 
 
 def small_pictures() -> torch.Tensor:

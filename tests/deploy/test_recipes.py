@@ -28,12 +28,12 @@ from tests.deploy.recipes import (
     yaml_files,
 )
 from worker.api import health
-from worker.gateway.serve import GOODBYE_SECONDS
+from worker.app.serve_gateway import GOODBYE_SECONDS
+from worker.integrations.redis.streams import GROUP
 from worker.models.manifest import built_in_manifest
 from worker.settings.broker import BrokerConfig
 from worker.settings.environment import load_settings
 from worker.settings.variable_names import known_names
-from worker.sources.redis_streams import GROUP
 from worker.sources.stream_order import PRIORITIES, JobStream
 
 ROOT = DEPLOY.parent

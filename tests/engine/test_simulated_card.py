@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from contract.errors import PromptRejected
 
 from engine.engine import Engine
-from engine.errors import PromptRejected
 from engine.events import MemoryRelieved
 from engine.memory import machine_memory
 from engine.settings import VramChoice

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from worker.app.serve import serve
 from worker.engines.client import EngineClient
 from worker.jobs.delivered_outputs import DeliveredOutputs
 from worker.jobs.fetched_inputs import FetchedInputs
 from worker.jobs.outbox import Outbox
-from worker.jobs.store import JobStore
 from worker.outputs.webhook import WebhookSender
-from worker.serve import serve
+from worker.storage.store import JobStore
 
 AFTER: dict[str, tuple[type, str]] = {
     "acknowledging": (JobStore, "insert"),  # on disk, and the client does not know

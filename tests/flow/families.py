@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from engine.architectures.double_stream_control import HintKind
-from engine.architectures.mmdit_control import PatchControl, PatchControlConfig
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.families import registry
 from engine.families.base import ModelFamily
+from engine.families.flux.controlnet import HintKind
+from engine.families.sd3.controlnet import Sd35ControlNet, Sd35ControlNetConfig
 from engine.formats.safetensors_file import write_safetensors
+from engine.models.random_weights import write_random_checkpoint
 from modifiers.example_picture import EXAMPLE_PICTURE
 from tests.engine.families.test_transformer_controlnets import control_network, write_control
 from tests.flow.running_worker import RunningWorker
@@ -51,7 +51,7 @@ def furnish_families(base: Path) -> None:
 def control_for(family: ModelFamily) -> nn.Module:
     if family is FLUX:
         return control_network(HintKind.LATENT)
-    return PatchControl(PatchControlConfig(num_blocks=1, width=WIDTH, embeds_twice=True))
+    return Sd35ControlNet(Sd35ControlNetConfig(num_blocks=1, width=WIDTH, embeds_twice=True))
 
 
 def file_of(family: ModelFamily) -> str:

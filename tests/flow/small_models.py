@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from engine.architectures.controlnet import ControlNetModel
-from engine.architectures.upscaler import RrdbConfig, RrdbNet
 from engine.families.base import ModelFamily
-from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import default_family
+from engine.families.sd15.unet_files import PREFIX
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.models.kinds.controlnet import ControlNetModel
+from engine.models.kinds.upscaler import RrdbConfig, RrdbNet
 
 LORAS = ("first.safetensors", "second.safetensors")
 CONTROL_NET = "small_control.safetensors"

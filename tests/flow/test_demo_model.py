@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.flow.running_worker import RunningWorker
-from worker.demo_model import DEMO_CHECKPOINT
+from worker.models.demo_model import DEMO_CHECKPOINT
 
 EXPECTED = Path(__file__).parent / "expected"
 DEMO_PICTURES = {

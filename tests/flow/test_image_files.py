@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from engine.images.decode import find_damage, read_image
-from worker.files.kinds import BrokenFile, check_file
+from worker.media.kinds import BrokenFile, check_file
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "field" / "inputs"
 NOISE = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)

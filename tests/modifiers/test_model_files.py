@@ -21,7 +21,7 @@ from modifiers.modifier import ModificationsRejected
 from modifiers.registry import MODIFIERS, ModifierRegistry, build_registry
 from tests.parity.models import write_models_of
 from worker.engines.families import Family, read_families
-from worker.modifier_defaults import parameters_of
+from worker.prompts.modifier_defaults import parameters_of
 
 SMALL = {"seed": 1, "steps": 1, "prompt": "a lighthouse"}
 PICTURE = {"input_image": "photo.png", "mask_image": "mask.png"}

@@ -21,10 +21,10 @@ from engine.nodes.catalogue import object_info
 from tests.engine.nodes.test_object_info import Environment
 from worker.engines.graph_check import find_problems
 from worker.errors import RequestRejected
-from worker.workflows.page_graph import definitions_in, read_graph
-from worker.workflows.subgraph_values import PromotedInputs, read_host_values
-from worker.workflows.to_prompt import to_prompt
-from worker.workflows.widgets import read_class
+from worker.prompts.workflows.page_graph import definitions_in, read_graph
+from worker.prompts.workflows.subgraph_values import PromotedInputs, read_host_values
+from worker.prompts.workflows.to_prompt import to_prompt
+from worker.prompts.workflows.widgets import read_class
 
 PACKAGE = "comfyui_workflow_templates_json"
 MAX_NODES = 5000

@@ -18,21 +18,21 @@ from pydantic import SecretStr
 from tests.security.lying_server import BUFFERED_BYTES, MIB, LyingServer, answer, endless
 from tests.worker.inputs.test_fetch import asking, fetcher, picture
 from tests.worker.models.downloading import downloader_at, entry_of
-from worker.autoscaler.vast.ledger import Ledger
-from worker.autoscaler.vast.public_key import PublicKeySource
-from worker.autoscaler.vast.reports import Reporter
-from worker.autoscaler.vast.timing import VastTiming
 from worker.engines.http import EngineHttp
 from worker.errors import EngineUnreachable
 from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard
 from worker.inputs.refusals import DownloadFailed
-from worker.jobs.webhook_rows import WebhookRow
+from worker.integrations.vast.ledger import Ledger
+from worker.integrations.vast.public_key import PublicKeySource
+from worker.integrations.vast.reports import Reporter
+from worker.integrations.vast.timing import VastTiming
 from worker.models.download.open_source import SourceAccess
 from worker.models.errors import DownloadBroke
 from worker.outputs.webhook import WebhookSender
 from worker.settings.environment import HubAccess
 from worker.settings.platforms import VastConfig
+from worker.storage.webhook_rows import WebhookRow
 
 ROOT = Path(__file__).parents[2]
 PICTURE = picture()
@@ -191,9 +191,13 @@ async def test_an_engines_answer_has_a_bound(liar: LyingServer, path: str) -> No
     assert await asyncio.to_thread(liar.wait_until_closed) and liar.sent_bytes < BUFFERED_BYTES
 
 
-ASKS_THE_FRONT_ITSELF = {"worker/api/vast.py", "worker/api/runpod.py", "worker/autoscaler/runpod/loop.py"}
+ASKS_THE_FRONT_ITSELF = {
+    "worker/integrations/vast/routes.py",
+    "worker/integrations/runpod/routes.py",
+    "worker/integrations/runpod/loop.py",
+}
 MAKES_PLAIN_CLIENTS = {"worker/guard/plain_responses.py"}
-PASSES_BYTES_ON_AS_THEY_CAME = {"worker/engines/interface.py", "worker/ray_serve/replica.py"}
+PASSES_BYTES_ON_AS_THEY_CAME = {"worker/engines/interface.py", "worker/integrations/ray/replica.py"}
 
 
 def test_every_client_of_the_front_comes_from_one_place() -> None:
@@ -206,7 +210,7 @@ def test_every_client_of_the_front_comes_from_one_place() -> None:
 
 
 def test_a_compressing_server_is_refused_by_the_command_line(liar: LyingServer) -> None:
-    from worker.worker_client import worker_client
+    from worker.cli.worker_client import worker_client
 
     liar.scripts["GET /health"] = answer(200, bomb("br"), Content_Encoding="br")
     with PeakMemory() as peak, worker_client() as http, pytest.raises(httpx.TransportError, match="Content-Encoding"):

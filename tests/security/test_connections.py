@@ -15,7 +15,7 @@ from tests.fakes import FakeEngine, draw
 from tests.security.front_process import FrontProcess, front_process
 from tests.security.raw_http import RawClient
 from tests.worker.running_front import RunningFront, running_front
-from worker.listener.connections import (
+from worker.guard.listener.connections import (
     OWN_PROBE_SLOTS,
     PROBE_SLOTS,
     PROBE_SLOTS_PER_ADDRESS,
@@ -24,7 +24,7 @@ from worker.listener.connections import (
     Slot,
     group_of,
 )
-from worker.listener.open_files import fitting
+from worker.guard.listener.open_files import fitting
 from worker.settings.listener import ConnectionLimits, TlsFiles
 
 BODY = {"input": {"workflow_json": draw()}}

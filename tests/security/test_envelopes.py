@@ -13,8 +13,8 @@ import pytest
 
 from tests.fakes import FakeEngine, draw
 from tests.security.raw_http import STRANGER, RawClient
-from tests.worker.autoscaler.vast.stand_in import StandIn
-from tests.worker.autoscaler.vast.test_worker import QUICK, VastFront, vast_settings
+from tests.worker.integrations.vast.stand_in import StandIn
+from tests.worker.integrations.vast.test_worker import QUICK, VastFront, vast_settings
 from tests.worker.running_front import running_front, until
 from worker.guard.bodies import UNKNOWN_ELEMENTS
 

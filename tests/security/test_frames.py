@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.flow.running_worker import RunningWorker
 from tests.flow.test_files import data_uri
-from worker.files.picture_bounds import MAX_INPUT_PIXELS
+from worker.media.picture_bounds import MAX_INPUT_PIXELS
 
 FRAME_PIXELS = 512 * 512
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from engine.graph.explain import explain_prompt
-from engine.graph.object_info import rules_in
+from contract.graph.explain import explain_prompt
+from contract.graph.object_info import rules_in
 from tests.security.costly_pages import PAGES, node, page, sub_graph, with_names
 from worker.engines.choices import with_hints
 from worker.engines.families import model_files_in
@@ -25,21 +25,21 @@ from worker.engines.save_names import find_name_problems
 from worker.errors import RequestRejected, shortened
 from worker.guard.url_secrets import has_url_secrets, without_url_secrets
 from worker.inputs.references import find_references, replace_references
-from worker.jobs.cost import cost_of
-from worker.jobs.graph_size import find_size_problem
-from worker.jobs.model_needs import find_needs
-from worker.jobs.prompt_parts import split_prompt
-from worker.jobs.prompt_work import PromptWork
-from worker.jobs.random_values import resolve
-from worker.jobs.workflow_plan import find_missing_nodes
 from worker.models.manifest import built_in_manifest
 from worker.observe.prompt_texts import texts_of
+from worker.prompts.cost import cost_of
+from worker.prompts.graph_size import find_size_problem
+from worker.prompts.model_needs import find_needs
+from worker.prompts.prompt_parts import split_prompt
+from worker.prompts.prompt_work import PromptWork
+from worker.prompts.random_values import resolve
+from worker.prompts.workflow_plan import find_missing_nodes
+from worker.prompts.workflows.app_mode import read_app_mode
+from worker.prompts.workflows.node_uses import model_hints, running_part, uses_in_prompt, uses_on_page
+from worker.prompts.workflows.overrides import override
+from worker.prompts.workflows.page_texts import choose_alternatives, without_comments
+from worker.prompts.workflows.to_prompt import to_prompt
 from worker.settings.jobs import PromptLimits
-from worker.workflows.app_mode import read_app_mode
-from worker.workflows.node_uses import model_hints, running_part, uses_in_prompt, uses_on_page
-from worker.workflows.overrides import override
-from worker.workflows.page_texts import choose_alternatives, without_comments
-from worker.workflows.to_prompt import to_prompt
 
 Json = dict[str, Any]
 

@@ -17,10 +17,10 @@ from tests.s3_server import S3Server, client
 from tests.worker.inputs.test_fetch import picture
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront, running_front
-from worker.jobs.webhook_rows import SecretSource, WebhookRow, webhook_insert
 from worker.s3.targets import choose_target, find_write_problem, may_read
 from worker.settings.environment import load_settings
 from worker.settings.outputs import S3Config
+from worker.storage.webhook_rows import SecretSource, WebhookRow, webhook_insert
 
 OTHER_BUCKET = "somebody-elses"
 OPERATORS = S3Config(

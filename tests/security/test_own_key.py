@@ -14,12 +14,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.fakes import FakeEngine, draw, running_engine
+from tests.worker.app.test_recovery import front_process
 from tests.worker.running_front import running_front
-from tests.worker.test_recovery import front_process
-from worker.autoscaler.runpod.loop import Handler
-from worker.cli import app
-from worker.identity.api_keys import find_key, parse_key
-from worker.identity.own_key import own_key_path, read_own_key
+from worker.cli.main import app
+from worker.guard.identity.own_key import read_own_key
+from worker.integrations.runpod.loop import Handler
+from worker.settings.api_keys import find_key, parse_key
+from worker.settings.settings import own_key_path
 
 KEYS: dict[str, Any] = {"api_keys": ("shop:planted-shop",)}
 

@@ -16,9 +16,9 @@ from fastapi.openapi.utils import get_openapi
 from tests.fakes import FakeEngine, draw
 from tests.worker.receiver import running_receiver
 from tests.worker.running_front import RunningFront, running_front
-from worker import finite_json
 from worker.api.page_headers import file_headers
-from worker.finite_json import FiniteJSONResponse
+from worker.json import finite as finite_json
+from worker.json.finite import FiniteJSONResponse
 
 DIRECTIVES = ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "connect-src 'self'")
 

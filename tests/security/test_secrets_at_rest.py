@@ -11,12 +11,12 @@ import pytest
 from tests.worker.databases import opened
 from worker.errors import WebhookNotReady
 from worker.guard.url_secrets import is_erased, without_url_secrets
-from worker.jobs.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
 from worker.jobs.outbox import Outbox
-from worker.jobs.store import JobStore
-from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.outputs.webhook import DeliveryOutcome
 from worker.settings.outputs import WebhookConfig
+from worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
+from worker.storage.store import JobStore
+from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 PLANTED = b"planted"
 SOON_SECONDS = 20.0

@@ -17,7 +17,7 @@ from tests.fakes import FakeEngine, draw, paint
 from tests.worker.running_front import RunningFront, running_front
 from worker.inputs.fetch import decode_data_uri
 from worker.jobs.checkpoints import JobCheckpoints, _key_of
-from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.storage.job import Job, JobRequest, JobTimes
 
 PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
 ALLOWED_BYTES = 100_000

@@ -15,8 +15,8 @@ from detect_secrets.core.plugins import initialize
 from detect_secrets.plugins.base import BasePlugin
 from detect_secrets.settings import transient_settings
 
-from misc.audit import find_affected, read_advisories, read_pins
 from tests.installed import tracked_files
+from tools.audit import find_affected, read_advisories, read_pins
 
 ROOT = Path(__file__).parents[2]
 ADVISORIES = os.environ.get("ADVISORIES", "")
@@ -111,7 +111,7 @@ def test_the_audit_reads_folders_and_zips_and_fails_on_a_finding(tmp_path: Path)
     pins = tmp_path / "pins.txt"
     for text, code in (("some-package==1.0\n", 1), ("other==1.0\n", 0)):
         pins.write_text(text)
-        command = [sys.executable, str(ROOT / "misc/audit.py"), str(tmp_path / "all.zip"), str(pins)]
+        command = [sys.executable, str(ROOT / "tools/audit.py"), str(tmp_path / "all.zip"), str(pins)]
         assert subprocess.run(command, capture_output=True, check=False).returncode == code
 
 

@@ -15,7 +15,7 @@ from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine, draw
 from tests.security.front_process import FrontProcess, front_process
 from tests.worker.running_front import until
-from worker.listener.certificate import LOOK_SECONDS, Certificate
+from worker.guard.listener.certificate import LOOK_SECONDS, Certificate
 from worker.settings.listener import TlsFiles
 
 

@@ -14,8 +14,8 @@ from tests.worker.postgres_server import PostgresServer, running_postgres
 from tests.worker.receiver import Receiver, running_receiver
 from tests.worker.running_front import RunningFront, running_front
 from worker.engines import client, watch
-from worker.jobs.postgres_database import PostgresDatabase
 from worker.qualification import readiness
+from worker.storage.postgres_database import PostgresDatabase
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from pydantic import SecretStr
 
 from worker.engines.supervisor import free_port
 from worker.gateway.job_records import SUFFIX
-from worker.jobs.migrations.__main__ import migrate
 from worker.settings.database import DatabaseConfig
+from worker.storage.migrations.__main__ import migrate
 
 SCHEMA = "darkroom"
 FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=16MB")

@@ -16,15 +16,15 @@ import uvicorn
 from tests.fakes import FakeEngine
 from tests.worker.databases import give_database
 from worker.api.busy import busy
-from worker.app import create_app
-from worker.autoscaler.vast.timing import VastTiming
-from worker.listener.certificate import Certificate
-from worker.listener.server import GuardedServer
-from worker.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
-from worker.listener.web_socket import GuardedWebSocket
+from worker.app.application import create_app
+from worker.app.assembly import Front
+from worker.guard.listener.certificate import Certificate
+from worker.guard.listener.server import GuardedServer
+from worker.guard.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
+from worker.guard.listener.web_socket import GuardedWebSocket
+from worker.integrations.vast.timing import VastTiming
 from worker.settings.environment import load_settings
 from worker.settings.settings import Settings
-from worker.startup import Front
 
 
 class ServerWithoutSignals(GuardedServer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 
-from worker.media_process.processes import MediaProcesses
+from worker.media.process.processes import MediaProcesses
 from worker.outputs.confined_coding import ConfinedCoding
 
 

@@ -16,7 +16,7 @@ from structlog.contextvars import clear_contextvars
 
 from worker.api.internal_requests import IDENTITY
 from worker.api.noted_reply import NotedReply
-from worker.identity.loopback import direct_host
+from worker.guard.identity.loopback import direct_host
 
 PROBES: Final = frozenset({"/live", "/ready", "/health", "/metrics"})
 REFUSED: Final = frozenset({401, 403})

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from worker.api.schemas import GenerateInput, ParsedRequest
+from worker.api.services import Services
 from worker.errors import AssetNotFound, Problem, RequestRejected
-from worker.json_values import object_at
-from worker.services import Services
+from worker.json.values import object_at
 
 PREFIX: Final = "asset:"
 TYPE: Final = "core/ASSET"

@@ -15,11 +15,11 @@ from worker.api.direct_submission import submit_input
 from worker.api.replies.results import BatchReply
 from worker.api.results import caller_of_jobs, check_caller, public_outputs, refuse, services_of
 from worker.errors import Problem, RequestRejected, WorkerError, http_status
-from worker.finite_json import FiniteJSONResponse
+from worker.guard.identity.caller import Identity
 from worker.guard.json_body import nested_too_deeply
 from worker.guard.json_scan import FoundJson
-from worker.identity.caller import Identity
 from worker.jobs.envelope import refusal, result_of
+from worker.json.finite import FiniteJSONResponse
 
 router = APIRouter(tags=["generate"])
 

@@ -9,9 +9,9 @@ from typing import Final
 from fastapi import Request
 
 from worker.api.results import check_caller, services_of
-from worker.autoscaler.vast.envelope import EnvelopeOpener
 from worker.errors import Unauthorized
 from worker.guard.bodies import Sender
+from worker.integrations.vast.envelope import EnvelopeOpener
 
 START_BYTES: Final = 64 * 1024
 """Largest offset of `auth_data`'s end in a body at which it identifies the caller before the rest is read."""

@@ -8,11 +8,11 @@ from fastapi.responses import Response
 from worker.api.body_sizes import takes_jobs
 from worker.api.declared import refusals
 from worker.api.replies.workflows import Converted
+from worker.api.services import Services
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, body_schema, checked_workflow, reply_to
 from worker.errors import EngineUnreachable
-from worker.jobs.page_workflow import as_prompt
-from worker.json_values import JsonObject
-from worker.services import Services
+from worker.json.values import JsonObject
+from worker.prompts.page_workflow import as_prompt
 
 router = APIRouter(tags=["generate"])
 

@@ -13,14 +13,14 @@ from worker.api.request_forms import open_request
 from worker.api.request_tracing import traceparent_of
 from worker.api.results import caller_of_jobs, services_of
 from worker.api.schemas import ParsedRequest, parse_generate
+from worker.api.services import Services
+from worker.concurrency.off_loop import off_loop
 from worker.errors import RequestIdTaken
+from worker.guard.identity.caller import Identity
 from worker.guard.json_scan import FoundJson
-from worker.identity.caller import Identity
 from worker.jobs.admission import Admitted, clean_id, fresh_id
-from worker.jobs.job import Job, body_hash
 from worker.jobs.ownership import id_to_use, own_id
-from worker.off_loop import off_loop
-from worker.services import Services
+from worker.storage.job import Job, body_hash
 
 
 async def submit_input(

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from worker import finite_json
+from worker.json import finite as finite_json
 
 
 @dataclass(frozen=True, slots=True)

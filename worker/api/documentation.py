@@ -24,13 +24,13 @@ from worker.api.replies.jobs import StreamEvent
 from worker.api.results import check_caller, services_of
 from worker.api.schemas import GenerateRequest
 from worker.api.workflow_documents import add_typed_routes
-from worker.demo_model import suited_example
 from worker.engines.choices import choices_in
 from worker.errors import EngineUnreachable, Forbidden, Unauthorized
-from worker.json_values import JsonObject
-from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
+from worker.json.values import JsonObject
+from worker.models.demo_model import suited_example
+from worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
+from worker.storage.stored_workflow import StoredWorkflow
 from worker.version import version
-from worker.workflows.stored import StoredWorkflow
 
 router = APIRouter(include_in_schema=False)
 

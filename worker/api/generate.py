@@ -13,11 +13,11 @@ from worker.api.body_sizes import takes_jobs
 from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.replies.results import Result
 from worker.api.results import reply_with, services_of
+from worker.api.services import Services
 from worker.api.stream import stream_of
 from worker.api.submission import as_it_came, submit
-from worker.jobs.job import Job
-from worker.json_values import JsonObject
-from worker.services import Services
+from worker.json.values import JsonObject
+from worker.storage.job import Job
 
 router = APIRouter(tags=["generate"])
 

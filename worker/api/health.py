@@ -12,14 +12,14 @@ from worker.api.declared import PLAIN_TEXT, refusals
 from worker.api.replies.health import Health, Liveness, Readiness
 from worker.api.replies.worker import ModifierEntry
 from worker.api.results import check_operator, services_of
-from worker.demo_model import suited_example
+from worker.api.services import Services
 from worker.doctor.check import Check, failed, warning
 from worker.engines.choices import choices_in
 from worker.engines.health import engine_as_json, find_worker_problems
 from worker.engines.watch import EngineState
 from worker.errors import EngineUnreachable
-from worker.modifier_defaults import checkpoints_of, find_all_defaults
-from worker.services import Services
+from worker.models.demo_model import suited_example
+from worker.prompts.modifier_defaults import checkpoints_of, find_all_defaults
 from worker.version import version
 
 router = APIRouter(tags=["worker"])

@@ -17,8 +17,8 @@ from worker.api.own_pages import own_page
 from worker.api.results import check_operator, services_of
 from worker.errors import Forbidden, WorkerError, http_status
 from worker.guard.foreign_page import is_of_foreign_page
-from worker.identity.browser_sessions import LIFETIME_SECONDS
-from worker.identity.caller import Identity
+from worker.guard.identity.browser_sessions import LIFETIME_SECONDS
+from worker.guard.identity.caller import Identity
 
 router = APIRouter(tags=["worker"])
 

@@ -12,11 +12,12 @@ from worker.api.replies.jobs import Deletion, JobPage
 from worker.api.replies.results import Result
 from worker.api.results import check_caller, not_found, services_of
 from worker.errors import Problem, RequestRejected, ScopeMissing
-from worker.identity.caller import Identity, Scope
-from worker.jobs.database import storable
-from worker.jobs.job import JobState
-from worker.jobs.job_list import Cursor, CursorInvalid, JobFilter, ListedJob
+from worker.guard.identity.caller import Identity
 from worker.jobs.ownership import find_job
+from worker.settings.api_keys import Scope
+from worker.storage.database import storable
+from worker.storage.job import JobState
+from worker.storage.job_list import Cursor, CursorInvalid, JobFilter, ListedJob
 
 MAX_PAGE = 1000
 

@@ -11,34 +11,34 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from contract.quality import DEFAULT_QUALITY, QualityName
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierUnusable, UnknownModifier
-from names.tuning import DEFAULT_QUALITY, QualityName
 from worker.api.asset_references import with_assets
 from worker.api.request_warnings import RequestWarning, find_size_warnings, warning_of
 from worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, WebhookInput
-from worker.dedicated_thread import run_in_dedicated_thread
+from worker.api.services import Services
+from worker.concurrency.dedicated_thread import run_in_dedicated_thread
+from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
 from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.deadline_turns import Place
-from worker.jobs.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 from worker.jobs.job_models import page_of
-from worker.jobs.missing_families import families_of_missing
-from worker.jobs.page_workflow import with_overrides
-from worker.jobs.prompt_work import PromptWork
-from worker.jobs.random_values import repeatable, resolve
-from worker.json_values import JsonObject
-from worker.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
-from worker.off_loop import needs_thread, off_loop
+from worker.json.values import JsonObject
 from worker.outputs.options import OutputOptions
-from worker.services import Services
-from worker.workflows.expansion import weight_of
-from worker.workflows.node_uses import uses_in_prompt
-from worker.workflows.overrides import Overridden
-from worker.workflows.page_graph import is_page_format
-from worker.workload import Workload
+from worker.prompts.missing_families import families_of_missing
+from worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
+from worker.prompts.page_workflow import with_overrides
+from worker.prompts.prompt_work import PromptWork
+from worker.prompts.random_values import repeatable, resolve
+from worker.prompts.workflows.expansion import weight_of
+from worker.prompts.workflows.node_uses import uses_in_prompt
+from worker.prompts.workflows.overrides import Overridden
+from worker.prompts.workflows.page_graph import is_page_format
+from worker.settings.workload import Workload
+from worker.storage.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 
 _RANDOM_BOUND = 2**32
 ENGINE_WAIT_SECONDS = 15.0  # of a caller, while an engine is being replaced

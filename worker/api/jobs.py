@@ -18,10 +18,10 @@ from worker.api.replies.jobs import Cancellation, QueueInfoReply
 from worker.api.replies.results import Result
 from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
 from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
-from worker.files.kinds import HEAD_BYTES
-from worker.jobs.job import JobState
 from worker.jobs.ownership import find_job, id_in_path
+from worker.media.kinds import HEAD_BYTES
 from worker.outputs.media_types import media_type_of
+from worker.storage.job import JobState
 
 router = APIRouter(tags=["jobs"])
 

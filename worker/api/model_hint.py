@@ -11,9 +11,9 @@ from fastapi import APIRouter, Query, Request
 from worker.api.declared import refusals
 from worker.api.replies.plan import ModelHints
 from worker.api.results import check_caller, services_of
+from worker.api.services import Services
 from worker.errors import EngineUnreachable
 from worker.models.files import list_models
-from worker.services import Services
 
 router = APIRouter(tags=["worker"])
 

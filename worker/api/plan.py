@@ -14,23 +14,23 @@ from fastapi.responses import Response
 from worker.api.body_sizes import takes_jobs
 from worker.api.declared import refusals
 from worker.api.replies.plan import Plan
+from worker.api.services import Services
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
+from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines.client import EngineClient
 from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, Problem, RequestRejected
-from worker.jobs.cards import CARDS, GIB, card_bytes, card_named, seconds_on
-from worker.jobs.cost import SamplerWork, operations_cost, work_of
-from worker.jobs.memory_request import ROUTE, memory_request
-from worker.jobs.missing_families import families_of_missing
-from worker.jobs.missing_words import MissingInput, missing_inputs, models_summary
-from worker.jobs.model_needs import ModelNeeds
-from worker.jobs.page_workflow import as_prompt
-from worker.jobs.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
-from worker.json_values import JsonObject
-from worker.off_loop import needs_thread, off_loop
-from worker.services import Services
-from worker.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
-from worker.workflows.page_graph import is_page_format
+from worker.json.values import JsonObject
+from worker.prompts.cards import CARDS, GIB, card_bytes, card_named, seconds_on
+from worker.prompts.cost import SamplerWork, operations_cost, work_of
+from worker.prompts.memory_request import ROUTE, memory_request
+from worker.prompts.missing_families import families_of_missing
+from worker.prompts.missing_words import MissingInput, missing_inputs, models_summary
+from worker.prompts.model_needs import ModelNeeds
+from worker.prompts.page_workflow import as_prompt
+from worker.prompts.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
+from worker.prompts.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
+from worker.prompts.workflows.page_graph import is_page_format
 
 MEMORY_SECONDS: Final = 30.0
 MAX_USES_ON_LOOP: Final = 100

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.autoscaler.runpod.shapes import InputRefused, read_pictures, substitute_pictures
 from worker.errors import Problem, RequestRejected
 from worker.guard.json_body import parse_text
 from worker.guard.json_scan import FoundJson
-from worker.json_values import JsonObject, object_at
-from worker.workflows.forms import (
+from worker.integrations.runpod.shapes import InputRefused, read_pictures, substitute_pictures
+from worker.json.values import JsonObject, object_at
+from worker.prompts.workflows.forms import (
     EXPECTED,
     HOLDERS,
     TextReader,
@@ -25,7 +25,7 @@ from worker.workflows.forms import (
     find_workflow,
     is_workflow,
 )
-from worker.workflows.media import NoWorkflow, find_encoded_workflow
+from worker.prompts.workflows.media import NoWorkflow, find_encoded_workflow
 
 MODES: Final = ("workflow_json", "workflow", "modifier")
 REQUEST_WRAPPERS: Final = ("body", "data", "json", "payload", "params", "input")

@@ -10,10 +10,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from names.nearest import nearest_name
+from contract.nearest import nearest_name
 from worker.api.schemas import GenerateInput, HubInput, PutInput, S3Input, WebhookInput
 from worker.errors import Problem
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 
 RequestWarning = dict[str, object]
 

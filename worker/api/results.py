@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from structlog.contextvars import bind_contextvars
 
 from worker.api.internal_requests import internal_identity
-from worker.autoscaler.vast.envelope import EnvelopeRejected, SignatureRejected
+from worker.api.services import Services
 from worker.errors import (
     Forbidden,
     JobNotFound,
@@ -26,17 +26,19 @@ from worker.errors import (
     http_status,
     http_status_for_vast,
 )
-from worker.finite_json import FiniteJSONResponse
 from worker.guard.auth import require
 from worker.guard.foreign_page import is_of_foreign_page
+from worker.guard.identity.caller import Identity
+from worker.guard.identity.loopback import direct_host
 from worker.guard.rate_limits import caller_name
-from worker.identity.caller import Identity, Scope
-from worker.identity.loopback import direct_host, is_loopback
+from worker.integrations.vast.envelope import EnvelopeRejected, SignatureRejected
 from worker.jobs.envelope import refusal, result_of
-from worker.jobs.job import Job
+from worker.json.finite import FiniteJSONResponse
 from worker.outputs.inline import with_data
 from worker.outputs.public import public_record
-from worker.services import Services
+from worker.settings.api_keys import Scope
+from worker.settings.loopback import is_loopback
+from worker.storage.job import Job
 
 COUNTED_SCOPE = "darkroom.counted"
 REALM = "darkroom"

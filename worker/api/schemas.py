@@ -11,21 +11,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from names.tuning import QualityName
+from contract.quality import QualityName
 from worker.api.request_model import RequestModel
 from worker.errors import Problem, RequestRejected
 from worker.guard.json_scan import FoundJson
 from worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
 from worker.inputs.uploads import ReceivedFile
-from worker.jobs.job import WebhookEvent
-from worker.json_values import JsonObject
-from worker.object_keys import find_template_problem
-from worker.outputs.hub import RepoType
+from worker.json.values import JsonObject
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
-from worker.outputs.put import KEY
-from worker.priority import MAX_PRIORITY, MIN_PRIORITY
+from worker.outputs.targets.hub import RepoType
+from worker.outputs.targets.put import KEY
+from worker.prompts.workflows.media import NoWorkflow, accept, find_encoded_workflow
+from worker.settings.object_keys import find_template_problem
 from worker.settings.outputs import MAX_PRESIGN_SECONDS
-from worker.store_names import (
+from worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
+from worker.settings.store_names import (
     REPO_NAME,
     find_bucket_problem,
     find_endpoint_problem,
@@ -34,8 +34,8 @@ from worker.store_names import (
     find_revision_problem,
     find_secret_problem,
 )
-from worker.workflows.media import NoWorkflow, accept, find_encoded_workflow
-from worker.workflows.stored import StoredWorkflow
+from worker.storage.job import WebhookEvent
+from worker.storage.stored_workflow import StoredWorkflow
 
 YES = frozenset({"1", "true", "yes", "on"})
 MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of its own

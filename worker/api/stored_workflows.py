@@ -18,15 +18,15 @@ from worker.api.generate import reply_at_end, reply_at_once, reply_with_stream
 from worker.api.replies.results import Result
 from worker.api.replies.workflows import Deleted, StoredWorkflowEntry, StoredWorkflowList
 from worker.api.results import check_caller, check_operator, services_of
+from worker.api.services import Services
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, workflow_of
+from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.errors import EngineUnreachable, Problem, RequestRejected
-from worker.identity.caller import Scope
-from worker.jobs.page_workflow import app_mode_of, as_prompt
-from worker.json_values import JsonObject, object_at
-from worker.off_loop import needs_thread, off_loop
-from worker.services import Services
-from worker.workflows.overrides import PlaceFinder
-from worker.workflows.stored import NAME, NAME_RULE, NamedInput, StoredWorkflow
+from worker.json.values import JsonObject, object_at
+from worker.prompts.page_workflow import app_mode_of, as_prompt
+from worker.prompts.workflows.overrides import PlaceFinder
+from worker.settings.api_keys import Scope
+from worker.storage.stored_workflow import NAME, NAME_RULE, NamedInput, StoredWorkflow
 
 router = APIRouter(tags=["workflows"])
 

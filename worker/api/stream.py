@@ -19,14 +19,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from worker import finite_json
 from worker.api.declared import EVENT_STREAM, refusals
 from worker.api.results import check_caller, not_found, public_outputs, services_of
+from worker.api.services import Services
 from worker.engines.preview_frames import PreviewFrame
 from worker.jobs.envelope import result_of
-from worker.jobs.job import Job
 from worker.jobs.ownership import find_job
-from worker.services import Services
+from worker.json import finite as finite_json
+from worker.storage.job import Job
 
 router = APIRouter(tags=["jobs"])
 

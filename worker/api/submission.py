@@ -24,20 +24,20 @@ from worker.api.request_tracing import traceparent_of
 from worker.api.request_warnings import RequestWarning, find_form_warnings, find_misspelt, id_warning
 from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
+from worker.api.services import Services
 from worker.autoscaler.autoscaler import Caller
-from worker.autoscaler.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
+from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.errors import RequestIdTaken, RequestRejected, SubmissionFailed, WorkerError
 from worker.guard.bodies import LARGE_BODY_BYTES, Lease
 from worker.guard.json_body import nested_too_deeply, parse_json
 from worker.guard.json_scan import FoundJson
 from worker.inputs.uploads import ReceivedFile
+from worker.integrations.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
 from worker.jobs.admission import Admitted, clean_id, fresh_id
-from worker.jobs.job import Job, JobState, body_hash
 from worker.jobs.ownership import id_to_use, own_id
-from worker.json_values import JsonObject
-from worker.modifier_defaults import ModifierDefaults
-from worker.off_loop import needs_thread, off_loop
-from worker.services import Services
+from worker.json.values import JsonObject
+from worker.prompts.modifier_defaults import ModifierDefaults
+from worker.storage.job import Job, JobState, body_hash
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from worker.jobs.job import Job
 from worker.jobs.pipeline import Pipeline
+from worker.storage.job import Job
 
 
 class SyncWaiters:

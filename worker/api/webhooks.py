@@ -17,7 +17,7 @@ from worker.api.replies.webhooks import ReceiverTested, Redelivered, WebhookEntr
 from worker.api.request_model import RequestModel
 from worker.api.results import check_operator, services_of
 from worker.guard.safe_address import shown_url
-from worker.jobs.webhook_rows import WebhookRow, WebhookState
+from worker.storage.webhook_rows import WebhookRow, WebhookState
 
 MAX_PAGE = 1000
 

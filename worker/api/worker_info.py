@@ -11,15 +11,16 @@ from fastapi import APIRouter, Request
 from worker.api.declared import refusals
 from worker.api.replies.worker import EngineEntry, WorkerInfo
 from worker.api.results import check_caller, check_operator, services_of
-from worker.demo_model import DEMO_CHECKPOINT
+from worker.api.services import Services
 from worker.engines.client import EngineClient
 from worker.engines.health import engine_as_json
 from worker.errors import EngineUnreachable, Forbidden, Unauthorized
-from worker.identity.caller import Identity, Scope
+from worker.guard.identity.caller import Identity
 from worker.jobs.wait_estimate import RunClock
-from worker.modifier_defaults import checkpoints_of
+from worker.models.demo_model import DEMO_CHECKPOINT
+from worker.prompts.modifier_defaults import checkpoints_of
 from worker.qualification.state import Qualification
-from worker.services import Services
+from worker.settings.api_keys import Scope
 from worker.version import version
 
 router = APIRouter(tags=["worker"])

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from worker.api.stored_workflows import RUN_ROUTES
-from worker.json_values import JsonObject
-from worker.workflows.stored import StoredWorkflow
+from worker.json.values import JsonObject
+from worker.storage.stored_workflow import StoredWorkflow
 
 REFERENCE: Final = "#/components/schemas/"
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from worker.autoscaler.autoscaler import Caller, checked_speed
 from worker.errors import WorkerError
-from worker.jobs.job import JobState
+from worker.storage.job import JobState
 
 
 class PlainAutoscaler:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from worker.jobs.cost import UNIT_COST
-from worker.json_values import JsonObject
-from worker.workload import Workload
+from worker.json.values import JsonObject
+from worker.prompts.cost import UNIT_COST
+from worker.settings.workload import Workload
 
 
 def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from machine.port_holder import find_port_holder
+from host.port_holder import find_port_holder
 from worker.doctor.check import Check, failed, good, warning
-from worker.listener.errors import EVERYWHERE
+from worker.guard.listener.errors import EVERYWHERE
 from worker.observe.memory import MachineMemory
 from worker.settings.settings import Settings
 

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from names.distribution import install_command
+from host.distribution import install_command
 from worker.doctor.check import Check, failed, good, skipped, warning
 from worker.errors import WorkerError
+from worker.guard.network_errors import cause_of
 from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard
-from worker.network_errors import cause_of
 from worker.s3.stores import S3Stores
 from worker.s3.targets import choose_target
 from worker.settings.outputs import S3Config, WebhookConfig

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from worker.errors import EngineAnswerInvalid, RequestRejected
 from worker.guard.json_scan import check_json
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.settings.listener import JsonLimits
 from worker.settings.section import MIB
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from names.nearest import nearest_name
+from contract.nearest import nearest_name
 from worker.engines.later_nodes import find_later_node
 from worker.engines.outcome import allowed_by
 from worker.errors import Problem
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 
 MAX_HINTS = 30
 NOT_IN_LIST = "value_not_in_list"

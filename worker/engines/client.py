@@ -22,7 +22,8 @@ import structlog
 from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import WebSocketException
 
-from worker.backoff import Backoff
+from worker.concurrency.backoff import Backoff
+from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines import answers
 from worker.engines.address import EngineAddress
 from worker.engines.answers import invalid, reading
@@ -52,10 +53,9 @@ from worker.errors import (
     Problem,
     RequestRejected,
 )
-from worker.json_values import JsonObject
-from worker.network_errors import cause_of
+from worker.guard.network_errors import cause_of
+from worker.json.values import JsonObject
 from worker.observe.tracing import trace_headers
-from worker.off_loop import needs_thread, off_loop
 
 LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25

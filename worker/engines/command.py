@@ -13,7 +13,7 @@ from pathlib import Path
 from worker.engines.client import LocalFolders
 from worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
 from worker.errors import SettingsInvalid
-from worker.files.picture_bounds import MAX_INPUT_PIXELS
+from worker.media.picture_bounds import MAX_INPUT_PIXELS
 from worker.settings.engines import EngineLaunch, SandboxConfig
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 
 FAMILY_KIND: Final = "family"
 """The `kind` of a `ModelFile` without a file: random weights of the family with that name."""

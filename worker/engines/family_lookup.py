@@ -12,7 +12,7 @@ from worker.engines.answers import reading
 from worker.engines.families import FAMILY_KIND, Family, ModelFile, read_families
 from worker.engines.http import Reply
 from worker.errors import EngineUnreachable
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 
 TTL_SECONDS = 30.0  # for which a replaced file may count as of its former family
 MAX_QUERY_BYTES = 4096  # of one request; further files of a prompt count as of the default family

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from pydantic import SecretStr
 
-from machine.cores import processor_flags
+from host.cores import processor_flags
 from worker.engines.client import HEARTBEAT_SECONDS, EngineClient
 from worker.engines.command import engine_command
 from worker.engines.gpus import assign_gpus, find_gpus

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.graph.explain import explain_prompt
-from engine.graph.object_info import rules_in
+from contract.graph.explain import explain_prompt
+from contract.graph.object_info import rules_in
 from worker.errors import Problem
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

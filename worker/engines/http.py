@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from worker.engines import answers
 from worker.engines.address import EngineAddress
 from worker.errors import EngineUnreachable
-from worker.network_errors import cause_of
+from worker.guard.network_errors import cause_of
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive

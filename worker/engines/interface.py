@@ -16,7 +16,7 @@ from worker.engines.address import EngineAddress
 from worker.engines.http import MAX_ANSWER_BYTES
 from worker.engines.pool import EnginePool
 from worker.errors import NotReady
-from worker.network_errors import cause_of
+from worker.guard.network_errors import cause_of
 
 CONNECT_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 15.0  # for an engine of ours that is being restarted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from worker.errors import Problem
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 
 MAX_NAME_LENGTH = 1000
 

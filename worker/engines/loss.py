@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from worker.backoff import Backoff
+from worker.concurrency.backoff import Backoff
 from worker.errors import (
     DeviceLost,
     EngineCrashed,

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from machine.processor import process_seconds
+from host.processor import process_seconds
 from worker.engines.loss import LossReason
 from worker.engines.watch import EngineReport, EngineState
 

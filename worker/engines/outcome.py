@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.graph.explain import SUMMARY_TYPE
-from engine.graph.object_info import read_input
-from names.continuations import CONTINUED_BY
+from contract.graph.explain import SUMMARY_TYPE
+from contract.graph.object_info import read_input
+from contract.wire import CONTINUED_BY
 from worker.engines.hidden_folders import without_folders
 from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 

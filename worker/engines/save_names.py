@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from worker.errors import Problem
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 
 SAVING_CLASSES = frozenset(
     {

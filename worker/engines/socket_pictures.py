@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 
 SENDING_CLASS, SAVING_CLASS = "SaveImageWebsocket", "SaveImage"
 PREFIX = "ComfyUI"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from worker.backoff import Backoff
+from worker.concurrency.backoff import Backoff
 from worker.errors import EngineUnreachable
 
 ASK_SECONDS = 2.0  # an engine that answers nothing must not hold up the end of its job

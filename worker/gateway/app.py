@@ -19,9 +19,10 @@ from worker.api.request_metrics import RequestMetrics
 from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.errors import RequestRejected, RouteNotFound, WorkerError
-from worker.gateway import probes, runpod
+from worker.gateway import probes
 from worker.gateway.counted import count_request
 from worker.gateway.routes import GatewayServices, has_envelope, router
+from worker.integrations.runpod import gateway_routes as runpod
 from worker.jobs.envelope import refusal
 from worker.version import version
 

@@ -17,15 +17,15 @@ from worker.engines.choices import with_hints
 from worker.engines.graph_check import FoundProblems, find_problems
 from worker.errors import Problem, RequestRejected
 from worker.inputs.references import find_references, replace_references
-from worker.jobs.missing_words import explained
-from worker.jobs.model_needs import find_needs
-from worker.jobs.page_workflow import with_overrides
-from worker.jobs.prompt_rules import PromptRules
-from worker.jobs.random_values import resolve
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 from worker.models.files import MODEL_EXTENSIONS
 from worker.models.manifest import built_in_manifest
-from worker.workflows.node_uses import uses_in_prompt
+from worker.prompts.missing_words import explained
+from worker.prompts.model_needs import find_needs
+from worker.prompts.page_workflow import with_overrides
+from worker.prompts.random_values import resolve
+from worker.prompts.rules import PromptRules
+from worker.prompts.workflows.node_uses import uses_in_prompt
 
 
 async def check_request(

@@ -8,8 +8,8 @@ from worker.api.internal_requests import internal_identity
 from worker.api.results import COUNTED_SCOPE, caller_of_jobs, nobody
 from worker.errors import Unauthorized
 from worker.gateway.routes import services_of
+from worker.guard.identity.caller import Identity
 from worker.guard.rate_limits import EXEMPT
-from worker.identity.caller import Identity
 
 
 async def count_request(request: Request) -> None:

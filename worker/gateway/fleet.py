@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.sources.broker import BrokerUnreachable, Producer
 
 FRESH_SECONDS = 5.0

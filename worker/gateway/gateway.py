@@ -31,15 +31,15 @@ from worker.gateway.fleet import Fleet
 from worker.gateway.job_records import JobRecords, broker_id
 from worker.gateway.placing import Placement
 from worker.gateway.request_rates import RequestRates
-from worker.identity.caller import Identity
+from worker.guard.identity.caller import Identity
 from worker.jobs.envelope import refusal
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.observe.heap_trimming import HeapTrimming
 from worker.settings.gateway import GatewayConfig
 from worker.settings.jobs import CallerLimits, RetentionConfig
 from worker.sources.broker import BrokerUnreachable, JobTooLarge, Producer
 from worker.sources.oversized_jobs import message_in_place_of, too_large
+from worker.storage.job import Job, JobRequest, JobState, JobTimes
 
 SEND_AGAIN_SECONDS = 2.0
 COLLECT_SECONDS = 1.0

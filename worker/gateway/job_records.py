@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from worker.errors import DatabaseUnreachable, LimitReached
-from worker.jobs.database import JOB_INDEX, JOBS, changing_row, is_row_of, job_of, storable, whole_row
-from worker.jobs.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
-from worker.jobs.job_list import Cursor, JobFilter, ListedJob, read_page
-from worker.jobs.job_partitions import keep_days, rows_before_ms
-from worker.jobs.postgres_database import is_job, open_postgres, prepare_schema
 from worker.settings.database import DatabaseConfig
+from worker.storage.database import JOB_INDEX, JOBS, changing_row, is_row_of, job_of, storable, whole_row
+from worker.storage.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
+from worker.storage.job_list import Cursor, JobFilter, ListedJob, read_page
+from worker.storage.job_partitions import keep_days, rows_before_ms
+from worker.storage.postgres_database import is_job, open_postgres, prepare_schema
 
 POOL_SIZE = 16
 SUFFIX = "_gateway"

@@ -1,6 +1,6 @@
 """Placing: what a request needs and what workers have announced, put to the routing, and its answer as a stream. Pure.
 
-Costs of prompts are those of `worker/jobs/cost.py`, at the price of the default family: a gateway knows no model files.
+Costs of prompts are those of `worker/prompts/cost.py`, at the price of the default family: a gateway knows no model files.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from worker.api.schemas import GenerateInput
 from worker.engines.families import model_files_in
 from worker.errors import Problem, RequestRejected
 from worker.gateway.routing import Need, Offer, Refusal, choose
-from worker.jobs.cost import cost_of
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
+from worker.prompts.cost import cost_of
 
 FETCH_SECONDS = 10.0  # to load a model that a worker has not used lately
 CHARACTERS_OF_KEYS = 200

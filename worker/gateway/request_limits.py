@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from worker.api.schemas import GenerateInput
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.guard.safe_address import AddressGuard
-from worker.outputs.put import KEY
-from worker.store_names import find_endpoint_problem
+from worker.outputs.targets.put import KEY
+from worker.settings.store_names import find_endpoint_problem
 
 
 class RequestLimits:

@@ -18,8 +18,8 @@ import structlog
 from worker.errors import LimitReached
 from worker.gateway.job_records import SUFFIX
 from worker.guard.rate_limits import window_of
-from worker.jobs.postgres_database import open_postgres
 from worker.settings.database import DatabaseConfig
+from worker.storage.postgres_database import open_postgres
 
 POOL_SIZE: Final = 4
 ANSWER_SECONDS: Final = 1.0

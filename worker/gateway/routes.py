@@ -13,7 +13,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from modifiers.registry import ModifierRegistry
-from worker import finite_json
 from worker.api.body_sizes import takes_jobs, takes_little
 from worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
@@ -23,9 +22,9 @@ from worker.api.request_forms import open_request
 from worker.api.request_warnings import find_form_warnings, id_warning
 from worker.api.results import check_caller, not_found
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
-from worker.autoscaler.vast.envelope import is_envelope, parse_envelope
+from worker.api.services import RequestGuard
+from worker.concurrency.off_loop import off_loop
 from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
-from worker.finite_json import FiniteJSONResponse
 from worker.gateway.checks import check_request
 from worker.gateway.gateway import Gateway
 from worker.gateway.job_records import broker_id
@@ -36,18 +35,19 @@ from worker.gateway.request_rates import RequestRates
 from worker.guard.bodies import Bodies, Sender
 from worker.guard.json_scan import FoundJson
 from worker.guard.rate_limits import RateLimits
+from worker.integrations.vast.envelope import is_envelope, parse_envelope
 from worker.jobs.admission import clean_id, fresh_id
 from worker.jobs.envelope import result_of
-from worker.jobs.job import Job, JobState, body_hash
-from worker.jobs.job_list import JobFilter
 from worker.jobs.ownership import find_job, id_to_use, own_id
-from worker.jobs.prompt_rules import PromptRules
-from worker.json_values import JsonObject
+from worker.json import finite as finite_json
+from worker.json.finite import FiniteJSONResponse
+from worker.json.values import JsonObject
 from worker.observe.http_metrics import HttpMetrics
-from worker.off_loop import off_loop
-from worker.services import RequestGuard
+from worker.prompts.rules import PromptRules
 from worker.settings.jobs import CallerLimits
 from worker.sources.broker import BrokerUnreachable
+from worker.storage.job import Job, JobState, body_hash
+from worker.storage.job_list import JobFilter
 
 router = APIRouter(tags=["generate"])
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

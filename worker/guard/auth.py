@@ -2,7 +2,7 @@
 
 An API key is checked first. A request without one is accepted in three cases. It comes from this machine itself, which
 makes its caller an operator unless TRUST_LOOPBACK is off. It contains Vast's envelope, whose signature
-`worker/autoscaler/vast/` checks. Or the worker is open: neither a key nor MASTER_TOKEN is set. An envelope is not
+`worker/integrations/vast/` checks. Or the worker is open: neither a key nor MASTER_TOKEN is set. An envelope is not
 accepted where signatures cannot be checked, since anyone could then bypass the keys with it.
 """
 
@@ -16,10 +16,12 @@ from typing import Final
 from pydantic import SecretStr
 
 from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
-from worker.identity.api_keys import KeyRing
-from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
-from worker.identity.loopback import direct_host, is_loopback, is_own_name
+from worker.guard.identity.caller import Identity
+from worker.guard.identity.key_ring import KeyRing
+from worker.guard.identity.loopback import direct_host, is_own_name
 from worker.settings.access import AuthConfig
+from worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES, Scope
+from worker.settings.loopback import is_loopback
 
 MAX_SHOWN_HOST: Final = 100
 MAX_NAMES: Final = 256  # hosts and addresses whose check is remembered: the same few in every request

@@ -6,9 +6,9 @@ import math
 import sys
 from typing import Final
 
-from worker import long_json
 from worker.errors import Problem, RequestRejected
 from worker.guard.json_scan import check_json
+from worker.json import long as long_json
 from worker.settings.listener import JsonLimits
 
 DEFAULT_LIMITS: Final = JsonLimits()

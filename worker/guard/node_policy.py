@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final
 
 from worker.errors import Problem
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.settings.jobs import NodePolicyConfig
 
 CUSTOM_PREFIX: Final = "custom_nodes."

@@ -12,9 +12,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from worker.errors import LimitReached, Problem, RequestRejected
-from worker.identity.caller import Identity
-from worker.identity.loopback import is_loopback
+from worker.guard.identity.caller import Identity
 from worker.settings.jobs import CallerLimits
+from worker.settings.loopback import is_loopback
 
 if TYPE_CHECKING:
     from limits import RateLimitItem

@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
 
-from worker.dedicated_thread import run_in_dedicated_thread
+from worker.concurrency.dedicated_thread import run_in_dedicated_thread
 from worker.errors import InputRejected
 from worker.guard.special_addresses import Address, is_public
 

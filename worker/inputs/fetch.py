@@ -23,9 +23,9 @@ from typing import Any
 
 import httpx
 
-from worker.dedicated_thread import run_in_dedicated_thread
+from worker.concurrency.dedicated_thread import run_in_dedicated_thread
 from worker.errors import DiskLow, InputRejected
-from worker.files.kinds import HEAD_BYTES, BrokenFile, check_kind
+from worker.guard.network_errors import cause_of
 from worker.guard.plain_responses import EncodedResponse, plain_chunks, plain_client
 from worker.guard.safe_address import AddressGuard, shown_url
 from worker.inputs.download_headers import DownloadHeaders, headers_for
@@ -36,9 +36,9 @@ from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
 from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, disk_low
 from worker.inputs.s3_source import S3Source, parse_s3_url
 from worker.inputs.single_flight import SingleFlight
-from worker.json_values import JsonObject
-from worker.media_process.processes import MediaProcesses
-from worker.network_errors import cause_of
+from worker.json.values import JsonObject
+from worker.media.kinds import HEAD_BYTES, BrokenFile, check_kind
+from worker.media.process.processes import MediaProcesses
 from worker.observe.io_metrics import IoMetrics
 from worker.s3.targets import S3Target
 from worker.settings.outputs import InputLimits

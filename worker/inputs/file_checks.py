@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from worker.files.kinds import HEAD_BYTES, BrokenFile, FileKind, Media, check_file, check_kind
-from worker.files.media_facts import MOST_SECONDS, MediaTooSlow, is_media, media_facts_of
-from worker.media_process.processes import MediaJobFailed, MediaProcesses
+from worker.media.facts import MOST_SECONDS, MediaTooSlow, is_media, media_facts_of
+from worker.media.kinds import HEAD_BYTES, BrokenFile, FileKind, Media, check_file, check_kind
+from worker.media.process.processes import MediaJobFailed, MediaProcesses
 from worker.settings.outputs import InputLimits
 
 SAMPLES_PER_SECOND = 384_000  # two channels at 192 kHz, or eight at 48 kHz

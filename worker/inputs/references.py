@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from worker.files.kinds import Media
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
+from worker.media.kinds import Media
 
 Source = Literal["url", "s3", "data", "base64", "upload"]
 

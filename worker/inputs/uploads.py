@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from worker.errors import Problem, RequestRejected, RequestTooLarge
-from worker.files.kinds import BrokenFile
 from worker.inputs.file_checks import check_input
 from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
 from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
 from worker.inputs.refusals import FULL_DISK, disk_low
-from worker.json_values import JsonObject
-from worker.media_process.processes import MediaProcesses
+from worker.json.values import JsonObject
+from worker.media.kinds import BrokenFile
+from worker.media.process.processes import MediaProcesses
 from worker.settings.outputs import InputLimits
 
 THESE_FILES = "the files of this request"

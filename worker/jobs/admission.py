@@ -29,10 +29,10 @@ from worker.errors import (
     TryLater,
     WaitTooLong,
 )
-from worker.jobs.job import Job
 from worker.jobs.queue_info import QueueInfo
-from worker.jobs.store import JobStore
 from worker.settings.jobs import QueueLimits
+from worker.storage.job import Job
+from worker.storage.store import JobStore
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

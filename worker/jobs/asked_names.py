@@ -9,7 +9,7 @@ from worker.errors import RequestRejected
 from worker.guard.safe_address import shown_url
 from worker.inputs.references import source_of
 from worker.jobs.fetched_inputs import FETCHED_NAME
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 
 OF_REQUEST = "the file that came with the request"
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from worker.errors import LimitReached
-from worker.jobs.database import JOBS
-from worker.jobs.job import Job, Stage
-from worker.jobs.store import JobStore
 from worker.settings.jobs import CallerLimits
+from worker.storage.database import JOBS
+from worker.storage.job import Job, Stage
+from worker.storage.store import JobStore
 
 BEGUN = frozenset({Stage.RUNNING, Stage.DELIVERING, Stage.DONE})
 MAX_RETRY_SECONDS = 60.0

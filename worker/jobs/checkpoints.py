@@ -17,9 +17,9 @@ from typing import Protocol
 
 import structlog
 
-from names.checkpoints import CHECKPOINT_KEY
-from worker.jobs.job import Job
-from worker.json_values import JsonObject
+from contract.wire import CHECKPOINT_KEY
+from worker.json.values import JsonObject
+from worker.storage.job import Job
 
 log = structlog.get_logger("checkpoints")
 

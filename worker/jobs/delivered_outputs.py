@@ -20,25 +20,25 @@ import structlog
 from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
-from worker.files.media_facts import is_media, with_media_facts
-from worker.jobs.job import Credentials, Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
-from worker.json_values import JsonObject
-from worker.media_process.processes import MediaProcesses
-from worker.object_keys import make_keys
+from worker.json.values import JsonObject
+from worker.media.facts import is_media, with_media_facts
+from worker.media.process.processes import MediaProcesses
 from worker.observe.io_metrics import IoMetrics
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.collect import Output, collect_outputs
 from worker.outputs.confined_coding import ConfinedCoding
 from worker.outputs.delivered import OutputRecord, Processing, delivered_names, needs_processing, process_output
-from worker.outputs.hub import HubTarget, HubUploader
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
-from worker.outputs.put import PutTarget, PutUploader
-from worker.outputs.s3 import S3Uploader
+from worker.outputs.targets.hub import HubTarget, HubUploader
+from worker.outputs.targets.put import PutTarget, PutUploader
+from worker.outputs.targets.s3 import S3Uploader
 from worker.s3.stores import S3Stores
 from worker.s3.targets import choose_target, find_write_problem
+from worker.settings.object_keys import make_keys
 from worker.settings.outputs import S3Config
+from worker.storage.job import Credentials, Job
 
 UPLOADS_AT_ONCE = 4
 CONVERSIONS_AT_ONCE = 2

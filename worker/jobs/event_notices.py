@@ -17,13 +17,13 @@ from typing import Any
 
 import structlog
 
-from worker import finite_json
-from worker.jobs.job import Job, JobState, WebhookEvent, WebhookTarget
 from worker.jobs.outbox import Sender, secret_of, signed_row
 from worker.jobs.pipeline import JobFeed
-from worker.jobs.webhook_rows import WebhookRow, WebhookState
-from worker.json_values import JsonObject
+from worker.json import finite as finite_json
+from worker.json.values import JsonObject
 from worker.settings.outputs import WebhookConfig
+from worker.storage.job import Job, JobState, WebhookEvent, WebhookTarget
+from worker.storage.webhook_rows import WebhookRow, WebhookState
 
 PROGRESS_SECONDS = 2.0
 """The minimum interval between two progress notices of one job."""

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from worker.jobs.job import Job
 from worker.jobs.priority_semaphore import PrioritySemaphores
+from worker.storage.job import Job
 
 
 class FairTurns:

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from worker.engines.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
-from worker.files.kinds import Media
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.file_names import FETCHED_FOLDER, find_foreign_names
 from worker.inputs.folder import InputFolder
 from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference, find_references, replace_references
-from worker.jobs.job import Credentials, Job
 from worker.jobs.protocols import PlannedInputs
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
+from worker.media.kinds import Media
+from worker.storage.job import Credentials, Job
 
 FETCHED_AT_ONCE = 8  # per job
 FOLDER = FETCHED_FOLDER

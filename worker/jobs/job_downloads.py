@@ -10,10 +10,10 @@ from typing import Any, Final
 from worker.engines.client import PromptRecalled
 from worker.engines.outcome import RunOutcome
 from worker.errors import NodeFailed
-from worker.jobs.model_needs import ModelNeeds
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 from worker.models.download.downloader import DownloadProgress
 from worker.models.entry import ModelEntry
+from worker.prompts.model_needs import ModelNeeds
 
 DOWNLOAD_ENDED: Final = "DownloadEnded"
 """Type of an engine's error: a download that failed, or began anew, while the engine read its file."""

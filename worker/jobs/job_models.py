@@ -11,12 +11,10 @@ from typing import Final
 
 import structlog
 
+from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, RequestRejected, WorkerError
-from worker.jobs.job import Job
 from worker.jobs.job_downloads import JobDownloads, may_be_read_early
-from worker.jobs.missing_words import explained
-from worker.jobs.model_needs import MissingModel, ModelNeeds, find_needs
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 from worker.models.disk_level import DiskLevel
 from worker.models.download.bucket_level import parse_level
 from worker.models.download.downloader import DownloadProgress, ModelDownloader
@@ -28,9 +26,11 @@ from worker.models.library import ModelLibrary
 from worker.models.preload import preload_names
 from worker.models.sources import FileSource
 from worker.observe.model_metrics import ModelMetrics
-from worker.off_loop import needs_thread, off_loop
+from worker.prompts.missing_words import explained
+from worker.prompts.model_needs import MissingModel, ModelNeeds, find_needs
+from worker.prompts.workflows.node_uses import NodeUse, model_hints, running_part, uses_in_prompt
 from worker.settings.models import ModelSettings
-from worker.workflows.node_uses import NodeUse, model_hints, running_part, uses_in_prompt
+from worker.storage.job import Job
 
 SAID_SECONDS: Final = 0.25  # between two messages of one job's downloads
 RETRY_AFTER_SECONDS: Final = 60.0

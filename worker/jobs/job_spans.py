@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from worker.jobs.job import Job, Stage
-from worker.json_values import object_at
+from worker.json.values import object_at
 from worker.observe.tracing import Attribute, PassingTracer, Span, Tracer
+from worker.storage.job import Job, Stage
 
 SPAN_NAMES: Final[Mapping[Stage, str]] = {
     Stage.QUEUED: "job queued",

@@ -9,7 +9,7 @@ from typing import Final
 
 from worker.engines.pool import EnginePool
 from worker.errors import EngineUnreachable
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.models.errors import ManifestInvalid
 from worker.models.file_states import file_states
 from worker.models.library import ModelLibrary

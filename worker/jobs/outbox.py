@@ -15,13 +15,17 @@ from typing import Any, Protocol
 
 import structlog
 
-from worker import finite_json
 from worker.errors import StateUnusable, WebhookNotFound, WebhookNotReady
 from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.envelope import result_of
-from worker.jobs.job import Credentials, Job, WebhookTarget
-from worker.jobs.store import JobStore
-from worker.jobs.webhook_rows import (
+from worker.json import finite as finite_json
+from worker.observe.io_metrics import IoMetrics
+from worker.observe.tracing import Attribute, PassingTracer, Tracer
+from worker.outputs.webhook import DeliveryOutcome
+from worker.settings.outputs import WebhookConfig
+from worker.storage.job import Credentials, Job, WebhookTarget
+from worker.storage.store import JobStore
+from worker.storage.webhook_rows import (
     SecretSource,
     WebhookRow,
     WebhookState,
@@ -30,10 +34,6 @@ from worker.jobs.webhook_rows import (
     webhook_counts_query,
     webhooks_query,
 )
-from worker.observe.io_metrics import IoMetrics
-from worker.observe.tracing import Attribute, PassingTracer, Tracer
-from worker.outputs.webhook import DeliveryOutcome
-from worker.settings.outputs import WebhookConfig
 
 IDLE_SECONDS = 60.0
 FAULT_SECONDS = 5.0

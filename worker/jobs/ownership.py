@@ -10,9 +10,9 @@ import re
 from hashlib import sha256
 from typing import Final, Protocol
 
-from worker.identity.caller import Identity
+from worker.guard.identity.caller import Identity
 from worker.jobs.admission import clean_id
-from worker.jobs.job import Job
+from worker.storage.job import Job
 
 MAX_SHOWN_LENGTH: Final = 80
 DIGEST_LENGTH: Final = 20

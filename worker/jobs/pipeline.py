@@ -21,9 +21,8 @@ from typing import Any
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from names.downloads import ARRIVING_KEY
-from worker.backoff import Backoff
-from worker.demo_model import note_on
+from contract.wire import ARRIVING_KEY
+from worker.concurrency.backoff import Backoff
 from worker.engines.client import EngineClient, EngineLost, PromptRecalled
 from worker.engines.loss import Loss, LossReason, error_of_loss
 from worker.engines.low_memory_retry import tiled_prompt
@@ -48,9 +47,7 @@ from worker.errors import (
 )
 from worker.jobs.asked_names import in_asked_names
 from worker.jobs.checkpoints import JobCheckpoints
-from worker.jobs.database import FACT_DELETE, FACT_UPSERT
 from worker.jobs.fair_turns import FairTurns
-from worker.jobs.job import Credentials, Job, JobFailure, JobState, Stage
 from worker.jobs.job_log import JobLog
 from worker.jobs.job_models import JobModels
 from worker.jobs.job_spans import JobSpans
@@ -59,10 +56,13 @@ from worker.jobs.priority_semaphore import PrioritySemaphore
 from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.jobs.queue_deadlines import QueueDeadlines, seconds_left
 from worker.jobs.split_runs import RunPart, SplitRuns, num_engines_of
-from worker.jobs.store import ChangeUnwritable, JobStore
-from worker.jobs.webhook_rows import WebhookRow, webhook_insert
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
+from worker.models.demo_model import note_on
 from worker.outputs.delivered import OutputRecord
+from worker.storage.database import FACT_DELETE, FACT_UPSERT
+from worker.storage.job import Credentials, Job, JobFailure, JobState, Stage
+from worker.storage.store import ChangeUnwritable, JobStore
+from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 log = structlog.get_logger("jobs")
 

@@ -14,7 +14,7 @@ import structlog
 
 from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
-from worker.jobs.job import Job, Stage
+from worker.storage.job import Job, Stage
 
 SETTLE_SECONDS = 0.05  # in which a job gets a free slot, if there is one
 

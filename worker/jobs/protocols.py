@@ -9,9 +9,9 @@ from typing import Protocol
 
 from worker.engines.client import EngineClient
 from worker.engines.outcome import RunOutcome
-from worker.jobs.job import Credentials, Job
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.outputs.delivered import OutputRecord
+from worker.storage.job import Credentials, Job
 
 
 @dataclass(frozen=True, slots=True)

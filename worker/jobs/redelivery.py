@@ -7,8 +7,8 @@ from collections import defaultdict
 
 from worker.errors import JobNotEnded, JobNotFound, Problem, RequestRejected
 from worker.jobs.delivered_outputs import DeliveredOutputs
-from worker.jobs.job import Credentials, Job
-from worker.jobs.store import JobStore
+from worker.storage.job import Credentials, Job
+from worker.storage.store import JobStore
 
 
 class Redelivery:

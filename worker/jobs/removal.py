@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Callable
 
 from worker.errors import JobNotEnded
-from worker.jobs.job import Job
-from worker.jobs.store import JobStore
+from worker.storage.job import Job
+from worker.storage.store import JobStore
 
 ASIDE_PREFIX = ".gone-"
 

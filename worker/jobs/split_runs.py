@@ -16,15 +16,15 @@ from typing import Any
 
 import structlog
 
-from names.shared_work import SHARED_WORK_FOLDER
+from contract.wire import SHARED_WORK_FOLDER
+from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines.client import EngineClient, OnMessage
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
 from worker.errors import EngineUnreachable, OutOfMemory
-from worker.jobs.job import SPLIT, Job
-from worker.jobs.prompt_parts import PromptSplit, split_prompt
-from worker.json_values import JsonObject, object_at
-from worker.off_loop import needs_thread, off_loop
+from worker.json.values import JsonObject, object_at
+from worker.prompts.prompt_parts import PromptSplit, split_prompt
+from worker.storage.job import SPLIT, Job
 
 EXACT = "exact"
 """The quality that allows no rounding."""

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.models.entry import FILE_EXTENSIONS
 
 Table = dict[str, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from names.missing_file import unreadable_file
+from contract.missing_file import unreadable_file
 from worker.models.errors import ManifestInvalid
 from worker.models.foreign import ForeignManifest, Table, read_foreign
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from names.missing_file import unreadable_file
-from names.nearest import nearest_names
+from contract.missing_file import unreadable_file
+from contract.nearest import nearest_names
 from worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
 from worker.models.errors import ManifestInvalid, UnknownModel
 from worker.models.foreign import FOREIGN_SUFFIXES

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from names.downloads import DOWNLOADS
+from contract.downloads import DOWNLOADS
 from worker.models.files import checksum_path, list_models
 
 ABANDONED_SECONDS = 24 * 3600.0

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from machine.heap import trim_heap
+from host.heap import trim_heap
 from worker.observe.memory import MachineMemory
 
 LOOK_SECONDS: Final = 5.0

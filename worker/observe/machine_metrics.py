@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from machine.processor import busy_seconds
+from host.processor import busy_seconds
 from worker.observe.memory import MachineMemory
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from machine.control_groups import ROOT, control_groups
-from machine.memory import available_bytes, fields_of, total_bytes
+from host.control_groups import ROOT, control_groups
+from host.memory import available_bytes, fields_of, total_bytes
 
 
 class MachineMemory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from names.distribution import install_command
+from host.distribution import install_command
 from worker.errors import SettingsInvalid
 from worker.observe.tracing import PassingTracer, Tracer
 from worker.settings.tracing import TracingConfig

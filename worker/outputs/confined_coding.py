@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker.files.media_facts import UnreadableMedia, write_first_frame
-from worker.media_process.processes import MediaJobFailed, MediaProcesses
+from worker.media.facts import UnreadableMedia, write_first_frame
+from worker.media.process.processes import MediaJobFailed, MediaProcesses
 from worker.outputs.audio_tags import TAGGED_TYPES
 from worker.outputs.convert import ConversionFailed, Size
 from worker.outputs.embedded import REWRITTEN_TYPES, needs_rewrite, rewrite

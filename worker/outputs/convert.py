@@ -1,4 +1,4 @@
-"""Conversion of pictures to another format, and thumbnails. Runs in media processes alone (`worker/media_child.py`).
+"""Conversion of pictures to another format, and thumbnails. Runs in media processes alone (`worker/outputs/media_child.py`).
 
 Transparency is composed onto white if the format has none, and 16 bits are
 reduced to 8 if it has no more. All frames of an animation and the colour profile are kept. The source's metadata is not
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.files.kinds import HEAD_BYTES, kind_of
-from worker.files.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
+from worker.media.kinds import HEAD_BYTES, kind_of
+from worker.media.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from worker.outputs.embedded import exif_of
 from worker.outputs.options import ImageFormat
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.files.media_facts import is_video
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
+from worker.media.facts import is_video
 from worker.outputs.confined_coding import ConfinedCoding
 from worker.outputs.convert import EXTENSIONS, ConversionFailed, reason
 from worker.outputs.embedded import wanted_texts

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.files.kinds import HEAD_BYTES, kind_of
+from worker.media.kinds import HEAD_BYTES, kind_of
 
 COPY_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 32 << 20  # parsed at once

@@ -22,10 +22,10 @@ from typing import Protocol
 import httpx
 from standardwebhooks.webhooks import Webhook
 
-from worker.backoff import Backoff, retry_after_seconds
+from worker.concurrency.backoff import Backoff, retry_after_seconds
+from worker.guard.network_errors import cause_of
 from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port, redirect_problem
-from worker.network_errors import cause_of
 from worker.observe.tracing import trace_headers
 
 LONGEST_WAIT_SECONDS = 4 * 3600.0

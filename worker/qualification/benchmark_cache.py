@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from benchmark.qualify.verdict import BenchmarkReport
 from worker.qualification.state_file import StateFile
+from worker.qualification.verdict import BenchmarkReport
 
 FILE_NAME = "benchmark.json"
 MAX_RESULTS = 32

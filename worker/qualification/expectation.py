@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmark.qualify.verdict import BenchmarkReport, Expectation, Verdict
-from benchmark.qualify.workload import DeviceFact, Workload
+from worker.qualification.verdict import BenchmarkReport, Expectation, Verdict
+from worker.qualification.workload import DeviceFact, Workload
 
 REFERENCE = Path(__file__).resolve().parents[2] / "misc" / "gpu_reference.toml"
 MIN_HISTORY = 3

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark.qualify.workload import CheckpointFact, DeviceFact, FamilyFact
 from worker.engines.client import EngineClient
 from worker.engines.families import Family
-from worker.modifier_defaults import checkpoints_of
+from worker.prompts.modifier_defaults import checkpoints_of
+from worker.qualification.workload import CheckpointFact, DeviceFact, FamilyFact
 
 RANDOM_CHECKPOINT = "DarkroomRandomCheckpoint"
 

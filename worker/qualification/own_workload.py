@@ -8,14 +8,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from benchmark.qualify.workload import RANDOM_PROMPT, OwnWorkload
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierRegistry, UnknownModifier
-from worker.demo_model import defaults_among
 from worker.engines.families import Family
 from worker.errors import SettingsInvalid
-from worker.json_values import JsonObject
-from worker.modifier_defaults import parameters_of
+from worker.json.values import JsonObject
+from worker.models.demo_model import defaults_among
+from worker.prompts.modifier_defaults import parameters_of
+from worker.qualification.workload import RANDOM_PROMPT, OwnWorkload
 from worker.settings.qualification import BenchmarkConfig
 
 Checkpoints = Mapping[str, Family | None]

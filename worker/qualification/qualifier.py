@@ -1,6 +1,6 @@
 """Qualifier: runs one benchmark, from the facts of the engine to a report with a verdict.
 
-`benchmark/qualify/` decides the workload and the verdict; this module runs it through the engine's own queue, while the
+`worker/qualification/` decides the workload and the verdict; this module runs it through the engine's own queue, while the
 caller holds back the engine's other prompts. A result of a good machine is kept and reused for a while.
 """
 
@@ -18,37 +18,14 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from benchmark.qualify.verdict import (
-    BenchmarkReport,
-    Evidence,
-    RunTiming,
-    Speed,
-    failed,
-    judge,
-    skipped,
-    speed_of,
-    wants_another,
-)
-from benchmark.qualify.workload import (
-    FamilyFact,
-    OwnWorkload,
-    TextToImage,
-    Workload,
-    calibration,
-    choose_workload,
-    estimated_workload_per_second,
-    fit_to_cpu,
-    parse_prompts,
-    why_shrunk,
-)
 from modifiers.registry import ModifierRegistry
 from worker.engines.address import UNIX_PREFIX
 from worker.engines.client import EngineClient
 from worker.engines.families import Family, model_files_in
 from worker.errors import SettingsInvalid, WorkerError
-from worker.jobs.cost import cost_of
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 from worker.observe.gpu_sensors import GpuSensors
+from worker.prompts.cost import cost_of
 from worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
 from worker.qualification.expectation import (
     PastRun,
@@ -63,6 +40,29 @@ from worker.qualification.own_workload import find_own_workload
 from worker.qualification.runs import run_timed
 from worker.qualification.sensors import SensorLog, open_sensors, watching
 from worker.qualification.tuning import EngineTuning
+from worker.qualification.verdict import (
+    BenchmarkReport,
+    Evidence,
+    RunTiming,
+    Speed,
+    failed,
+    judge,
+    skipped,
+    speed_of,
+    wants_another,
+)
+from worker.qualification.workload import (
+    FamilyFact,
+    OwnWorkload,
+    TextToImage,
+    Workload,
+    calibration,
+    choose_workload,
+    estimated_workload_per_second,
+    fit_to_cpu,
+    parse_prompts,
+    why_shrunk,
+)
 from worker.settings.qualification import BenchmarkConfig
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,7 @@ from typing import Literal, Protocol
 
 import structlog
 
-from benchmark.qualify.verdict import Verdict, failed
-from worker.backoff import Backoff
+from worker.concurrency.backoff import Backoff
 from worker.engines.client import EngineClient
 from worker.engines.pool import EnginePool
 from worker.errors import NotReady
@@ -26,6 +25,7 @@ from worker.jobs.admission import Gate
 from worker.qualification.phases import Phase, StartUpPhases
 from worker.qualification.qualifier import Qualified, Qualifier, now
 from worker.qualification.state import Qualification, report_of
+from worker.qualification.verdict import Verdict, failed
 from worker.qualification.warm_up import WarmUp
 
 EXIT_UNQUALIFIED = 3

@@ -7,9 +7,9 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from benchmark.qualify.verdict import RunTiming
 from worker.engines.client import EngineClient, LocalFolders
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
+from worker.qualification.verdict import RunTiming
 
 TIMEOUT_SECONDS = 3600.0
 

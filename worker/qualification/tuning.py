@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import structlog
 
-from benchmark.qualify.workload import TextToImage, Workload
 from worker.engines.client import EngineClient
 from worker.errors import WorkerError
 from worker.qualification.facts import EngineFacts
 from worker.qualification.tuning_store import TuningStore
+from worker.qualification.workload import TextToImage, Workload
 
 ROUTE: Final = "/api/v1/tuning"
 MEASURE_SECONDS: Final = 1800.0

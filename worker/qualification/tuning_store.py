@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from names.missing_file import unreadable_file
+from contract.missing_file import unreadable_file
 from worker.qualification.state_file import VERSION, StateFile
 
 FILE_NAME = "tuning.json"

@@ -11,13 +11,13 @@ from typing import Any
 
 import structlog
 
-from benchmark.qualify.workload import with_new_seeds
 from modifiers.registry import ModifierRegistry
 from worker.engines.client import EngineClient
 from worker.errors import WorkerError
 from worker.qualification.own_workload import read_workflow
 from worker.qualification.qualifier import FetchInputs
 from worker.qualification.runs import run_timed
+from worker.qualification.workload import with_new_seeds
 from worker.settings.qualification import WarmUpConfig
 
 KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "controlnet", "upscale_models", "clip_vision")

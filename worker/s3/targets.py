@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from worker.errors import Problem
-from worker.object_keys import OWN_PREFIX
+from worker.settings.object_keys import OWN_PREFIX
 from worker.settings.outputs import S3Config
 
 AddressingStyle = Literal["auto", "path", "virtual"]

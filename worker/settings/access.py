@@ -8,8 +8,15 @@ from typing import Annotated
 
 from pydantic import SecretStr, model_validator
 
-from worker.identity.api_keys import ApiKey, KeyFile, KeyMalformed, check_distinct, parse_keys
-from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES
+from worker.settings.api_keys import (
+    ALL_SCOPES,
+    CUSTOMER_SCOPES,
+    ApiKey,
+    KeyFile,
+    KeyMalformed,
+    check_distinct,
+    parse_keys,
+)
 from worker.settings.section import CommaList, Section, env
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from names.concurrency import AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
-from worker.child_environment import find_pattern_problem
+from contract.concurrency import AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
+from worker.settings.child_environment import find_pattern_problem
 from worker.settings.outputs import Metadata
 from worker.settings.section import (
     GIB,

@@ -17,9 +17,9 @@ from urllib.request import getproxies
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import DotEnvSettingsSource
 
-from names.missing_file import unreadable_file
-from worker.child_environment import find_pattern_problem, listed_environment
+from contract.missing_file import unreadable_file
 from worker.errors import SettingsInvalid
+from worker.settings.child_environment import find_pattern_problem, listed_environment
 from worker.settings.listener import ListenerSettings
 from worker.settings.section import by_section
 from worker.settings.settings import Settings

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from worker.priority import DEFAULT_PRIORITY_STEP_SECONDS, MAX_PRIORITY, MIN_PRIORITY
+from worker.settings.priority import DEFAULT_PRIORITY_STEP_SECONDS, MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.section import (
     GIB,
     LOWER,

@@ -18,7 +18,7 @@ from worker.settings.section import (
     Section,
     env,
 )
-from worker.workload import Workload
+from worker.settings.workload import Workload
 
 DEFAULT_REPORT_ADDRESS = "https://run.vast.ai"
 

@@ -1,7 +1,7 @@
 """Base of the sections of settings: frozen models whose fields name the environment variables that set them.
 
 A field without a variable is not read from the environment: it belongs to a configuration that is derived from several
-sections. The description of a variable is the docstring below its field. `misc/settings_table.py` reads it from the
+sections. The description of a variable is the docstring below its field. `tools/settings_table.py` reads it from the
 source: pydantic's `use_attribute_docstrings` would do so at each start, which doubles the time to import the settings.
 """
 
@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic.fields import FieldInfo
 
-from worker.json_values import JsonObject
+from worker.json.values import JsonObject
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

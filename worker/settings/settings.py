@@ -19,8 +19,6 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from worker.identity.loopback import is_loopback
-from worker.identity.own_key import own_key_path
 from worker.settings.access import AccessSettings, AuthConfig
 from worker.settings.broker import BrokerConfig
 from worker.settings.database import DatabaseConfig
@@ -44,6 +42,7 @@ from worker.settings.listener import (
     LogSettings,
     TlsFiles,
 )
+from worker.settings.loopback import is_loopback
 from worker.settings.models import ModelSettings
 from worker.settings.outputs import InputLimits, NetworkSettings, OutputConfig, S3Config, WebhookConfig
 from worker.settings.platforms import (
@@ -56,6 +55,7 @@ from worker.settings.platforms import (
 )
 from worker.settings.qualification import BenchmarkConfig, WarmUpConfig
 from worker.settings.section import by_section, variables_of
+from worker.settings.settings import own_key_path
 from worker.settings.tracing import TracingConfig
 
 VAST_MAX_WAIT_SECONDS = 10.0

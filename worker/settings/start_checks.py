@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.errors import SettingsInvalid
-from worker.identity.api_keys import KeyRing
+from worker.guard.identity.key_ring import KeyRing
 from worker.settings.settings import Settings, is_of_this_machine
 
 

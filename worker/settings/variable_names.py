@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from names.nearest import KnownNames
+from contract.nearest import KnownNames
 from worker.settings.section import variables_of
 from worker.settings.settings import Settings
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from worker.errors import RequestTooLarge
-from worker.json_values import JsonObject, object_at
+from worker.json.values import JsonObject, object_at
 from worker.sources.broker import JobTooLarge
 
 SIZES: Final = "too_large"

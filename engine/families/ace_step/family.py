@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.lyric_encoder import LyricEncoderConfig
-from engine.architectures.music_dit import FIRST, MARK, MusicDit, MusicDitConfig, music_dit_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.ace_step.autoencoder import AUTOENCODER, FULL, SMALL, AceStepLatentFormat
 from engine.families.ace_step.denoiser import AceStepDenoiser
-from engine.families.ace_step.text_encoder import UMT5_BASE
+from engine.families.ace_step.lyric_encoder import LyricEncoderConfig
+from engine.families.ace_step.text import UMT5_BASE
+from engine.families.ace_step.transformer import FIRST, MARK, AceStepConfig, AceStepTransformer, ace_step_config
+from engine.families.ace_step.vae_files import AUTOENCODER, FULL, SMALL, AceStepLatentFormat
 from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.transformer_files import always, detect_by, transformer
+from engine.layers.t5 import T5Config
 from engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flow_of, {"shift": 3.0})
 DENOISER = transformer(
     MARK,
-    configure=music_dit_config,
-    build=MusicDit,
+    configure=ace_step_config,
+    build=AceStepTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
 )
 
@@ -48,7 +48,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            MusicDitConfig(width=2560, num_blocks=24),
+            AceStepConfig(width=2560, num_blocks=24),
             {
                 "umt5base": T5Config(
                     num_layers=12, width=768, heads=12, inner_width=2048, vocabulary_size=256384,
@@ -58,7 +58,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            MusicDitConfig(
+            AceStepConfig(
                 width=128, num_blocks=3, context_dim=64, speaker_dim=32, num_lyric_tokens=300,
                 lyrics=LyricEncoderConfig(width=64, num_blocks=2, heads=4, inner_width=128),
             ),

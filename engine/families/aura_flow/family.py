@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from engine.architectures.register_transformer import RegisterTransformer, RegisterTransformerConfig
-from engine.architectures.register_transformer_shapes import MARK, register_transformer_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.aura_flow.denoiser import AuraFlowDenoiser
-from engine.families.aura_flow.lora_names import lora_keys
+from engine.families.aura_flow.lora import lora_keys
+from engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
+from engine.families.aura_flow.transformer_shapes import MARK, aura_flow_config
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
@@ -15,9 +14,11 @@ from engine.families.base import (
     Parameterisation,
     Scale,
 )
-from engine.families.parts.autoencoder_kl import FULL, SMALL, LargeKlLatentFormat, autoencoder_kl
-from engine.families.parts.t5 import pile_t5
-from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
+from engine.families.sd15.vae_files import FULL, SMALL, autoencoder_kl
+from engine.families.sdxl.latent_format import SdxlLatentFormat
+from engine.families.text.t5 import pile_t5
+from engine.families.transformer_files import PREFIX, always, detect_by, transformer
+from engine.layers.t5 import T5Config
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -48,8 +49,8 @@ MERGED_BLOCKS = (
 )  # fmt: skip
 DENOISER = transformer(
     MARK,
-    configure=register_transformer_config,
-    build=RegisterTransformer,
+    configure=aura_flow_config,
+    build=AuraFlowTransformer,
     dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
     prefixes=PREFIXES,
     in_checkpoint=IN_CHECKPOINT,
@@ -67,7 +68,7 @@ FAMILY = ModelFamily(
     denoiser_type=AuraFlowDenoiser,
     text=(pile_t5(ENCODING),),
     vae=autoencoder_kl(VAE_PREFIX),
-    latent_format=LargeKlLatentFormat,
+    latent_format=SdxlLatentFormat,
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("SDXL", TEXT_TYPES, {"ModelMergeAuraflow": MERGED_BLOCKS}),
@@ -80,7 +81,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            RegisterTransformerConfig(
+            AuraFlowConfig(
                 width=3072, num_double=4, num_single=32, context_dim=2048, time_dim=3072, inner_width=8192,
                 position_side=96,
             ),
@@ -92,7 +93,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            RegisterTransformerConfig(
+            AuraFlowConfig(
                 width=256, num_double=2, num_single=3, context_dim=64, time_dim=128, inner_width=768
             ),
             {"pile_t5xl": T5Config(num_layers=2, width=64, heads=1, inner_width=128, is_biased_everywhere=True)},

@@ -6,10 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.adapters.lora_names import denoiser_keys
-from engine.architectures.cascade_coders import StageCCoderConfig
-from engine.architectures.cascade_unet import CascadeConfig, CascadeLevel, build_stage
-from engine.architectures.cascade_unet_shapes import EMBEDDING, LAST, TEXT, cascade_config
-from engine.architectures.clip_vision import ClipVisionConfig
 from engine.diffusion.model_sampling_variants import CascadeEps
 from engine.families.base import (
     ComfyUiNames,
@@ -23,13 +19,17 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.cascade.autoencoder import AUTOENCODERS
 from engine.families.cascade.denoisers import DecoderLatentFormat, PriorLatentFormat, StageBDenoiser, StageCDenoiser
-from engine.families.cascade.text_encoder import CLIP_G
-from engine.families.parts.latent_unet import PREFIX, PREFIXES
-from engine.families.parts.layouts import names_behind, saved_behind
-from engine.families.parts.text_configurations import CLIP_G_FULL, CLIP_G_SMALL
+from engine.families.cascade.stages import StageCCoderConfig
+from engine.families.cascade.text import CLIP_G
+from engine.families.cascade.unet import CascadeConfig, CascadeLevel, build_stage
+from engine.families.cascade.unet_shapes import EMBEDDING, LAST, TEXT, cascade_config
+from engine.families.cascade.vae_files import AUTOENCODERS
+from engine.families.layouts import names_behind, saved_behind
+from engine.families.sd15.unet_files import PREFIX, PREFIXES
+from engine.families.text.configurations import CLIP_G_FULL, CLIP_G_SMALL
 from engine.formats.weight_file import Names, Part
+from engine.layers.clip_vision import ClipVisionConfig
 from engine.settings import DtypePolicy
 
 FUSED, SEPARATE = "in_proj_", ("to_q", "to_k", "to_v")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.parts.distilled_guidance_denoiser import DistilledGuidanceDenoiser
+from engine.families.chroma.guidance_denoiser import DistilledGuidanceDenoiser
 
 
 class ChromaDenoiser(DistilledGuidanceDenoiser):

@@ -5,8 +5,6 @@ A prompt is read by T5 alone, without padding.
 
 from __future__ import annotations
 
-from engine.architectures.distilled_stream import DistilledStreamConfig, DistilledStreamModel
-from engine.architectures.distilled_stream_shapes import MARK, distilled_stream_config
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -16,11 +14,14 @@ from engine.families.base import (
     Scale,
 )
 from engine.families.chroma.denoiser import ChromaDenoiser
-from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
-from engine.families.parts.double_stream_lora_names import lora_keys
-from engine.families.parts.t5 import t5_xxl
-from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
+from engine.families.chroma.transformer_shapes import MARK, chroma_config
+from engine.families.flux.latent_format import FluxLatentFormat
+from engine.families.flux.lora import lora_keys
+from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.text.t5 import t5_xxl
+from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -30,8 +31,8 @@ CONTEXT_DIM = 4096
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
 DENOISER = transformer(
     MARK,
-    configure=distilled_stream_config,
-    build=DistilledStreamModel,
+    configure=chroma_config,
+    build=ChromaTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
 )
 
@@ -60,7 +61,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            DistilledStreamConfig(
+            ChromaConfig(
                 width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
                 approximator_layers=5,
             ),
@@ -68,7 +69,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            DistilledStreamConfig(
+            ChromaConfig(
                 width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2
             ),
             {"t5xxl": T5_XXL_SMALL},

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.architectures.pixel_space import PixelSpaceConfig
-from engine.architectures.pixel_stream import PixelStreamConfig, PixelStreamModel
-from engine.architectures.pixel_stream_shapes import MARK, pixel_stream_config
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -21,10 +18,13 @@ from engine.families.base import (
 )
 from engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
 from engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
-from engine.families.parts.double_stream_lora_names import lora_keys
-from engine.families.parts.t5 import t5_xxl
-from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
+from engine.families.chroma_radiance.transformer_shapes import MARK, chroma_radiance_config
+from engine.families.flux.lora import lora_keys
+from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.text.t5 import t5_xxl
+from engine.families.transformer_files import always, detect_by, transformer
+from engine.layers.pixel_space import PixelSpaceConfig
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -36,8 +36,8 @@ FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
 DENOISER = replace(
     transformer(
         MARK,
-        configure=pixel_stream_config,
-        build=PixelStreamModel,
+        configure=chroma_radiance_config,
+        build=ChromaRadianceTransformer,
         dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
     ),
     float32_ends=PIXEL_EMBEDDER,
@@ -71,7 +71,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            PixelStreamConfig(
+            ChromaRadianceConfig(
                 width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
                 approximator_layers=5,
             ),
@@ -79,7 +79,7 @@ FAMILY = ModelFamily(
             PixelSpaceConfig(),
         ),
         "small": Scale(
-            PixelStreamConfig(
+            ChromaRadianceConfig(
                 width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2,
                 pixel_width=16, num_pixel_layers=2, pixel_factor=2, num_frequencies=4,
             ),

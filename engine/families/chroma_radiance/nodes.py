@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.architectures.pixel_stream import OPTIONS, TILE_OPTION
 from engine.diffusion.host_levels import on_host
+from engine.families.chroma_radiance.transformer import OPTIONS, TILE_OPTION
 from engine.nodes.base import Flag, Float, Int, NodeContext, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from engine.nodes.sockets import LATENT, MODEL

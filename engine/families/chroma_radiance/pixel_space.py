@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.architectures.pixel_space import CHANNELS, PixelSpace, PixelSpaceConfig
 from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import Network, Shapes
-from engine.families.parts.layouts import saved_behind
+from engine.families.layouts import saved_behind
 from engine.formats.weight_file import Names
+from engine.layers.pixel_space import CHANNELS, PixelSpace, PixelSpaceConfig
 
 PREFIX = "first_stage_model."
 PREFIXES = (PREFIX, "vae.", "")  # of files of the network alone

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, ConstantInput
-from engine.families.parts.given_cells import given_cells
-from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+from engine.families.cosmos_predict2.given_cells import given_cells
+from engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
 class CosmosDenoiser(TextTokensDenoiser):

@@ -5,13 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.learned_place_dit import (
-    MARK,
-    PATCHES,
-    LearnedPlaceDit,
-    LearnedPlaceDitConfig,
-    learned_place_dit_config,
-)
 from engine.diffusion.model_sampling import EdmContinuous
 from engine.families.base import (
     ComfyUiNames,
@@ -22,11 +15,12 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.cosmos1.autoencoder import AUTOENCODER, FULL, SMALL, CosmosLatentFormat
 from engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosPictureDenoiser
-from engine.families.parts.cosmos_text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
-from engine.families.parts.given_cells import GIVEN
-from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
+from engine.families.cosmos1.transformer import MARK, PATCHES, Cosmos1Config, Cosmos1Transformer, cosmos1_config
+from engine.families.cosmos1.vae_files import AUTOENCODER, FULL, SMALL, CosmosLatentFormat
+from engine.families.cosmos_predict2.given_cells import GIVEN
+from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
+from engine.families.transformer_files import PREFIX, always, detect_by, transformer
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 
@@ -42,8 +36,8 @@ EDGES = ("pos_embedder.", "extra_pos_embedder.", "x_embedder.", "t_embedder.", "
 
 DENOISER = transformer(
     MARK,
-    configure=learned_place_dit_config,
-    build=LearnedPlaceDit,
+    configure=cosmos1_config,
+    build=Cosmos1Transformer,
     dtypes=DtypePolicy(prefers=("bfloat16",)),
     prefixes=PREFIXES,
 )
@@ -59,7 +53,7 @@ def detect(index: TensorIndex) -> Match | None:
     match = find(index)
     if match is None:
         return None
-    config = learned_place_dit_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
+    config = cosmos1_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
     variant = VARIANTS.get(config.in_channels)
     return None if variant is None else replace(match, variant=variant)
 
@@ -91,14 +85,14 @@ FAMILY = ModelFamily(
     parameterisation=LEVELS,
     scales={
         "full": Scale(
-            LearnedPlaceDitConfig(
+            Cosmos1Config(
                 width=4096, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=16384, rank=256, stretch=(2.0, 1.0, 1.0)
             ),
             {"t5xxl": TEXT_FULL},
             FULL,
         ),
         "small": Scale(
-            LearnedPlaceDitConfig(
+            Cosmos1Config(
                 width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32, stretch=(2.0, 1.0, 1.0)
             ),
             {"t5xxl": TEXT_SMALL},

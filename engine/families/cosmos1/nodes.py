@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from engine.families.cosmos1.autoencoder import LATENT_CHANNELS
+from engine.families.cosmos1.vae_files import LATENT_CHANNELS
 from engine.nodes.base import Int, NodeContext, Optional, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from engine.nodes.library.conditioning.picture_conditioning import Count

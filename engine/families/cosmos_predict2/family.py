@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.low_rank_dit import LowRankDit, LowRankDitConfig
-from engine.architectures.low_rank_dit_shapes import MARK, PATCHES, low_rank_dit_config
 from engine.diffusion.model_sampling_variants import cosmos_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -21,10 +19,12 @@ from engine.families.base import (
     TensorIndex,
 )
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
-from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
-from engine.families.parts.cosmos_text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
-from engine.families.parts.given_cells import GIVEN
-from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
+from engine.families.cosmos_predict2.given_cells import GIVEN
+from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
+from engine.families.cosmos_predict2.transformer import CosmosPredict2Config, CosmosPredict2Transformer
+from engine.families.cosmos_predict2.transformer_shapes import MARK, PATCHES, cosmos_predict2_config
+from engine.families.transformer_files import PREFIX, always, detect_by, transformer
+from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 
@@ -50,8 +50,8 @@ EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
 
 DENOISER = transformer(
     MARK,
-    configure=low_rank_dit_config,
-    build=LowRankDit,
+    configure=cosmos_predict2_config,
+    build=CosmosPredict2Transformer,
     dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
     prefixes=PREFIXES,
 )
@@ -69,7 +69,7 @@ def detect(index: TensorIndex) -> Match | None:
     match = find(index)
     if match is None:
         return None
-    config = low_rank_dit_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
+    config = cosmos_predict2_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
     variant = VARIANTS.get(config.in_channels)
     return None if variant is None else replace(match, variant=variant)
 
@@ -84,8 +84,8 @@ FAMILY = ModelFamily(
     denoiser=DENOISER,
     denoiser_type=CosmosPredict2Denoiser,
     text=(TEXT,),
-    vae=CAUSAL_VIDEO_VAE,
-    latent_format=CausalVideoLatentFormat,
+    vae=WAN_VAE,
+    latent_format=WanLatentFormat,
     denoiser_lora_keys=own_layer_keys,
     variants={"": (), "video": (GIVEN,)},
     variant_types={"video": CosmosPredict2VideoDenoiser},
@@ -107,12 +107,12 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            LowRankDitConfig(width=2048, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=8192, rank=256),
+            CosmosPredict2Config(width=2048, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=8192, rank=256),
             {"t5xxl": TEXT_FULL},
             FULL,
         ),
         "small": Scale(
-            LowRankDitConfig(width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32),
+            CosmosPredict2Config(width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32),
             {"t5xxl": TEXT_SMALL},
             SMALL,
         ),

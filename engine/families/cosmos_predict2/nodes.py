@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from engine.families.parts.causal_video_vae import LATENT_CHANNELS, CausalVideoLatentFormat
+from engine.families.wan.vae_files import LATENT_CHANNELS, WanLatentFormat
 from engine.nodes.base import Int, NodeContext, Optional, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from engine.nodes.library.conditioning.picture_conditioning import Count
@@ -37,7 +37,7 @@ def cosmos_predict2_image_to_video_latent(
     if start_image is None and end_image is None:
         return {"samples": latent}
     latent, mask = with_given_frames(vae, latent, width, height, length, start_image, end_image)
-    samples = CausalVideoLatentFormat().process_out(latent) * mask + latent * (1.0 - mask)
+    samples = WanLatentFormat().process_out(latent) * mask + latent * (1.0 - mask)
     return repeated(samples, mask, batch_size)
 
 

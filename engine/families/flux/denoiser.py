@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from engine.architectures.patches import PATCH
 from engine.diffusion.conditions import (
     BatchedInput,
     ListInput,
@@ -19,8 +18,9 @@ from engine.diffusion.conditions import (
     spread_to_batch_size,
 )
 from engine.diffusion.denoiser import fit
-from engine.families.parts.joint_text_denoiser import JointTextDenoiser
-from engine.families.parts.reference_pictures import method_at_the_time
+from engine.families.flux.reference_images import method_at_the_time
+from engine.families.joint_text_denoiser import JointTextDenoiser
+from engine.layers.patches import PATCH
 
 DEFAULT_GUIDANCE = 3.5
 FIRST_WEIGHT = "diffusion_model.img_in.weight"

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.architectures.double_stream import DoubleStreamConfig, DoubleStreamModel
-from engine.architectures.double_stream_shapes import GUIDANCE, MARK, double_stream_config
-from engine.architectures.patches import PATCH
 from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -19,17 +16,21 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.flux.controlnets import control_networks
+from engine.families.flux.controlnet_files import control_networks
 from engine.families.flux.denoiser import FluxDenoiser
-from engine.families.flux.style_reference import STYLE_PROJECTOR
-from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
-from engine.families.parts.clip_l import clip_l
-from engine.families.parts.double_stream_diffusers_names import file_layout
-from engine.families.parts.double_stream_lora_names import lora_keys
-from engine.families.parts.t5 import t5_xxl
-from engine.families.parts.text_configurations import CLIP_L_FULL, CLIP_L_SMALL, T5_XXL_FULL, T5_XXL_SMALL
-from engine.families.parts.transformer import detect_by, transformer
+from engine.families.flux.diffusers_names import file_layout
+from engine.families.flux.latent_format import FluxLatentFormat
+from engine.families.flux.lora import lora_keys
+from engine.families.flux.transformer import FluxConfig, FluxTransformer
+from engine.families.flux.transformer_shapes import GUIDANCE, MARK, flux_config
+from engine.families.flux.uso_files import STYLE_PROJECTOR
+from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.text.clip_l import clip_l
+from engine.families.text.configurations import CLIP_L_FULL, CLIP_L_SMALL, T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.text.t5 import t5_xxl
+from engine.families.transformer_files import detect_by, transformer
 from engine.formats.weight_file import shape_of
+from engine.layers.patches import PATCH
 from engine.settings import DtypePolicy
 from engine.text.chunk_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
@@ -62,8 +63,8 @@ MERGED_BLOCKS = (
 
 DENOISER = transformer(
     MARK,
-    configure=double_stream_config,
-    build=DoubleStreamModel,
+    configure=flux_config,
+    build=FluxTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
     other_layouts=(file_layout({}),),
 )
@@ -114,7 +115,7 @@ FAMILY = ModelFamily(
     parameterisation=DEV,
     scales={
         "full": Scale(
-            DoubleStreamConfig(
+            FluxConfig(
                 width=3072, num_double=NUM_DOUBLE, num_single=NUM_SINGLE, context_dim=CONTEXT_DIM, label_dim=LABEL_DIM
             ),
             {
@@ -124,7 +125,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            DoubleStreamConfig(width=128, num_double=2, num_single=2, context_dim=128, label_dim=64),
+            FluxConfig(width=128, num_double=2, num_single=2, context_dim=128, label_dim=64),
             {
                 "l": CLIP_L_SMALL,
                 "t5xxl": T5_XXL_SMALL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from engine.diffusion.model_sampling_variants import FluxFlow
-from engine.families.flux.style_reference import StyleTokens, layer_outputs
+from engine.families.flux.uso_files import StyleTokens, layer_outputs
 from engine.images.pixels import resize_image
 from engine.nodes.base import Combo, Float, Int, NodeContext, NodeEnvironment, PromptText, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options

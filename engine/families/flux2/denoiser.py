@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from engine.diffusion.conditions import BatchedInput, ListInput, RegularInput
-from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
-from engine.families.parts.reference_pictures import method_at_the_time
+from engine.families.flux.reference_images import method_at_the_time
+from engine.families.joint_text_denoiser import TextTokensDenoiser
 
 DEFAULT_GUIDANCE = 3.5
 LEAST_TOKENS = 512

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of, swapped_halves
-from engine.architectures.latent_unet_shapes import count_children
-from engine.architectures.shared_modulation_stream import SharedModulationConfig
 from engine.families.base import Layout, Shapes
-from engine.families.parts.double_stream_diffusers_names import DOUBLE_FUSED, DOUBLE_NORMS, SINGLE_NORMS, blocks
-from engine.families.parts.layouts import composed_layout, swapped_halves_of
+from engine.families.flux.diffusers_names import DOUBLE_FUSED, DOUBLE_NORMS, SINGLE_NORMS, blocks
+from engine.families.flux2.transformer import Flux2Config
+from engine.families.layouts import composed_layout, swapped_halves_of
 from engine.formats.weight_file import Item, Joined
+from engine.layers.unet_shapes import count_children
 
 MARK = "double_stream_modulation_img.linear.weight"
 NETWORK = {
@@ -58,7 +58,7 @@ def file_layout() -> Layout:
     return composed_layout(("", "transformer."), (MARK,), _file_names)
 
 
-def _lora_targets(config: SharedModulationConfig) -> dict[str, LoraTarget]:
+def _lora_targets(config: Flux2Config) -> dict[str, LoraTarget]:
     """Return the weights of the network, or parts of them, by diffusers' names of layers."""
     names: dict[str, LoraTarget] = {theirs: f"{ours}.weight" for theirs, ours in NETWORK.items()}
     names |= {theirs: swapped_halves(f"{ours}.weight") for theirs, ours in SWAPPED.items()}
@@ -73,7 +73,7 @@ def _lora_targets(config: SharedModulationConfig) -> dict[str, LoraTarget]:
     return names
 
 
-def lora_keys(weight_names: Iterable[str], config: SharedModulationConfig) -> dict[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: Flux2Config) -> dict[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network, or parts of them."""
     attention = {
         f"diffusion_model.single_blocks.{index}.linear1_qkv": rows_of(

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.architectures.language_model import MISTRAL3, QWEN3
-from engine.architectures.shared_modulation_stream import SharedModulationConfig, SharedModulationModel
-from engine.architectures.shared_modulation_stream_shapes import MARK, shared_modulation_config
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -24,10 +21,9 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.flux2.autoencoder import AUTOENCODER, FULL, SMALL, Flux2LatentFormat
 from engine.families.flux2.denoiser import Flux2Denoiser
 from engine.families.flux2.diffusers_names import file_layout, lora_keys
-from engine.families.flux2.text_encoders import (
+from engine.families.flux2.text import (
     MISTRAL,
     MISTRAL_LAYERS,
     MISTRAL_WIDTH,
@@ -38,8 +34,12 @@ from engine.families.flux2.text_encoders import (
     QWEN_LAYERS,
     language_config,
 )
-from engine.families.parts.layouts import behind_first, saved_behind
+from engine.families.flux2.transformer import Flux2Config, Flux2Transformer
+from engine.families.flux2.transformer_shapes import MARK, flux2_config
+from engine.families.flux2.vae_files import AUTOENCODER, FULL, SMALL, Flux2LatentFormat
+from engine.families.layouts import behind_first, saved_behind
 from engine.formats.weight_file import Names
+from engine.layers.language_model import MISTRAL3, QWEN3
 from engine.settings import DtypePolicy
 
 PREFIX = "model.diffusion_model."
@@ -88,8 +88,8 @@ FAMILY = ModelFamily(
     denoiser=Network(
         layouts=(find, find_diffusers),
         in_checkpoint=(_with_scales(behind_first((PREFIX,), MARK)),),
-        configure=shared_modulation_config,
-        build=SharedModulationModel,
+        configure=flux2_config,
+        build=Flux2Transformer,
         saved=partial(saved_behind, PREFIX),
         dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
     ),
@@ -113,7 +113,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            SharedModulationConfig(
+            Flux2Config(
                 width=6144, num_double=8, num_single=48, context_dim=MISTRAL_WIDTH * len(MISTRAL_LAYERS)
             ),
             {
@@ -125,7 +125,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "klein_4b": Scale(
-            SharedModulationConfig(
+            Flux2Config(
                 width=3072, num_double=5, num_single=20, context_dim=QWEN_4B_WIDTH * len(QWEN_LAYERS),
                 has_guidance=False,
             ),
@@ -138,7 +138,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "klein_9b": Scale(
-            SharedModulationConfig(
+            Flux2Config(
                 width=4096, num_double=8, num_single=24, context_dim=QWEN_8B_WIDTH * len(QWEN_LAYERS),
                 has_guidance=False,
             ),
@@ -151,7 +151,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            SharedModulationConfig(width=256, num_double=2, num_single=2, context_dim=192),
+            Flux2Config(width=256, num_double=2, num_single=2, context_dim=192),
             {
                 "mistral3_24b": language_config(
                     MISTRAL3, num_layers=30, width=64, heads=2, key_heads=1, inner_width=128, tokens=512
@@ -160,7 +160,7 @@ FAMILY = ModelFamily(
             SMALL,
         ),
         "small_klein_4b": Scale(
-            SharedModulationConfig(width=128, num_double=2, num_single=2, context_dim=96, has_guidance=False),
+            Flux2Config(width=128, num_double=2, num_single=2, context_dim=96, has_guidance=False),
             {
                 "qwen3_4b": language_config(
                     QWEN3, num_layers=28, width=32, heads=1, key_heads=1, inner_width=64, tokens=QWEN_TOKENS
@@ -169,7 +169,7 @@ FAMILY = ModelFamily(
             SMALL,
         ),
         "small_klein_9b": Scale(
-            SharedModulationConfig(width=128, num_double=1, num_single=2, context_dim=384, has_guidance=False),
+            Flux2Config(width=128, num_double=1, num_single=2, context_dim=384, has_guidance=False),
             {
                 "qwen3_8b": language_config(
                     QWEN3, num_layers=28, width=128, heads=1, key_heads=1, inner_width=64, tokens=QWEN_TOKENS

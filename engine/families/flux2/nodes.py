@@ -7,7 +7,7 @@ from typing import Annotated
 
 import torch
 
-from engine.families.flux2.autoencoder import Flux2LatentFormat
+from engine.families.flux2.vae_files import Flux2LatentFormat
 from engine.nodes.base import Int, NodeContext, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from engine.nodes.sockets import LATENT, SIGMAS

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, NoiseShapedInput, RegularInput
-from engine.families.hidream.text_encoders import STATES
-from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+from engine.families.hidream.text import STATES
+from engine.families.joint_text_denoiser import JointTextDenoiser
 
 
 class LayersDenoiser(JointTextDenoiser):

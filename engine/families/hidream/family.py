@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
-from engine.architectures.expert_dit import ExpertDitConfig, ExpertDitModel
-from engine.architectures.expert_dit_shapes import MARK, expert_dit_config
-from engine.architectures.language_model import LLAMA3, LanguageModelConfig
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -16,20 +13,13 @@ from engine.families.base import (
     Parameterisation,
     Scale,
 )
+from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.hidream.denoiser import LayersDenoiser
-from engine.families.hidream.text_encoders import (
-    CLIP_G,
-    CLIP_L,
-    G_WIDTH,
-    L_WIDTH,
-    LANGUAGE_DIM,
-    LLAMA,
-    T5,
-    TEXT_DIM,
-    combined,
-)
-from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
-from engine.families.parts.text_configurations import (
+from engine.families.hidream.text import CLIP_G, CLIP_L, G_WIDTH, L_WIDTH, LANGUAGE_DIM, LLAMA, T5, TEXT_DIM, combined
+from engine.families.hidream.transformer import HiDreamConfig, HiDreamTransformer
+from engine.families.hidream.transformer_shapes import MARK, hidream_config
+from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.text.configurations import (
     CLIP_G_FULL,
     CLIP_G_SMALL,
     CLIP_L_FULL,
@@ -37,7 +27,8 @@ from engine.families.parts.text_configurations import (
     T5_XXL_FULL,
     T5_XXL_SMALL,
 )
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.transformer_files import always, detect_by, transformer
+from engine.layers.language_model import LLAMA3, LanguageModelConfig
 from engine.settings import DtypePolicy
 
 VAE_PREFIX = "vae."
@@ -46,13 +37,13 @@ FLOW = Parameterisation(flow_of, {"shift": 1.0})
 
 DENOISER = transformer(
     MARK,
-    configure=expert_dit_config,
-    build=ExpertDitModel,
+    configure=hidream_config,
+    build=HiDreamTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16",)),
 )
 
 
-def lora_keys(weight_names: Iterable[str], config: ExpertDitConfig) -> Mapping[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: HiDreamConfig) -> Mapping[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network."""
     keys = denoiser_keys(weight_names, {})
     for key, name in [*keys.items()]:
@@ -90,7 +81,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            ExpertDitConfig(
+            HiDreamConfig(
                 width=2560, num_double=16, num_single=32, text_dim=TEXT_DIM, language_dim=LANGUAGE_DIM,
                 label_dim=L_WIDTH + G_WIDTH, expert_width=6912, shared_width=3584, text_width=6912,
             ),
@@ -106,7 +97,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            ExpertDitConfig(
+            HiDreamConfig(
                 width=128, num_double=1, num_single=2, text_dim=128, language_dim=16, label_dim=128, expert_width=64,
                 shared_width=32, text_width=64,
             ),

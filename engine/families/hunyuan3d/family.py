@@ -5,9 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.dinov2 import Dinov2Config
-from engine.architectures.latent_unet_shapes import count_children
-from engine.architectures.shape_stream import FIRST, MARK, ShapeStream, ShapeStreamConfig, shape_stream_config
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -19,16 +16,13 @@ from engine.families.base import (
     Scale,
     TensorReader,
 )
-from engine.families.hunyuan3d.autoencoder import (
-    AUTOENCODER,
-    FULL,
-    SMALL,
-    ShapeLatentFormat,
-    SmallShapeLatentFormat,
-)
 from engine.families.hunyuan3d.denoiser import ShapeDenoiser
-from engine.families.parts.layouts import behind_first, saved_behind
-from engine.families.parts.transformer import detect_by
+from engine.families.hunyuan3d.transformer import FIRST, MARK, Hunyuan3dConfig, Hunyuan3dTransformer, hunyuan3d_config
+from engine.families.hunyuan3d.vae_files import AUTOENCODER, FULL, SMALL, ShapeLatentFormat, SmallShapeLatentFormat
+from engine.families.layouts import behind_first, saved_behind
+from engine.families.transformer_files import detect_by
+from engine.layers.dinov2 import Dinov2Config
+from engine.layers.unet_shapes import count_children
 from engine.settings import DtypePolicy
 
 PREFIX = "model."  # of checkpoints
@@ -41,8 +35,8 @@ MINI_FLOW = Parameterisation(flow_of, SETTINGS, latent_format=SmallShapeLatentFo
 DENOISER = Network(
     layouts=(behind_first(PREFIXES, MARK),),
     in_checkpoint=(behind_first(PREFIXES[:2], MARK),),
-    configure=shape_stream_config,
-    build=ShapeStream,
+    configure=hunyuan3d_config,
+    build=Hunyuan3dTransformer,
     saved=partial(saved_behind, PREFIX),
     dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
 )
@@ -81,9 +75,9 @@ FAMILY = ModelFamily(
     memory_usage_factor=3.5,
     parameterisation=FLOW,
     scales={
-        "full": Scale(ShapeStreamConfig(), {}, FULL, Dinov2Config()),
+        "full": Scale(Hunyuan3dConfig(), {}, FULL, Dinov2Config()),
         "small": Scale(
-            ShapeStreamConfig(width=64, num_double=2, num_single=2, context_dim=64, head_width=16),
+            Hunyuan3dConfig(width=64, num_double=2, num_single=2, context_dim=64, head_width=16),
             {},
             SMALL,
             Dinov2Config(num_layers=24, width=64, inner_width=64, is_gated=False),

@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
-from engine.architectures.bert import BertConfig
-from engine.architectures.skip_dit import SkipDit, SkipDitConfig
-from engine.architectures.skip_dit_shapes import MARK, STYLE, skip_dit_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling import VDiscrete
 from engine.families.base import (
     ComfyUiNames,
@@ -23,11 +19,16 @@ from engine.families.base import (
     Scale,
     TensorReader,
 )
-from engine.families.hunyuan_dit.controlnets import ONWARD, control_networks
+from engine.families.hunyuan_dit.bert import BertConfig
+from engine.families.hunyuan_dit.controlnet_files import ONWARD, control_networks
 from engine.families.hunyuan_dit.denoiser import HunyuanDitDenoiser
-from engine.families.hunyuan_dit.text_encoders import BERT, MT5, tokens_of_both
-from engine.families.parts.autoencoder_kl import FULL, SMALL, LargeKlLatentFormat, autoencoder_kl
-from engine.families.parts.transformer import PREFIX, detect_by, transformer
+from engine.families.hunyuan_dit.text import BERT, MT5, tokens_of_both
+from engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
+from engine.families.hunyuan_dit.transformer_shapes import MARK, STYLE, hunyuan_dit_config
+from engine.families.sd15.vae_files import FULL, SMALL, autoencoder_kl
+from engine.families.sdxl.latent_format import SdxlLatentFormat
+from engine.families.transformer_files import PREFIX, detect_by, transformer
+from engine.layers.t5 import T5Config
 from engine.settings import DtypePolicy
 
 IN_CHECKPOINT = (PREFIX, "model.")
@@ -37,8 +38,8 @@ LATEST = Parameterisation(VDiscrete, {"linear_start": 0.00085, "linear_end": 0.0
 FIRST = Parameterisation(VDiscrete, {"linear_start": 0.00085, "linear_end": 0.03})
 DENOISER = transformer(
     MARK,
-    configure=skip_dit_config,
-    build=SkipDit,
+    configure=hunyuan_dit_config,
+    build=HunyuanDitTransformer,
     dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
     prefixes=PREFIXES,
     in_checkpoint=IN_CHECKPOINT,
@@ -50,7 +51,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     return FIRST if STYLE in match.names else LATEST
 
 
-def lora_keys(weight_names: Iterable[str], config: SkipDitConfig) -> dict[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: HunyuanDitConfig) -> dict[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network."""
     names = list(weight_names)
     layers = (name.removeprefix("diffusion_model.") for name in names if name.endswith(".weight"))
@@ -70,9 +71,9 @@ FAMILY = ModelFamily(
     text=(BERT, MT5),
     combine_text=tokens_of_both,
     vae=autoencoder_kl(VAE_PREFIX),
-    latent_format=LargeKlLatentFormat,
+    latent_format=SdxlLatentFormat,
     denoiser_lora_keys=lora_keys,
-    control_networks=control_networks(LargeKlLatentFormat()),
+    control_networks=control_networks(SdxlLatentFormat()),
     variants={"": ()},
     comfyui=ComfyUiNames("SDXL", ("hunyuan_dit",)),
     default=Defaults(
@@ -84,7 +85,7 @@ FAMILY = ModelFamily(
     parameterisation=LATEST,
     scales={
         "full": Scale(
-            SkipDitConfig(width=1408, num_blocks=40, heads=16, inner_width=6144),
+            HunyuanDitConfig(width=1408, num_blocks=40, heads=16, inner_width=6144),
             {
                 "hydit_clip": BertConfig(num_layers=24, width=1024, heads=16, inner_width=4096),
                 "mt5xl": T5Config(
@@ -94,7 +95,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            SkipDitConfig(
+            HunyuanDitConfig(
                 width=176, num_blocks=4, heads=2, inner_width=256, context_dim=64, second_dim=64, pooled_dim=64
             ),
             {

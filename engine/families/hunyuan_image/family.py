@@ -6,7 +6,6 @@ ByT5 too. Its refiner is a family of its own.
 
 from __future__ import annotations
 
-from engine.architectures.refined_stream import RefinedStreamConfig
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -17,9 +16,8 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.hunyuan_image.autoencoder import AUTOENCODER, FULL, SMALL, HunyuanImageLatentFormat
 from engine.families.hunyuan_image.denoiser import HunyuanImageDenoiser
-from engine.families.parts.glyph_text import (
+from engine.families.hunyuan_image.text import (
     CONTEXT_DIM,
     FULL_TEXT,
     GLYPH,
@@ -28,8 +26,10 @@ from engine.families.parts.glyph_text import (
     SMALL_TEXT,
     prompt_and_glyphs,
 )
-from engine.families.parts.refined_stream import found_transformer, lora_keys, refined_stream
-from engine.families.parts.transformer import always
+from engine.families.hunyuan_image.vae_files import AUTOENCODER, FULL, SMALL, HunyuanImageLatentFormat
+from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
+from engine.families.hunyuan_video.transformer_files import found_transformer, lora_keys, refined_stream
+from engine.families.transformer_files import always
 
 GLYPH_INNER = 2048
 PICTURE_AXES = 4  # of a convolution's weight in two dimensions
@@ -73,7 +73,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            RefinedStreamConfig(
+            HunyuanVideoConfig(
                 width=3584, num_double=20, num_single=40, context_dim=CONTEXT_DIM, glyph_width=GLYPH_WIDTH,
                 glyph_inner=GLYPH_INNER,
             ),
@@ -81,7 +81,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            RefinedStreamConfig(
+            HunyuanVideoConfig(
                 width=128, num_double=2, num_single=2, context_dim=32, glyph_width=64, glyph_inner=32, num_refiners=1,
             ),
             SMALL_TEXT,

@@ -11,7 +11,7 @@ import torch
 
 from engine.diffusion.conditions import BatchedInput, ConstantInput, spread_to_batch_size
 from engine.diffusion.denoiser import fit
-from engine.families.parts.glyph_denoiser import GlyphDenoiser
+from engine.families.hunyuan_image.glyph_denoiser import GlyphDenoiser
 
 LARGEST_SHARE = 0.75  # of the picture in what the network sees
 SEED_OFFSET = -10  # ComfyUI's, of the noise on the picture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engine.architectures.refined_stream import RefinedStreamConfig
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -13,18 +12,12 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.hunyuan_image_refiner.autoencoder import AUTOENCODER, FULL, SMALL, RefinerLatentFormat
+from engine.families.hunyuan_image.text import CONTEXT_DIM, FULL_TEXT, GLYPH, PROMPT, SMALL_TEXT, prompt_and_glyphs
 from engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
-from engine.families.parts.glyph_text import (
-    CONTEXT_DIM,
-    FULL_TEXT,
-    GLYPH,
-    PROMPT,
-    SMALL_TEXT,
-    prompt_and_glyphs,
-)
-from engine.families.parts.refined_stream import found_transformer, lora_keys, refined_stream
-from engine.families.parts.transformer import always
+from engine.families.hunyuan_image_refiner.vae_files import AUTOENCODER, FULL, SMALL, RefinerLatentFormat
+from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
+from engine.families.hunyuan_video.transformer_files import found_transformer, lora_keys, refined_stream
+from engine.families.transformer_files import always
 
 PATCH = (1, 1, 1)
 FLOW = Parameterisation(flow_of, {"shift": 4.0})
@@ -66,7 +59,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            RefinedStreamConfig(
+            HunyuanVideoConfig(
                 width=3328, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=128,
                 has_guidance=True, has_end_time=True,
             ),
@@ -74,7 +67,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            RefinedStreamConfig(
+            HunyuanVideoConfig(
                 width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=128, num_refiners=1,
             ),
             SMALL_TEXT,

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from engine.diffusion.conditions import BatchedInput, RegularInput, spread_to_batch_size
 from engine.diffusion.denoiser import fit
-from engine.families.parts.joint_text_denoiser import JointTextDenoiser
+from engine.families.joint_text_denoiser import JointTextDenoiser
 
 DEFAULT_GUIDANCE = 6.0
 PICTURE, KEPT = "concat_image", "mask_inverted"  # ComfyUI's names of further channels

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.architectures.language_model import LLAMA3, LanguageModelConfig
-from engine.architectures.refined_stream import RefinedStreamConfig
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -17,7 +15,6 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.hunyuan_video.autoencoder import AUTOENCODER, FULL, SMALL, HunyuanVideoLatentFormat
 from engine.families.hunyuan_video.denoiser import (
     KEPT,
     PICTURE,
@@ -25,10 +22,13 @@ from engine.families.hunyuan_video.denoiser import (
     PictureVideoDenoiser,
     SkyreelsVideoDenoiser,
 )
-from engine.families.hunyuan_video.text_encoders import CLIP_L, LLAMA, prompt_and_pooled
-from engine.families.parts.refined_stream import found_transformer, lora_keys, refined_stream
-from engine.families.parts.text_configurations import CLIP_L_FULL, CLIP_L_SMALL
-from engine.families.parts.transformer import always
+from engine.families.hunyuan_video.text import CLIP_L, LLAMA, prompt_and_pooled
+from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
+from engine.families.hunyuan_video.transformer_files import found_transformer, lora_keys, refined_stream
+from engine.families.hunyuan_video.vae_files import AUTOENCODER, FULL, SMALL, HunyuanVideoLatentFormat
+from engine.families.text.configurations import CLIP_L_FULL, CLIP_L_SMALL
+from engine.families.transformer_files import always
+from engine.layers.language_model import LLAMA3, LanguageModelConfig
 
 CONTEXT_DIM, LABEL_DIM, CHANNELS = 4096, 768, 16
 PATCH = (1, 2, 2)
@@ -78,7 +78,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            RefinedStreamConfig(
+            HunyuanVideoConfig(
                 width=3072, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=CHANNELS,
                 out_channels=CHANNELS, label_dim=LABEL_DIM, has_guidance=True,
             ),
@@ -92,7 +92,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            RefinedStreamConfig(
+            HunyuanVideoConfig(
                 width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=CHANNELS,
                 out_channels=CHANNELS, label_dim=64, has_guidance=True, num_refiners=1,
             ),

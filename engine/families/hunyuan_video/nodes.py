@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from engine.families.hunyuan_video.text_encoders import TURN
+from engine.families.hunyuan_video.text import TURN
 from engine.images.pixels import resize_image
 from engine.nodes.base import Choice, Int, NodeContext, Optional, PromptText, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
-from engine.architectures.text_fusion_stream import NUM_FUSION_BLOCKS, TextFusionStreamConfig
+from engine.families.krea2.transformer import NUM_FUSION_BLOCKS, Krea2Config
 
 NETWORK = {
     "img_in": "first",
@@ -32,7 +32,7 @@ PREFIXES = ("diffusion_model.", "transformer.", "")
 FLAT_PREFIXES = ("lycoris_",)
 
 
-def _lora_targets(config: TextFusionStreamConfig) -> dict[str, LoraTarget]:
+def _lora_targets(config: Krea2Config) -> dict[str, LoraTarget]:
     """Return the weights of the network by diffusers' names of layers."""
     stacks = {"transformer_blocks": ("blocks", config.num_blocks)}
     stacks |= {
@@ -46,7 +46,7 @@ def _lora_targets(config: TextFusionStreamConfig) -> dict[str, LoraTarget]:
     return names
 
 
-def lora_keys(weight_names: Iterable[str], config: TextFusionStreamConfig) -> Mapping[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: Krea2Config) -> Mapping[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network."""
     return {
         **named_by_trainers(_lora_targets(config), PREFIXES, FLAT_PREFIXES),

@@ -5,18 +5,18 @@ Compared with ComfyUI 0.30.0, since 0.3.64 does not have it.
 
 from __future__ import annotations
 
-from engine.architectures.deep_vision_tower import DeepVisionConfig
-from engine.architectures.language_model import QWEN3_VL, LanguageModelConfig
-from engine.architectures.picture_language_model import PictureLanguageModelConfig
-from engine.architectures.text_fusion_stream import FusionConfig, TextFusionStreamConfig, TextFusionStreamModel
-from engine.architectures.text_fusion_stream_shapes import MARK, text_fusion_stream_config
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
 from engine.families.krea2.denoiser import Krea2Denoiser
 from engine.families.krea2.diffusers_names import lora_keys
-from engine.families.krea2.text_encoder import LAYERS, QWEN, SLOT, WIDTH
-from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.krea2.text import LAYERS, QWEN, SLOT, WIDTH
+from engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
+from engine.families.krea2.transformer_shapes import MARK, krea2_config
+from engine.families.transformer_files import always, detect_by, transformer
+from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
+from engine.layers.language_model import QWEN3_VL, LanguageModelConfig
+from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
+from engine.layers.vision_language_model import VisionLanguageModelConfig
 from engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
@@ -29,8 +29,8 @@ MERGED_BLOCKS = (
 
 DENOISER = transformer(
     MARK,
-    configure=text_fusion_stream_config,
-    build=TextFusionStreamModel,
+    configure=krea2_config,
+    build=Krea2Transformer,
     dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
 )
 
@@ -43,8 +43,8 @@ FAMILY = ModelFamily(
     denoiser=DENOISER,
     denoiser_type=Krea2Denoiser,
     text=(QWEN,),
-    vae=CAUSAL_VIDEO_VAE,
-    latent_format=CausalVideoLatentFormat,
+    vae=WAN_VAE,
+    latent_format=WanLatentFormat,
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("Wan21", ("krea2",), {"ModelMergeKrea2": MERGED_BLOCKS}),
@@ -57,33 +57,33 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            TextFusionStreamConfig(
+            Krea2Config(
                 width=6144, key_heads=12, inner_width=16384, num_blocks=NUM_BLOCKS,
                 text=FusionConfig(num_layers=len(LAYERS), width=WIDTH, heads=20, key_heads=20, inner_width=6912),
             ),
             {
-                SLOT: PictureLanguageModelConfig(
+                SLOT: VisionLanguageModelConfig(
                     LanguageModelConfig(
                         kind=QWEN3_VL, num_layers=36, width=WIDTH, heads=32, key_heads=8, inner_width=9728,
                         vocabulary_size=151936, norms_queries=True,
                     ),
-                    DeepVisionConfig(width=1024, inner_width=4096, num_blocks=24, out_width=WIDTH),
+                    Qwen3VlVisionConfig(width=1024, inner_width=4096, num_blocks=24, out_width=WIDTH),
                 )
             },
             FULL,
         ),
         "small": Scale(
-            TextFusionStreamConfig(
+            Krea2Config(
                 width=256, key_heads=1, inner_width=768, num_blocks=2,
                 text=FusionConfig(num_layers=len(LAYERS), width=32, heads=2, key_heads=2, inner_width=128),
             ),
             {
-                SLOT: PictureLanguageModelConfig(
+                SLOT: VisionLanguageModelConfig(
                     LanguageModelConfig(
                         kind=QWEN3_VL, num_layers=36, width=32, heads=1, key_heads=1, inner_width=64,
                         vocabulary_size=151936, norms_queries=True,
                     ),
-                    DeepVisionConfig(width=64, inner_width=128, num_blocks=24, out_width=32, table_side=8),
+                    Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=24, out_width=32, table_side=8),
                 )
             },
             SMALL,

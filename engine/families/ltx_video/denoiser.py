@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+from engine.families.joint_text_denoiser import TextTokensDenoiser
 
 DEFAULT_FRAME_RATE = 25.0
 

@@ -8,20 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.token_time_transformer import (
-    FIRST,
-    MARK,
-    TokenTimeTransformer,
-    TokenTimeTransformerConfig,
-    token_time_transformer_config,
-)
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import ComfyUiNames, Defaults, ModelFamily, NotRecognised, Parameterisation, Scale
-from engine.families.ltx_video.autoencoder import AUTOENCODER, FULL, METADATA, SMALL, LtxVideoLatentFormat
 from engine.families.ltx_video.denoiser import LtxVideoDenoiser
-from engine.families.parts.t5 import t5_xxl
-from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.ltx_video.transformer import FIRST, MARK, LtxVideoConfig, LtxVideoTransformer, ltx_video_config
+from engine.families.ltx_video.vae_files import AUTOENCODER, FULL, METADATA, SMALL, LtxVideoLatentFormat
+from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.text.t5 import t5_xxl
+from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -33,7 +27,7 @@ MERGED_BLOCKS = (
 )  # fmt: skip
 
 
-def as_described(config: TokenTimeTransformerConfig, metadata: Mapping[str, str]) -> TokenTimeTransformerConfig:
+def as_described(config: LtxVideoConfig, metadata: Mapping[str, str]) -> LtxVideoConfig:
     """Return the configuration with the first frame's place and the heads as a file's metadata have them.
 
     Raises `NotRecognised` for metadata that are no description.
@@ -47,7 +41,7 @@ def as_described(config: TokenTimeTransformerConfig, metadata: Mapping[str, str]
     return replace(config, heads=heads, starts_with_one_frame=is_causal)
 
 
-def description(config: TokenTimeTransformerConfig) -> dict[str, dict[str, Any]]:
+def description(config: LtxVideoConfig) -> dict[str, dict[str, Any]]:
     """Return the metadata of a file with a network of this configuration."""
     return {METADATA: {"transformer": {CAUSAL: config.starts_with_one_frame, "num_attention_heads": config.heads}}}
 
@@ -55,8 +49,8 @@ def description(config: TokenTimeTransformerConfig) -> dict[str, dict[str, Any]]
 DENOISER = replace(
     transformer(
         MARK,
-        configure=token_time_transformer_config,
-        build=TokenTimeTransformer,
+        configure=ltx_video_config,
+        build=LtxVideoTransformer,
         dtypes=DtypePolicy(prefers=("bfloat16",)),
     ),
     as_described=as_described,
@@ -90,9 +84,9 @@ FAMILY = ModelFamily(
     memory_usage_factor=5.5,
     parameterisation=FLOW,
     scales={
-        "full": Scale(TokenTimeTransformerConfig(width=2048, num_blocks=28), {"t5xxl": T5_XXL_FULL}, FULL),
+        "full": Scale(LtxVideoConfig(width=2048, num_blocks=28), {"t5xxl": T5_XXL_FULL}, FULL),
         "small": Scale(
-            TokenTimeTransformerConfig(width=128, num_blocks=3, context_dim=128), {"t5xxl": T5_XXL_SMALL}, SMALL
+            LtxVideoConfig(width=128, num_blocks=3, context_dim=128), {"t5xxl": T5_XXL_SMALL}, SMALL
         ),
     },
 )  # fmt: skip

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.language_model import GEMMA2, LanguageModelConfig
-from engine.architectures.next_dit import NextDitConfig, NextDitModel
-from engine.architectures.next_dit_shapes import MARK, POOLED, TIME_LAYER, next_dit_config
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -14,10 +11,14 @@ from engine.families.base import (
     Parameterisation,
     Scale,
 )
-from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
-from engine.families.parts.language_denoiser import MaskedTextDenoiser
-from engine.families.parts.language_model import language_text_encoder
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.flux.latent_format import FluxLatentFormat
+from engine.families.language_denoiser import MaskedTextDenoiser
+from engine.families.lumina2.transformer import Lumina2Config, Lumina2Transformer
+from engine.families.lumina2.transformer_shapes import MARK, POOLED, TIME_LAYER, lumina2_config
+from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.text.language_model import language_text_encoder
+from engine.families.transformer_files import always, detect_by, transformer
+from engine.layers.language_model import GEMMA2, LanguageModelConfig
 from engine.settings import DtypePolicy
 from engine.text.language_encoding import LanguageEncoding
 
@@ -28,8 +29,8 @@ FLOW = Parameterisation(flow_of, {"shift": 6.0, "multiplier": 1.0})
 
 DENOISER = transformer(
     MARK,
-    configure=next_dit_config,
-    build=NextDitModel,
+    configure=lumina2_config,
+    build=Lumina2Transformer,
     dtypes=DtypePolicy(prefers=("bfloat16",)),
 )
 
@@ -65,7 +66,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            NextDitConfig(
+            Lumina2Config(
                 width=2304, heads=24, key_heads=8, inner_width=9216, num_layers=26, context_dim=CONTEXT_DIM,
                 time_width=1024, time_inner=1024, has_last_norm=True,
             ),
@@ -78,7 +79,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            NextDitConfig(
+            Lumina2Config(
                 width=192, heads=2, key_heads=1, inner_width=256, num_layers=2, context_dim=64, time_width=64,
                 time_inner=64, num_refiners=1,
             ),

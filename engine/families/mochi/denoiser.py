@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+from engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
 class MochiDenoiser(TextTokensDenoiser):

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.asymmetric_stream import (
-    FIRST,
-    MARK,
-    AsymmetricStream,
-    AsymmetricStreamConfig,
-    asymmetric_stream_config,
-)
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
-from engine.families.mochi.autoencoder import AUTOENCODER, FULL, SMALL, MochiLatentFormat
 from engine.families.mochi.denoiser import MochiDenoiser
-from engine.families.parts.t5 import t5_xxl
-from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.mochi.transformer import FIRST, MARK, MochiConfig, MochiTransformer, mochi_config
+from engine.families.mochi.vae_files import AUTOENCODER, FULL, SMALL, MochiLatentFormat
+from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.text.t5 import t5_xxl
+from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -28,8 +22,8 @@ MERGED_BLOCKS = (
 
 DENOISER = transformer(
     MARK,
-    configure=asymmetric_stream_config,
-    build=AsymmetricStream,
+    configure=mochi_config,
+    build=MochiTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16",)),
 )
 
@@ -57,9 +51,9 @@ FAMILY = ModelFamily(
     memory_usage_factor=2.0,
     parameterisation=FLOW,
     scales={
-        "full": Scale(AsymmetricStreamConfig(), {"t5xxl": T5_XXL_FULL}, FULL),
+        "full": Scale(MochiConfig(), {"t5xxl": T5_XXL_FULL}, FULL),
         "small": Scale(
-            AsymmetricStreamConfig(width=128, text_width=64, num_blocks=3, heads=2, context_dim=128),
+            MochiConfig(width=128, text_width=64, num_blocks=3, heads=2, context_dim=128),
             {"t5xxl": T5_XXL_SMALL},
             SMALL,
         ),

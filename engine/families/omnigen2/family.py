@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
-from engine.architectures.language_model import QWEN2, LanguageModelConfig
-from engine.architectures.language_model_shapes import KEYS
-from engine.architectures.reference_dit import ReferenceDitConfig, ReferenceDitModel
-from engine.architectures.reference_dit_shapes import MARK, reference_dit_config
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -18,10 +14,15 @@ from engine.families.base import (
     Scale,
     Shapes,
 )
-from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
-from engine.families.parts.language_denoiser import ReferencesDenoiser
-from engine.families.parts.language_model import fits_kind, language_text_encoder
-from engine.families.parts.transformer import always, detect_by, transformer
+from engine.families.flux.latent_format import FluxLatentFormat
+from engine.families.language_denoiser import ReferencesDenoiser
+from engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer
+from engine.families.omnigen2.transformer_shapes import MARK, omnigen2_config
+from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.text.language_model import fits_kind, language_text_encoder
+from engine.families.transformer_files import always, detect_by, transformer
+from engine.layers.language_model import QWEN2, LanguageModelConfig
+from engine.layers.language_model_shapes import KEYS
 from engine.settings import DtypePolicy
 from engine.text.language_encoding import LanguageEncoding
 from engine.text.language_tokens import qwen2
@@ -38,13 +39,13 @@ FLOW = Parameterisation(flow_of, {"shift": 2.6, "multiplier": 1.0})
 
 DENOISER = transformer(
     MARK,
-    configure=reference_dit_config,
-    build=ReferenceDitModel,
+    configure=omnigen2_config,
+    build=OmniGen2Transformer,
     dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
 )
 
 
-def lora_keys(weight_names: Iterable[str], config: ReferenceDitConfig) -> Mapping[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: OmniGen2Config) -> Mapping[str, LoraTarget]:
     """Return a map from the names used in LoRA files, also those of the network itself, to its weights."""
     keys = denoiser_keys(weight_names, {})
     return {**keys, **{key.removeprefix(DENOISER_PREFIX): name for key, name in keys.items()}}
@@ -89,7 +90,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            ReferenceDitConfig(
+            OmniGen2Config(
                 width=2520, heads=21, key_heads=7, inner_width=10240, num_layers=32, context_dim=CONTEXT_DIM,
                 time_width=1024,
             ),
@@ -102,7 +103,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            ReferenceDitConfig(
+            OmniGen2Config(
                 width=240, heads=2, key_heads=1, inner_width=256, num_layers=1, context_dim=16, time_width=64,
                 num_refiners=1,
             ),

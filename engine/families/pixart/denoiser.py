@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.families.parts.joint_text_denoiser import TextTokensDenoiser
+from engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
 class PixArtDenoiser(TextTokensDenoiser):

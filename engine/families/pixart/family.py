@@ -10,8 +10,6 @@ from functools import partial
 
 import torch
 
-from engine.architectures.caption_transformer import CaptionTransformer, CaptionTransformerConfig
-from engine.architectures.caption_transformer_shapes import CAPTIONS, DROPPED, MARK, SIZES, caption_transformer_config
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.families.base import (
     ComfyUiNames,
@@ -24,12 +22,15 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import FULL, SMALL, KlLatentFormat, LargeKlLatentFormat, autoencoder_kl
-from engine.families.parts.layouts import behind_first, saved_behind
-from engine.families.parts.t5 import t5_xxl
-from engine.families.parts.text_configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.layouts import behind_first, saved_behind
 from engine.families.pixart.denoiser import PixArtDenoiser
-from engine.families.pixart.names import find_diffusers, lora_keys
+from engine.families.pixart.diffusers_names import find_diffusers, lora_keys
+from engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
+from engine.families.pixart.transformer_shapes import CAPTIONS, DROPPED, MARK, SIZES, pixart_config
+from engine.families.sd15.vae_files import FULL, SMALL, Sd15LatentFormat, autoencoder_kl
+from engine.families.sdxl.latent_format import SdxlLatentFormat
+from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.text.t5 import t5_xxl
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -40,7 +41,7 @@ VAE_PREFIX = "vae."
 CONTEXT_DIM = 4096
 SCHEDULE = {"beta_schedule": "sqrt_linear", "linear_start": 0.0001, "linear_end": 0.02}
 SIGMA = Parameterisation(EpsDiscrete, SCHEDULE)
-ALPHA = Parameterisation(EpsDiscrete, SCHEDULE, latent_format=KlLatentFormat)
+ALPHA = Parameterisation(EpsDiscrete, SCHEDULE, latent_format=Sd15LatentFormat)
 find = behind_first(PREFIXES, MARK)
 
 
@@ -64,8 +65,8 @@ FAMILY = ModelFamily(
     denoiser=Network(
         layouts=(find, find_diffusers),
         in_checkpoint=(behind_first(IN_CHECKPOINT, MARK),),
-        configure=caption_transformer_config,
-        build=CaptionTransformer,
+        configure=pixart_config,
+        build=PixArtTransformer,
         saved=partial(saved_behind, PREFIX),
         dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
         defaults={DROPPED: torch.zeros},
@@ -74,7 +75,7 @@ FAMILY = ModelFamily(
     denoiser_type=PixArtDenoiser,
     text=(t5_xxl(T5Encoding(min_length=1, empty_has_end=False)),),
     vae=autoencoder_kl(VAE_PREFIX),
-    latent_format=LargeKlLatentFormat,
+    latent_format=SdxlLatentFormat,
     denoiser_lora_keys=lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("SDXL", ("pixart",)),
@@ -87,12 +88,12 @@ FAMILY = ModelFamily(
     parameterisation=SIGMA,
     scales={
         "full": Scale(
-            CaptionTransformerConfig(width=1152, num_blocks=28, context_dim=CONTEXT_DIM),
+            PixArtConfig(width=1152, num_blocks=28, context_dim=CONTEXT_DIM),
             {"t5xxl": T5_XXL_FULL},
             FULL,
         ),
         "small": Scale(
-            CaptionTransformerConfig(width=288, num_blocks=3, context_dim=128),
+            PixArtConfig(width=288, num_blocks=3, context_dim=128),
             {"t5xxl": T5_XXL_SMALL},
             SMALL,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.parts.picture_video_denoiser import PictureVideoDenoiser
+from engine.families.qwen_image.image_denoiser import PictureVideoDenoiser
 
 
 class QwenImageDenoiser(PictureVideoDenoiser):

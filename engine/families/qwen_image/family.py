@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from engine.adapters.lora_names import own_layer_keys
-from engine.architectures.centred_double_stream import CentredDoubleStreamConfig, CentredDoubleStreamModel
-from engine.architectures.centred_double_stream_shapes import BLOCK, HINT, LAYERED, MARK, centred_double_stream_config
-from engine.architectures.language_model import QWEN2, LanguageModelConfig
-from engine.architectures.picture_language_model import PictureLanguageModelConfig
-from engine.architectures.vision_tower import VisionTowerConfig
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -18,11 +13,16 @@ from engine.families.base import (
     Scale,
     Shapes,
 )
-from engine.families.parts.causal_video_vae import CAUSAL_VIDEO_VAE, FULL, SMALL, CausalVideoLatentFormat
-from engine.families.parts.qwen_7b import TEMPLATE, qwen_7b
-from engine.families.parts.transformer import PREFIX, always, detect_by, transformer
-from engine.families.qwen_image.controlnets import BLOCKWISE, control_networks
+from engine.families.qwen_image.controlnet_files import BLOCKWISE, control_networks
 from engine.families.qwen_image.denoiser import QwenImageDenoiser
+from engine.families.qwen_image.transformer import QwenImageConfig, QwenImageTransformer
+from engine.families.qwen_image.transformer_shapes import BLOCK, HINT, LAYERED, MARK, qwen_image_config
+from engine.families.text.qwen25_vl import TEMPLATE, qwen_7b
+from engine.families.transformer_files import PREFIX, always, detect_by, transformer
+from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
+from engine.layers.language_model import QWEN2, LanguageModelConfig
+from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
+from engine.layers.vision_language_model import VisionLanguageModelConfig
 from engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "transformer.", "")  # of files of the network alone
@@ -35,17 +35,17 @@ MERGED_BLOCKS = (
 )  # fmt: skip
 
 
-def configure(shapes: Shapes) -> CentredDoubleStreamConfig:
+def configure(shapes: Shapes) -> QwenImageConfig:
     """Return the configuration of the network. Raises NotRecognised for one that draws a picture in layers."""
     if LAYERED in shapes:
         raise NotRecognised("a Qwen-Image network of pictures in layers (Qwen-Image-Layered)")
-    return centred_double_stream_config(shapes)
+    return qwen_image_config(shapes)
 
 
 DENOISER = transformer(
     BLOCK,
     configure=configure,
-    build=CentredDoubleStreamModel,
+    build=QwenImageTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
     prefixes=PREFIXES,
 )
@@ -62,10 +62,10 @@ FAMILY = ModelFamily(
     denoiser=DENOISER,
     denoiser_type=QwenImageDenoiser,
     text=(qwen_7b(TEMPLATE),),
-    vae=CAUSAL_VIDEO_VAE,
-    latent_format=CausalVideoLatentFormat,
+    vae=WAN_VAE,
+    latent_format=WanLatentFormat,
     denoiser_lora_keys=own_layer_keys,
-    control_networks=control_networks(CausalVideoLatentFormat()),
+    control_networks=control_networks(WanLatentFormat()),
     model_patches=(BLOCKWISE,),
     variants={"": ()},
     comfyui=ComfyUiNames(
@@ -83,27 +83,27 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            CentredDoubleStreamConfig(width=3072, num_blocks=NUM_BLOCKS, context_dim=CONTEXT_DIM),
+            QwenImageConfig(width=3072, num_blocks=NUM_BLOCKS, context_dim=CONTEXT_DIM),
             {
-                "qwen25_7b": PictureLanguageModelConfig(
+                "qwen25_7b": VisionLanguageModelConfig(
                     LanguageModelConfig(
                         kind=QWEN2, num_layers=28, width=CONTEXT_DIM, heads=28, key_heads=4, inner_width=18944,
                         vocabulary_size=152064, has_biases=True,
                     ),
-                    VisionTowerConfig(width=1280, inner_width=3420, num_blocks=32, out_width=CONTEXT_DIM),
+                    Qwen25VlVisionConfig(width=1280, inner_width=3420, num_blocks=32, out_width=CONTEXT_DIM),
                 ),
             },
             FULL,
         ),
         "small": Scale(
-            CentredDoubleStreamConfig(width=128, num_blocks=3, context_dim=32),
+            QwenImageConfig(width=128, num_blocks=3, context_dim=32),
             {
-                "qwen25_7b": PictureLanguageModelConfig(
+                "qwen25_7b": VisionLanguageModelConfig(
                     LanguageModelConfig(
                         kind=QWEN2, num_layers=2, width=32, heads=4, key_heads=4, inner_width=64,
                         vocabulary_size=152064, has_biases=True,
                     ),
-                    VisionTowerConfig(width=80, inner_width=64, num_blocks=8, out_width=32),
+                    Qwen25VlVisionConfig(width=80, inner_width=64, num_blocks=8, out_width=32),
                 ),
             },
             SMALL,

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import torch
 
-from engine.architectures.blockwise_control import BlockwiseControlConfig
-from engine.architectures.centred_double_stream import CentredDoubleStreamConfig
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.parts.qwen_7b import EDIT_TEMPLATE
+from engine.families.qwen_image.diffsynth_control import DiffSynthControlConfig
+from engine.families.qwen_image.transformer import QwenImageConfig
+from engine.families.text.qwen25_vl import EDIT_TEMPLATE
 from engine.images.pixels import resize_image
+from engine.models.kinds.diffsynth_patch import DiffSynthPatch
 from engine.nodes.base import Float, NodeContext, Optional, PromptText, node
 from engine.nodes.library.conditioning.conditioning import with_appended
 from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL, MODEL_PATCH, VAE
 from engine.text.qwen_tokens import PICTURE
-from engine.values.blockwise_patch import BlockwisePatch
 
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "advanced/conditioning"
@@ -103,7 +103,7 @@ def qwen_image_diffsynth_controlnet(
     patched = model.clone()
     latent_format: LatentFormat = model.get_model_object("latent_format")
     patched.set_model_double_block_patch(
-        BlockwisePatch(model_patch, vae, latent_format, image[:1, :, :, :3], strength, hole)
+        DiffSynthPatch(model_patch, vae, latent_format, image[:1, :, :, :3], strength, hole)
     )
     return patched
 
@@ -111,7 +111,7 @@ def qwen_image_diffsynth_controlnet(
 def _check_fits(model: MODEL, model_patch: MODEL_PATCH, vae: VAE) -> None:
     """Raise ValueError for networks that do not fit each other."""
     network, control = model.model.diffusion_model.config, model_patch.model.config
-    if not isinstance(control, BlockwiseControlConfig) or not isinstance(network, CentredDoubleStreamConfig):
+    if not isinstance(control, DiffSynthControlConfig) or not isinstance(network, QwenImageConfig):
         raise ValueError("model_patch: it does not fit the model; got another kind, expected those of Qwen-Image")
     if control.width != network.width or control.num_blocks < network.num_blocks:
         raise ValueError(

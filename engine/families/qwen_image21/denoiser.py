@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.diffusion.conditions import BatchedInput, ConstantInput
-from engine.families.parts.picture_video_denoiser import PictureVideoDenoiser
+from engine.families.qwen_image.image_denoiser import PictureVideoDenoiser
 
 
 class QwenImage21Denoiser(PictureVideoDenoiser):

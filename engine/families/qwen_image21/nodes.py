@@ -8,10 +8,10 @@ from typing import Annotated, cast
 
 import torch
 
-from engine.architectures.prefix_states import Storage
 from engine.diffusion.wrappers import OUTER_SAMPLE
-from engine.families.qwen_image21.autoencoder import CHANNELS
 from engine.families.qwen_image21.prefix_cache import Place, keeping_run
+from engine.families.qwen_image21.prefix_states import Storage
+from engine.families.qwen_image21.vae_files import CHANNELS
 from engine.images.pixels import resize_image
 from engine.nodes.base import Combo, Field, Growing, Int, NodeContext, Optional, Out, PromptText, Socket, node
 from engine.nodes.library.conditioning.conditioning import with_appended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.parts.edited_picture import EditedPictureDenoiser
+from engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
 
 
 class InstructedDenoiser(EditedPictureDenoiser):

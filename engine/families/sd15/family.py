@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.families.base import (
     ComfyUiNames,
@@ -20,8 +19,9 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, KlLatentFormat
-from engine.families.parts.latent_unet import (
+from engine.families.sd15.denoiser import InstructedDenoiser
+from engine.families.sd15.text import CLIP_L
+from engine.families.sd15.unet_files import (
     MERGED_BLOCKS,
     find_unet,
     level_unet,
@@ -29,9 +29,9 @@ from engine.families.parts.latent_unet import (
     unet_lora_keys,
     unet_network,
 )
-from engine.families.parts.text_configurations import CLIP_L_FULL, CLIP_L_SMALL
-from engine.families.sd15.denoiser import InstructedDenoiser
-from engine.families.sd15.text_encoder import CLIP_L
+from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL, Sd15LatentFormat
+from engine.families.text.configurations import CLIP_L_FULL, CLIP_L_SMALL
+from engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 768
 OTHERS_CONTEXT_DIMS = (1024, 1280, 2048)  # of text encoders that no network of this family reads
@@ -81,7 +81,7 @@ FAMILY = ModelFamily(
     denoiser=unet_network(),
     text=(CLIP_L,),
     vae=AUTOENCODER_KL,
-    latent_format=KlLatentFormat,
+    latent_format=Sd15LatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",)},
     variant_types={"edit": InstructedDenoiser},

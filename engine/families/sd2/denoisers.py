@@ -18,7 +18,7 @@ from engine.diffusion.conditions import (
 )
 from engine.diffusion.denoiser import Denoiser, ModelConfig, fit
 from engine.diffusion.model_sampling import DiscreteSchedule
-from engine.families.parts.unclip import SEED_OFFSET, unclip_labels
+from engine.families.sd2.unclip import SEED_OFFSET, unclip_labels
 
 MERGED_AUGMENTATION = 0.05  # of several pictures, unless the conditioning says otherwise
 # Of the picture that is enlarged: the levels of its noise are those of the network's own schedule.

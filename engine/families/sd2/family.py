@@ -11,10 +11,6 @@ from functools import partial
 
 import torch
 
-from engine.architectures.clip_text import ClipTextConfig
-from engine.architectures.latent_unet import UnetConfig
-from engine.architectures.latent_unet_shapes import UnetTraits
-from engine.architectures.latent_unet_shapes import unet_config as config_of_shapes
 from engine.diffusion.latent_format import LatentFormat
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.diffusion.model_sampling_variants import DiscreteImageToImage
@@ -29,15 +25,6 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, KlLatentFormat
-from engine.families.parts.latent_unet import (
-    MERGED_BLOCKS,
-    find_unet,
-    level_unet,
-    unet_controls,
-    unet_lora_keys,
-    unet_network,
-)
 from engine.families.sd2.denoisers import (
     UPSCALE_SCHEDULE,
     DepthDenoiser,
@@ -45,7 +32,20 @@ from engine.families.sd2.denoisers import (
     UnclipDenoiser,
     UpscaleDenoiser,
 )
-from engine.families.sd2.text_encoder import CLIP_H
+from engine.families.sd2.text import CLIP_H
+from engine.families.sd15.unet_files import (
+    MERGED_BLOCKS,
+    find_unet,
+    level_unet,
+    unet_controls,
+    unet_lora_keys,
+    unet_network,
+)
+from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL, Sd15LatentFormat
+from engine.layers.clip_text import ClipTextConfig
+from engine.layers.unet import UnetConfig
+from engine.layers.unet_shapes import UnetTraits
+from engine.layers.unet_shapes import unet_config as config_of_shapes
 
 CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64
@@ -143,7 +143,7 @@ FAMILY = ModelFamily(
     denoiser=replace(unet_network(), configure=_configure),
     text=(CLIP_H,),
     vae=AUTOENCODER_KL,
-    latent_format=KlLatentFormat,
+    latent_format=Sd15LatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={
         "": (), "inpaint": ("mask", "masked_image"), "depth": (), "unclip": (), "lotus": (), "upscale": (),

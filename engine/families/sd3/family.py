@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from engine.architectures.mmdit import MmditConfig, MmditModel
-from engine.architectures.mmdit_shapes import LAST, MARK, mmdit_config
 from engine.diffusion.latent_format import ShiftedLatentFormat
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
@@ -15,9 +13,15 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.parts.autoencoder_16 import FULL, SMALL, autoencoder_16
-from engine.families.parts.joint_text_denoiser import JointTextDenoiser
-from engine.families.parts.text_configurations import (
+from engine.families.joint_text_denoiser import JointTextDenoiser
+from engine.families.sd3.controlnet_files import control_networks
+from engine.families.sd3.diffusers_names import file_layout
+from engine.families.sd3.lora import lora_keys
+from engine.families.sd3.text import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
+from engine.families.sd3.transformer import Sd3Config, Sd3Transformer
+from engine.families.sd3.transformer_shapes import LAST, MARK, sd3_config
+from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.text.configurations import (
     CLIP_G_FULL,
     CLIP_G_SMALL,
     CLIP_L_FULL,
@@ -25,11 +29,7 @@ from engine.families.parts.text_configurations import (
     T5_XXL_FULL,
     T5_XXL_SMALL,
 )
-from engine.families.parts.transformer import always, detect_by, transformer
-from engine.families.sd3.controlnets import control_networks
-from engine.families.sd3.diffusers_names import file_layout
-from engine.families.sd3.lora_names import lora_keys
-from engine.families.sd3.text_encoders import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
+from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
 
 LATENT_CHANNELS = 16
@@ -56,8 +56,8 @@ class Sd3LatentFormat(ShiftedLatentFormat):
 
 DENOISER = transformer(
     MARK,
-    configure=mmdit_config,
-    build=MmditModel,
+    configure=sd3_config,
+    build=Sd3Transformer,
     dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
     other_layouts=(file_layout,),
 )
@@ -110,7 +110,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            MmditConfig(num_blocks=24, width=1536, context_dim=CONTEXT_DIM, label_dim=L_WIDTH + G_WIDTH),
+            Sd3Config(num_blocks=24, width=1536, context_dim=CONTEXT_DIM, label_dim=L_WIDTH + G_WIDTH),
             {
                 "l": CLIP_L_FULL,
                 "g": CLIP_G_FULL,
@@ -119,7 +119,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            MmditConfig(
+            Sd3Config(
                 num_blocks=3, width=128, context_dim=128, label_dim=128, position_side=32, norms_queries=True,
                 dual_blocks=frozenset({0}),
             ),

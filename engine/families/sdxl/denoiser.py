@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.diffusion.options import Options
-from engine.families.parts.edited_picture import EditedPictureDenoiser
-from engine.families.parts.size_labels import SizeLabelledDenoiser
+from engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
+from engine.families.sdxl.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 6
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.latent_format import PlaygroundLatentFormat
 from engine.diffusion.model_sampling import EdmContinuous, EdmVContinuous, EpsDiscrete, VDiscrete
 from engine.families.base import (
@@ -25,12 +24,14 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, LargeKlLatentFormat
-from engine.families.parts.latent_unet import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
-from engine.families.parts.size_labels import may_have_sizes, pooled_width
-from engine.families.parts.text_configurations import CLIP_G_FULL, CLIP_G_SMALL, CLIP_L_FULL, CLIP_L_SMALL
+from engine.families.sd15.unet_files import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
+from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL
 from engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargePictureDenoiser
-from engine.families.sdxl.text_encoders import CLIP_G, CLIP_L, side_by_side
+from engine.families.sdxl.latent_format import SdxlLatentFormat
+from engine.families.sdxl.size_labels import may_have_sizes, pooled_width
+from engine.families.sdxl.text import CLIP_G, CLIP_L, side_by_side
+from engine.families.text.configurations import CLIP_G_FULL, CLIP_G_SMALL, CLIP_L_FULL, CLIP_L_SMALL
+from engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM, POOLED_WIDTH = 2048, 1280
 LABEL_DIM = POOLED_WIDTH + NUM_NUMBERS * 256
@@ -115,7 +116,7 @@ FAMILY = ModelFamily(
     text=(CLIP_L, CLIP_G),
     combine_text=side_by_side,
     vae=AUTOENCODER_KL,
-    latent_format=LargeKlLatentFormat,
+    latent_format=SdxlLatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={
         "": (), "inpaint": ("mask", "masked_image"), "edit": ("edited_image",), "edit_scaled": ("scaled_edited_image",),

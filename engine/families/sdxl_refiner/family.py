@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import partial
 
 from engine.adapters.lora_names import clip_text_keys
-from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.families.base import (
     ComfyUiNames,
@@ -20,12 +19,14 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, LargeKlLatentFormat
-from engine.families.parts.clip_g import clip_g
-from engine.families.parts.latent_unet import find_unet, level_unet, unet_lora_keys, unet_network
-from engine.families.parts.size_labels import may_have_sizes, pooled_width
-from engine.families.parts.text_configurations import CLIP_G_FULL, CLIP_G_SMALL
+from engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
+from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL
+from engine.families.sdxl.latent_format import SdxlLatentFormat
+from engine.families.sdxl.size_labels import may_have_sizes, pooled_width
 from engine.families.sdxl_refiner.denoiser import NUM_NUMBERS, RefinerDenoiser
+from engine.families.text.clip_g import clip_g
+from engine.families.text.configurations import CLIP_G_FULL, CLIP_G_SMALL
+from engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 1280
 HEAD_CHANNELS = 64
@@ -71,7 +72,7 @@ FAMILY = ModelFamily(
     denoiser_type=RefinerDenoiser,
     text=(CLIP_G,),
     vae=AUTOENCODER_KL,
-    latent_format=LargeKlLatentFormat,
+    latent_format=SdxlLatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": ()},
     comfyui=ComfyUiNames(

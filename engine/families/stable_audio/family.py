@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from engine.adapters.lora_names import plain_keys
-from engine.architectures.audio_dit import FIRST, MARK, SECONDS, AudioDit, AudioDitConfig, audio_dit_config
-from engine.architectures.t5 import T5Config
 from engine.diffusion.model_sampling import VContinuous
 from engine.families.base import (
     ComfyUiNames,
@@ -17,12 +15,21 @@ from engine.families.base import (
     Shapes,
     Tensors,
 )
-from engine.families.parts.layouts import names_behind, saved_behind
-from engine.families.parts.t5 import base_t5
-from engine.families.parts.transformer import always, detect_by
-from engine.families.stable_audio.autoencoder import AUTOENCODER, FULL, SMALL, StableAudioLatentFormat
+from engine.families.layouts import names_behind, saved_behind
 from engine.families.stable_audio.denoiser import StableAudioDenoiser
+from engine.families.stable_audio.transformer import (
+    FIRST,
+    MARK,
+    SECONDS,
+    StableAudioConfig,
+    StableAudioTransformer,
+    stable_audio_config,
+)
+from engine.families.stable_audio.vae_files import AUTOENCODER, FULL, SMALL, StableAudioLatentFormat
+from engine.families.text.t5 import base_t5
+from engine.families.transformer_files import always, detect_by
 from engine.formats.weight_file import Names
+from engine.layers.t5 import T5Config
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -60,8 +67,8 @@ def saved(tensors: Tensors) -> Tensors:
 DENOISER = Network(
     layouts=(layout_behind(PREFIXES),),
     in_checkpoint=(layout_behind((PREFIX,)),),
-    configure=audio_dit_config,
-    build=AudioDit,
+    configure=stable_audio_config,
+    build=StableAudioTransformer,
     saved=saved,
     dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
     float32_ends=FLOAT32_ENDS,
@@ -101,12 +108,12 @@ FAMILY = ModelFamily(
     parameterisation=V_PREDICTION,
     scales={
         "full": Scale(
-            AudioDitConfig(width=1536, num_blocks=24),
+            StableAudioConfig(width=1536, num_blocks=24),
             {"t5base": T5Config(num_layers=12, width=768, heads=12, inner_width=3072, is_gated=False)},
             FULL,
         ),
         "small": Scale(
-            AudioDitConfig(width=128, num_blocks=3, context_dim=64),
+            StableAudioConfig(width=128, num_blocks=3, context_dim=64),
             {"t5base": T5Config(num_layers=12, width=64, heads=2, inner_width=128, is_gated=False)},
             SMALL,
         ),

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import torch
 
-from engine.architectures.audio_dit import START, TOTAL
-from engine.architectures.oobleck_vae import SAMPLES_PER_CELL
+from engine.families.stable_audio.transformer import START, TOTAL
+from engine.families.stable_audio.vae import SAMPLES_PER_CELL
 from engine.nodes.base import Float, Int, NodeContext, Out, node
 from engine.nodes.library.conditioning.conditioning import with_options
 from engine.nodes.sockets import CONDITIONING, LATENT

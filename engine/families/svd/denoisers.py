@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.diffusion.conditions import (
     BatchedInput,
     ConstantInput,
@@ -20,6 +19,7 @@ from engine.diffusion.conditions import (
     spread_to_batch_size,
 )
 from engine.diffusion.denoiser import Denoiser, fit
+from engine.layers.unet_layers import timestep_embedding
 
 WIDTH, ANGLE_WIDTH = 256, 512  # of the sinusoids of a number, and of an angle
 FRAMES_PER_SECOND, MOTION = 6, 127  # unless the conditioning says otherwise

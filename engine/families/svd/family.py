@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.architectures.clip_vision import ClipVisionConfig
-from engine.architectures.latent_unet_shapes import UnetTraits
 from engine.diffusion.model_sampling import EdmVContinuous
 from engine.families.base import (
     ComfyUiNames,
@@ -21,10 +19,12 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.parts.autoencoder_kl import FULL, SMALL, KlLatentFormat
-from engine.families.parts.latent_unet import find_unet, level_unet, unet_lora_keys, unet_network
-from engine.families.svd.autoencoder import AUTOENCODER_VIDEO
+from engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
+from engine.families.sd15.vae_files import FULL, SMALL, Sd15LatentFormat
 from engine.families.svd.denoisers import ANGLE_WIDTH, WIDTH, OrbitDenoiser, PoseDenoiser, VideoDenoiser
+from engine.families.svd.vae_files import AUTOENCODER_VIDEO
+from engine.layers.clip_vision import ClipVisionConfig
+from engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64
@@ -71,7 +71,7 @@ FAMILY = ModelFamily(
     denoiser_type=VideoDenoiser,
     text=(),
     vae=AUTOENCODER_VIDEO,
-    latent_format=KlLatentFormat,
+    latent_format=Sd15LatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": (), "orbit": (), "pose": ()},
     variant_types={"orbit": OrbitDenoiser, "pose": PoseDenoiser},

@@ -8,12 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.adapters.lora_names import plain_keys
-from engine.architectures.t5 import T5Config
-from engine.architectures.video_transformer import VideoTransformerConfig
-from engine.architectures.video_transformer_controls import CAMERA, CONTROLS
-from engine.architectures.video_transformer_faces import FACES
-from engine.architectures.video_transformer_sound import SOUND
-from engine.architectures.video_transformer_speech import SPEECH
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -24,17 +18,9 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.parts.causal_video_vae import (
-    CAUSAL_VIDEO_VAE,
-    FULL,
-    LATENT_CHANNELS,
-    SMALL,
-    CausalVideoLatentFormat,
-)
-from engine.families.parts.t5 import umt5_xxl
-from engine.families.parts.transformer import always
-from engine.families.parts.video_denoisers import VideoDenoiser
-from engine.families.parts.video_transformer import NETWORK, channels_of, find
+from engine.families.text.t5 import umt5_xxl
+from engine.families.transformer_files import always
+from engine.families.wan.animate import FACES
 from engine.families.wan.denoiser import (
     AnimatedVideoDenoiser,
     CameraVideoDenoiser,
@@ -43,6 +29,14 @@ from engine.families.wan.denoiser import (
     SoundVideoDenoiser,
     SpeechVideoDenoiser,
 )
+from engine.families.wan.humo import SPEECH
+from engine.families.wan.s2v import SOUND
+from engine.families.wan.transformer import WanConfig
+from engine.families.wan.transformer_files import NETWORK, channels_of, find
+from engine.families.wan.vace import CAMERA, CONTROLS
+from engine.families.wan.vae_files import FULL, LATENT_CHANNELS, SMALL, WAN_VAE, WanLatentFormat
+from engine.families.wan.video_denoiser import VideoDenoiser
+from engine.layers.t5 import T5Config
 
 CONTEXT_DIM = 4096
 DEFAULT = Defaults(
@@ -80,8 +74,8 @@ FAMILY = ModelFamily(
     denoiser=NETWORK,
     denoiser_type=VideoDenoiser,
     text=(umt5_xxl(),),
-    vae=CAUSAL_VIDEO_VAE,
-    latent_format=CausalVideoLatentFormat,
+    vae=WAN_VAE,
+    latent_format=WanLatentFormat,
     denoiser_lora_keys=plain_keys,
     variants=dict.fromkeys(("", "image", "control", *BY_LAYER.values()), ()),
     variant_types={
@@ -103,7 +97,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            VideoTransformerConfig(width=1536, num_blocks=30, inner_width=8960),
+            WanConfig(width=1536, num_blocks=30, inner_width=8960),
             {
                 "umt5xxl": T5Config(
                     num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240, vocabulary_size=256384,
@@ -113,7 +107,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            VideoTransformerConfig(width=128, num_blocks=3, inner_width=256),
+            WanConfig(width=128, num_blocks=3, inner_width=256),
             {
                 "umt5xxl": T5Config(
                     num_layers=1, width=CONTEXT_DIM, heads=1, inner_width=64, vocabulary_size=512,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.families.parts.video_denoisers import VideoDenoiser
+from engine.families.wan.video_denoiser import VideoDenoiser
 
 
 class FramesVideoDenoiser(VideoDenoiser):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from engine.adapters.lora_names import plain_keys
-from engine.architectures.t5 import T5Config
-from engine.architectures.video_transformer import VideoTransformerConfig
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -15,17 +13,13 @@ from engine.families.base import (
     Scale,
     TensorIndex,
 )
-from engine.families.parts.folded_video_vae import (
-    FOLDED_CHANNELS,
-    FOLDED_FULL,
-    FOLDED_SMALL,
-    FOLDED_VIDEO_VAE,
-    FoldedVideoLatentFormat,
-)
-from engine.families.parts.t5 import umt5_xxl
-from engine.families.parts.transformer import always
-from engine.families.parts.video_transformer import NETWORK, channels_of, find
+from engine.families.text.t5 import umt5_xxl
+from engine.families.transformer_files import always
+from engine.families.wan.transformer import WanConfig
+from engine.families.wan.transformer_files import NETWORK, channels_of, find
 from engine.families.wan22.denoiser import FramesVideoDenoiser
+from engine.families.wan22.vae_files import FOLDED_CHANNELS, FOLDED_FULL, FOLDED_SMALL, WAN22_VAE, Wan22LatentFormat
+from engine.layers.t5 import T5Config
 
 CONTEXT_DIM = 4096
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
@@ -49,8 +43,8 @@ FAMILY = ModelFamily(
     denoiser=NETWORK,
     denoiser_type=FramesVideoDenoiser,
     text=(umt5_xxl(),),
-    vae=FOLDED_VIDEO_VAE,
-    latent_format=FoldedVideoLatentFormat,
+    vae=WAN22_VAE,
+    latent_format=Wan22LatentFormat,
     denoiser_lora_keys=plain_keys,
     variants={"": (), "control": ()},
     comfyui=ComfyUiNames("Wan22", ("wan",)),
@@ -67,7 +61,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            VideoTransformerConfig(
+            WanConfig(
                 width=3072, num_blocks=30, inner_width=14336, in_channels=FOLDED_CHANNELS, out_channels=FOLDED_CHANNELS
             ),
             {
@@ -79,7 +73,7 @@ FAMILY = ModelFamily(
             FOLDED_FULL,
         ),
         "small": Scale(
-            VideoTransformerConfig(
+            WanConfig(
                 width=128, num_blocks=3, inner_width=256, in_channels=FOLDED_CHANNELS, out_channels=FOLDED_CHANNELS
             ),
             {

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from engine.families.parts.folded_video_vae import FOLDED_CHANNELS, FoldedVideoLatentFormat
+from engine.families.wan22.vae_files import FOLDED_CHANNELS, Wan22LatentFormat
 from engine.images.pixels import resize_image
 from engine.nodes.base import Int, NodeContext, Optional, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
@@ -38,7 +38,7 @@ def wan22_image_to_video_latent(
     given: torch.Tensor = vae.encode(resize_image(start_image[:length], width, height, "bilinear", "center")[..., :3])
     mask = torch.ones(1, 1, *latent.shape[2:])
     mask[:, :, : given.shape[2]] = 0.0
-    drawn = FoldedVideoLatentFormat().process_out(latent)
+    drawn = Wan22LatentFormat().process_out(latent)
     drawn[:, :, : given.shape[2]] = given
     copies = (batch_size, 1, 1, 1, 1)
     return {"samples": drawn.repeat(copies), "noise_mask": mask.repeat(copies)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.diffusion.conditions import BatchedInput
-from engine.families.parts.language_denoiser import LanguageDenoiser
+from engine.families.language_denoiser import LanguageDenoiser
 
 
 class ZImageDenoiser(LanguageDenoiser):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of
-from engine.architectures.latent_unet_shapes import count_children
-from engine.architectures.next_dit import NextDitConfig
 from engine.families.base import Layout, Shapes
-from engine.families.parts.layouts import composed_layout
+from engine.families.layouts import composed_layout
+from engine.families.lumina2.transformer import Lumina2Config
 from engine.formats.weight_file import Item, Joined
+from engine.layers.unet_shapes import count_children
 
 MARK = "noise_refiner.0.attention.norm_k.weight"
 STACKS = ("layers", "context_refiner", "noise_refiner")
@@ -57,7 +57,7 @@ def file_layout() -> Layout:
     return composed_layout(("", "transformer."), (MARK,), _file_names)
 
 
-def _lora_targets(config: NextDitConfig) -> dict[str, LoraTarget]:
+def _lora_targets(config: Lumina2Config) -> dict[str, LoraTarget]:
     """Return the weights of the network, or parts of them, by diffusers' names of layers."""
     names: dict[str, LoraTarget] = {theirs: f"{ours}.weight" for theirs, ours in NETWORK.items()}
     counts = dict.fromkeys(STACKS, config.num_refiners) | {"layers": config.num_layers}
@@ -69,7 +69,7 @@ def _lora_targets(config: NextDitConfig) -> dict[str, LoraTarget]:
     return names
 
 
-def lora_keys(weight_names: Iterable[str], config: NextDitConfig) -> Mapping[str, LoraTarget]:
+def lora_keys(weight_names: Iterable[str], config: Lumina2Config) -> Mapping[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network, or parts of them."""
     return {
         **named_by_trainers(_lora_targets(config), PREFIXES, FLAT_PREFIXES),

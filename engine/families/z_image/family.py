@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from engine.architectures.language_model import QWEN3, LanguageModelConfig
-from engine.architectures.language_model_shapes import EMBEDDING
-from engine.architectures.next_dit import NextDitConfig, NextDitModel
-from engine.architectures.next_dit_shapes import FLOAT32_EPS, MARK, TIME_LAYER, next_dit_config
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
@@ -16,12 +12,17 @@ from engine.families.base import (
     Scale,
     Shapes,
 )
-from engine.families.parts.autoencoder_16 import FULL, SMALL, FluxLatentFormat, autoencoder_16
-from engine.families.parts.language_model import fits_kind, language_text_encoder
-from engine.families.parts.transformer import always, detect_by, transformer
-from engine.families.z_image.controls import CONTROL
+from engine.families.flux.latent_format import FluxLatentFormat
+from engine.families.lumina2.transformer import Lumina2Config, Lumina2Transformer
+from engine.families.lumina2.transformer_shapes import FLOAT32_EPS, MARK, TIME_LAYER, lumina2_config
+from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.text.language_model import fits_kind, language_text_encoder
+from engine.families.transformer_files import always, detect_by, transformer
 from engine.families.z_image.denoiser import ZImageDenoiser
 from engine.families.z_image.diffusers_names import file_layout, lora_keys
+from engine.families.z_image.fun_control_files import CONTROL
+from engine.layers.language_model import QWEN3, LanguageModelConfig
+from engine.layers.language_model_shapes import EMBEDDING
 from engine.settings import DtypePolicy
 from engine.text.language_encoding import LanguageEncoding
 from engine.text.language_tokens import qwen3
@@ -36,12 +37,12 @@ FLOW = Parameterisation(flow_of, {"shift": 3.0, "multiplier": 1.0})
 FURTHER = {"dec_net.cond_embed.weight": "pixels", "siglip_embedder.1.weight": "pictures beside its prompt"}
 
 
-def configure(shapes: Shapes) -> NextDitConfig:
+def configure(shapes: Shapes) -> Lumina2Config:
     """Return the configuration of the network. Raises NotRecognised for one with layers that the engine lacks."""
     for name, what in FURTHER.items():
         if name in shapes:
             raise NotRecognised(f"a Z-Image network of {what}")
-    return next_dit_config(shapes)
+    return lumina2_config(shapes)
 
 
 def fits(shapes: Shapes) -> bool:
@@ -60,7 +61,7 @@ QWEN = language_text_encoder(
 DENOISER = transformer(
     MARK,
     configure=configure,
-    build=NextDitModel,
+    build=Lumina2Transformer,
     dtypes=DtypePolicy(prefers=("bfloat16",)),
     other_layouts=(file_layout(),),
 )
@@ -89,7 +90,7 @@ FAMILY = ModelFamily(
     parameterisation=FLOW,
     scales={
         "full": Scale(
-            NextDitConfig(
+            Lumina2Config(
                 width=3840, heads=30, key_heads=30, inner_width=10240, num_layers=30, context_dim=CONTEXT_DIM,
                 time_width=256, time_inner=1024, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
                 axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
@@ -103,7 +104,7 @@ FAMILY = ModelFamily(
             FULL,
         ),
         "small": Scale(
-            NextDitConfig(
+            Lumina2Config(
                 width=256, heads=2, key_heads=2, inner_width=256, num_layers=2, context_dim=16, time_width=64,
                 time_inner=64, num_refiners=1, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
                 axes=(32, 48, 48), theta=256.0, time_factor=1000.0,

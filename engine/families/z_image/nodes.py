@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.architectures.next_dit import NextDitConfig
-from engine.architectures.next_dit_control import NextDitControlConfig
 from engine.diffusion.latent_format import LatentFormat
+from engine.families.lumina2.transformer import Lumina2Config
+from engine.families.z_image.fun_control import ZImageFunControlConfig
+from engine.models.kinds.fun_control_patch import FunControlPatch
 from engine.nodes.base import Float, NodeContext, Optional, node
 from engine.nodes.sockets import IMAGE, MASK, MODEL, MODEL_PATCH, VAE
-from engine.values.next_dit_patch import NextDitPatch
 
 
 @node("ZImageFunControlnet", display_name="Apply Z-Image Fun ControlNet", category="model/patch/z-image",
@@ -30,7 +30,7 @@ def z_image_fun_controlnet(
     _check_fits(model, model_patch, vae, latent_format)
     if image is None and (inpaint_image is None or not _paints(model_patch, latent_format)):
         raise ValueError("image: the control has nothing to read; got None, expected a picture")
-    patch = NextDitPatch(
+    patch = FunControlPatch(
         model_patch, vae, latent_format, strength,
         image=None if image is None else image[:1, :, :, :3],
         painted=None if inpaint_image is None else inpaint_image[:1, :, :, :3],
@@ -44,14 +44,14 @@ def z_image_fun_controlnet(
 
 def _paints(model_patch: MODEL_PATCH, latent_format: LatentFormat) -> bool:
     """Return True for a control that also reads a picture to paint into."""
-    config: NextDitControlConfig = model_patch.model.config
+    config: ZImageFunControlConfig = model_patch.model.config
     return config.hint_channels > latent_format.latent_channels
 
 
 def _check_fits(model: MODEL, model_patch: MODEL_PATCH, vae: VAE, latent_format: LatentFormat) -> None:
     """Raise ValueError for networks that do not fit each other."""
     network, control = model.model.diffusion_model.config, model_patch.model.config
-    if not isinstance(control, NextDitControlConfig) or not isinstance(network, NextDitConfig):
+    if not isinstance(control, ZImageFunControlConfig) or not isinstance(network, Lumina2Config):
         raise ValueError("model_patch: it does not fit the model; got another kind, expected those of Z-Image")
     if control.blocks.width != network.width or control.blocks.time_width != network.time_width:
         raise ValueError(

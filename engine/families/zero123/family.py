@@ -9,8 +9,6 @@ from functools import partial
 
 import torch
 
-from engine.architectures.clip_vision import ClipVisionConfig
-from engine.architectures.projected_unet import PROJECTION, ProjectedUnet, project, projected_unet_config
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.families.base import (
     ComfyUiNames,
@@ -25,11 +23,13 @@ from engine.families.base import (
     TensorReader,
     Tensors,
 )
-from engine.families.parts.autoencoder_kl import AUTOENCODER_KL, FULL, SMALL, KlLatentFormat
-from engine.families.parts.latent_unet import PREFIX, find_unet, level_unet, unet_lora_keys
-from engine.families.parts.layouts import saved_behind
+from engine.families.layouts import saved_behind
+from engine.families.sd15.unet_files import PREFIX, find_unet, level_unet, unet_lora_keys
+from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL, Sd15LatentFormat
 from engine.families.zero123.denoiser import ViewDenoiser
+from engine.families.zero123.unet import PROJECTION, Zero123Unet, project, zero123_config
 from engine.formats.weight_file import Names
+from engine.layers.clip_vision import ClipVisionConfig
 
 CONTEXT_DIM = 768
 CAMERA_DIM = 4
@@ -73,14 +73,14 @@ FAMILY = ModelFamily(
     denoiser=Network(
         layouts=(_names,),
         in_checkpoint=(_names,),
-        configure=projected_unet_config,
-        build=ProjectedUnet,
+        configure=zero123_config,
+        build=Zero123Unet,
         saved=_saved,
     ),
     denoiser_type=ViewDenoiser,
     text=(),
     vae=AUTOENCODER_KL,
-    latent_format=KlLatentFormat,
+    latent_format=Sd15LatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={"": ()},
     memory_usage_factor=2.0,

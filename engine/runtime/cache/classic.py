@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.graph.signature import Key
+from contract.graph.signature import Key
 from engine.runtime.cache.groups import Groups
 from engine.runtime.cache.store import NodeResult, ResultCache
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.graph.signature import Key
+from contract.graph.signature import Key
 from engine.runtime.cache.classic import ClassicCache
 
 

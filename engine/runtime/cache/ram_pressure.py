@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.graph.signature import Key
+from contract.graph.signature import Key
 from engine.runtime.cache.result_size import size_bytes
 from engine.runtime.cache.store import NodeResult, ResultCache
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine.graph.signature import Key
+from contract.graph.signature import Key
 from engine.log_context import NodeWarning
 
 

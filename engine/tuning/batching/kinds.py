@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from engine.architectures.attention import KERNEL_OPTION
 from engine.diffusion.options import Network, OptionDict, Options
+from engine.layers.attention import KERNEL_OPTION
 from engine.tuning.strategy import NETWORK_OPTIONS
 
 OPTIONS_KEY = "transformer_options"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.architectures.layers import linear
 from engine.formats.quantised.comfy_quant import SCALE, IntegerPacking, Mxfp8Packing, Nvfp4Packing, hadamard
 from engine.formats.quantised.packed_layers import PACKINGS
 from engine.formats.quantised.packing import Packing
 from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from engine.layers.basic import linear
 from engine.tuning.products.block_scaled import BlockScaledProducts
 from engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
 from engine.tuning.products.float8 import Float8Products, Float8Way

@@ -15,9 +15,9 @@ from functools import partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.architectures.attention import KERNEL_OPTION, AttentionKernel
 from engine.diffusion.likeness import relative_error
 from engine.diffusion.options import Options
+from engine.layers.attention import KERNEL_OPTION, AttentionKernel
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import SamplingUse, Strategy
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.architectures.latent_unet import UnetModel
+from engine.layers.unet import UnetModel
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import SamplingUse, Strategy, Undo, has_own_forward, replace_forwards
 

@@ -6,11 +6,11 @@ LazyCache does. Tokens: Bolya and Hoffman 2023 (ToMe SD, arXiv 2303.17604).
 
 from __future__ import annotations
 
-from engine.architectures.latent_unet import UnetModel
-from engine.architectures.token_merging import TokenMerging
 from engine.diffusion import step_cache as caching
 from engine.diffusion.options import Options
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE
+from engine.layers.token_merging import TokenMerging
+from engine.layers.unet import UnetModel
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import SamplingUse, Strategy, custom_code
 

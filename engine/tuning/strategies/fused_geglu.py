@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from engine.architectures.latent_unet_layers import Geglu
+from engine.layers.unet_layers import Geglu
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import SamplingUse, Strategy, Undo, custom_code, replace_forwards, unchanged_layers
 from engine.tuning.triton_compiler import has_triton

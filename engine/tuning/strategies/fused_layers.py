@@ -1,7 +1,7 @@
 """The steps between the matrix products of diffusion transformers, each as one Triton kernel.
 
 Plainly each of them is several passes over the tokens, with a tensor between two of them. The layers are those of
-`engine/architectures/transformer_layers.py`, which every such network uses; weights of norms are those of the network,
+`engine/layers/transformer_layers.py`, which every such network uses; weights of norms are those of the network,
 with the patches that they have.
 """
 
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from engine.architectures.transformer_layers import (
+from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from engine.architectures.attention import optimized_attention
-from engine.architectures.call_options import CallOptions
-from engine.architectures.latent_unet_layers import BasicTransformerBlock, CrossAttention
-from engine.architectures.layers import Linear, linear
+from engine.layers.attention import optimized_attention
+from engine.layers.basic import Linear, linear
+from engine.layers.call_options import CallOptions
+from engine.layers.unet_layers import BasicTransformerBlock, CrossAttention
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     SamplingUse,

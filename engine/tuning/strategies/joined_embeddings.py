@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.latent_unet_layers import ResBlock
-from engine.architectures.layers import Linear, linear
+from engine.layers.basic import Linear, linear
+from engine.layers.unet_layers import ResBlock
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     SamplingUse,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.layers import Conv2d, Linear
+from engine.layers.basic import Conv2d, Linear
 from engine.tuning.products.float8 import ACTIVATIONS, Float8Products, quantised_tensor
 from engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
 from engine.tuning.products.fused import integer_scaler, row_quantiser

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.autoencoder_kl import AttnBlock, Decoder, Encoder, ResnetBlock
-from engine.architectures.latent_unet import UnetModel
-from engine.architectures.latent_unet_layers import ResBlock, SpatialTransformer
 from engine.diffusion.shared_steps import may_share
+from engine.layers.unet import UnetModel
+from engine.layers.unet_layers import ResBlock, SpatialTransformer
+from engine.layers.vae_kl import AttnBlock, Decoder, Encoder, ResnetBlock
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, has_own_forward, replace_forwards
 from engine.tuning.triton_compiler import missing_triton

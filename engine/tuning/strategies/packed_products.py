@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.layers import Linear
+from engine.layers.basic import Linear
 from engine.tuning.products.stored import StoredProduct, StoredProducts, packing_of, plain_product
 from engine.tuning.products.times import ProductTimes, RowChoice
 from engine.tuning.quality import Quality

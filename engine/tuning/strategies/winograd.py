@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from engine.architectures.layers import Conv2d
+from engine.layers.basic import Conv2d
 from engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from engine.architectures.autoencoder_kl import ResnetBlock
-from engine.architectures.latent_unet_layers import CrossAttention, ResBlock, SpatialTransformer, TokenConvolution
-from engine.architectures.layers import Conv2d, Linear
+from engine.layers.basic import Conv2d, Linear
+from engine.layers.unet_layers import CrossAttention, ResBlock, SpatialTransformer, TokenConvolution
+from engine.layers.vae_kl import ResnetBlock
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import (
     SamplingUse,

@@ -8,10 +8,10 @@ import torch
 from engine.adapters.lora import lora_patches
 from engine.adapters.lora_names import clip_text_keys, denoiser_keys
 from engine.adapters.weight_adapters import LohaAdapter, LoraAdapter
-from engine.architectures.diffusers_names import unet_names
-from engine.architectures.latent_unet import UnetModel
 from engine.families.registry import default_family
 from engine.formats.unfilled import unfilled
+from engine.layers.diffusers_names import unet_names
+from engine.layers.unet import UnetModel
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from engine.architectures.folded_video_vae import OpacityVae
-from engine.architectures.spliced_stream import SplicedStreamModel
+from engine.families.qwen_image21.transformer import QwenImage21Transformer
 from engine.families.registry import family_named
+from engine.families.wan22.vae import OpacityVae
 
 FILE = Path(__file__).with_name("qwen_image21.safetensors")
 SMALL = family_named("qwen_image21").scales["small"]
@@ -34,14 +34,14 @@ def _with_weights(network: nn.Module, deviation: float) -> None:
         weight.requires_grad_(False).copy_(_drawn(seed, *weight.shape) * deviation)
 
 
-def separate_network() -> SplicedStreamModel:
+def separate_network() -> QwenImage21Transformer:
     """Return a transformer whose gates are layers of their own, as those of the diffusers library."""
-    network = SplicedStreamModel(replace(SMALL.denoiser, joins_gates=False))
+    network = QwenImage21Transformer(replace(SMALL.denoiser, joins_gates=False))
     _with_weights(network, 0.06)
     return network
 
 
-def joined_network() -> SplicedStreamModel:
+def joined_network() -> QwenImage21Transformer:
     """Return the same transformer with gates and values joined, as ComfyUI's files have them."""
     separate = separate_network().state_dict()
     joined = {}
@@ -51,7 +51,7 @@ def joined_network() -> SplicedStreamModel:
             joined[name.replace("gate_layer", "gate_up")] = torch.cat([weight, values])
         elif not name.endswith("img_mlp.proj.weight"):
             joined[name] = weight
-    network = SplicedStreamModel(SMALL.denoiser).requires_grad_(False)
+    network = QwenImage21Transformer(SMALL.denoiser).requires_grad_(False)
     network.load_state_dict(joined)
     return network
 

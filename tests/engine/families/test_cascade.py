@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.cascade_coders import StageA, StageAConfig, StageCCoder, StageCCoderConfig
-from engine.architectures.cascade_unet import BlockKind, CascadeConfig, CascadeLevel, build_stage
-from engine.architectures.cascade_unet_shapes import cascade_config
-from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.random_weights import random_networks
 from engine.families.base import ModelFamily, TensorIndex
 from engine.families.cascade.denoisers import DecoderLatentFormat, StageBDenoiser, StageCDenoiser
+from engine.families.cascade.stages import StageA, StageAConfig, StageCCoder, StageCCoderConfig
+from engine.families.cascade.unet import BlockKind, CascadeConfig, CascadeLevel, build_stage
+from engine.families.cascade.unet_shapes import cascade_config
 from engine.families.registry import family_named, recognise, recognise_vae
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Part
+from engine.models.load import LoadTypes
+from engine.models.random_weights import random_networks
 from engine.text.clip_encoding import END_TOKEN, START_TOKEN
 
 PLAIN: tuple[BlockKind, ...] = ("residual", "time")

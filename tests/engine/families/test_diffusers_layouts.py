@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from engine.adapters.lora_names import LoraTarget
-from engine.architectures.double_stream import DoubleStreamConfig
-from engine.architectures.mmdit import MmditConfig
-from engine.checkpoints.load import LoadTypes, load_unet
 from engine.errors import BadModelFile
 from engine.families.base import ModelFamily
+from engine.families.flux.transformer import FluxConfig
 from engine.families.registry import family_named
+from engine.families.sd3.transformer import Sd3Config
 from engine.formats.safetensors_file import write_safetensors
 from engine.formats.unfilled import unfilled
-from engine.store.file_families import FileFamilies
-from engine.store.folders import ModelFolders
+from engine.models.files.families import FileFamilies
+from engine.models.files.folders import ModelFolders
+from engine.models.load import LoadTypes, load_unet
 
 FAMILIES = (family_named("flux"), family_named("sd3"))
 PLACES = {"pos_embed": "pos_embed.pos_embed"}
@@ -35,7 +35,7 @@ def weights(family: ModelFamily) -> dict[str, torch.Tensor]:
 
 def as_diffusers(family: ModelFamily, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Take the network apart by the names that LoRA files use for its layers, weights and biases alike."""
-    config: DoubleStreamConfig | MmditConfig = family.scales["small"].denoiser
+    config: FluxConfig | Sd3Config = family.scales["small"].denoiser
     keys = family.denoiser_lora_keys([], config)
     theirs = {key.removeprefix("transformer."): to for key, to in keys.items() if key.startswith("transformer.")}
     found = {PLACES[name]: own[name] for name in PLACES if name in own}

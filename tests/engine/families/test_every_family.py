@@ -17,27 +17,20 @@ import torch
 from PIL import Image
 
 from benchmark.family_workflows import PICTURE_PX, USUAL_CELL_PX, cell_px, picture, picture_of_checkpoint
-from engine.checkpoints.load import (
-    LoadedCheckpoint,
-    LoadTypes,
-    load_checkpoint,
-    load_text_encoders,
-    load_unet,
-    load_vae,
-)
-from engine.checkpoints.random_weights import write_random_checkpoint
-from engine.checkpoints.saved_layout import bytes_tensor
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.media.audio_files import read_audio
+from engine.models.load import LoadedCheckpoint, LoadTypes, load_checkpoint, load_text_encoders, load_unet, load_vae
+from engine.models.patching.lora_keys import text_lora_keys
+from engine.models.random_weights import write_random_checkpoint
+from engine.models.saved_layout import bytes_tensor
+from engine.models.store import DEFAULT_TEXT_TYPE
 from engine.nodes.built_in import built_in_nodes
 from engine.nodes.library.model.model_saving import checkpoint_save, image_only_checkpoint_save
 from engine.settings import DtypeSettings, EngineSettings
-from engine.store.model_store import DEFAULT_TEXT_TYPE
-from engine.values.lora_keys import text_lora_keys
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
 from tests.parity.compare import INPUTS, find_cases

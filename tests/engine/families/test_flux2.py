@@ -9,9 +9,6 @@ import pytest
 import torch
 
 from engine.adapters.lora_names import rows_of
-from engine.architectures.language_model import LanguageModel
-from engine.architectures.packed_autoencoder_kl import unpacked
-from engine.checkpoints.load import LoadedDenoiser
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.ksampler import fix_empty_latent_channels
 from engine.diffusion.model_sampling_variants import FluxFlow
@@ -19,10 +16,13 @@ from engine.families import registry
 from engine.families.base import NotRecognised, Shapes, TensorIndex
 from engine.families.flux2.diffusers_names import file_layout, lora_keys
 from engine.families.flux2.nodes import shift_of
-from engine.families.flux2.text_encoders import QWEN_4B, LayerInputsEncoder
+from engine.families.flux2.text import QWEN_4B, LayerInputsEncoder
+from engine.families.flux2.vae import unpacked
 from engine.families.registry import family_named
 from engine.formats.unfilled import unfilled
-from engine.store.model_store import denoiser
+from engine.layers.language_model import LanguageModel
+from engine.models.load import LoadedDenoiser
+from engine.models.store import denoiser
 from engine.text.tekken_tokens import byte_tekken, tekken_vocabulary
 
 FAMILY = family_named("flux2")

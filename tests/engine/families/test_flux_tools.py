@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engine.architectures.layer_features import LayerFeatures, LayerFeaturesConfig
 from engine.families.flux.denoiser import fitted_mask
-from engine.families.flux.style_reference import StyleTokens, layer_outputs
+from engine.families.flux.uso import UsoProjector, UsoProjectorConfig
+from engine.families.flux.uso_files import StyleTokens, layer_outputs
 
 NUM_TEXT = 3
 
@@ -45,7 +45,7 @@ def test_a_larger_mask_is_resized_by_rows_and_columns_of_the_picture() -> None:
 
 def test_tokens_of_style_stand_before_the_text_without_places() -> None:
     torch.manual_seed(0)
-    network = LayerFeatures(LayerFeaturesConfig(num_tokens=5, num_styles=2, width=6, inner_width=8))
+    network = UsoProjector(UsoProjectorConfig(num_tokens=5, num_styles=2, width=6, inner_width=8))
     projector: Any = SimpleNamespace(in_use=lambda: nullcontext(network.requires_grad_(False)))
     output = SimpleNamespace(all_hidden_states=torch.randn(1, 24, 5, 6), penultimate_hidden_states=torch.randn(1, 5, 6))
     patch = StyleTokens(projector, layer_outputs(output))

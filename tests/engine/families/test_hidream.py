@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.language_model import LanguageModel
-from engine.checkpoints.load import LoadedDenoiser, LoadTypes, load_text_encoders
 from engine.errors import BadModelFile
-from engine.families.hidream.text_encoders import LLAMA, NUM_TOKENS, ShortT5Tokenizer, combined
+from engine.families.hidream.text import LLAMA, NUM_TOKENS, ShortT5Tokenizer, combined
 from engine.families.registry import family_named
 from engine.formats.safetensors_file import write_safetensors
 from engine.formats.unfilled import unfilled
-from engine.store.model_store import denoiser
+from engine.layers.language_model import LanguageModel
+from engine.models.load import LoadedDenoiser, LoadTypes, load_text_encoders
+from engine.models.store import denoiser
 from engine.text.chunk_encoding import Encoded
 from engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
 from engine.text.t5_encoding import END_TOKEN, T5Encoding

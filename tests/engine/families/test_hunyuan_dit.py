@@ -8,18 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.architectures.skip_dit import SkipDit, SkipDitConfig, grid_places
-from engine.architectures.skip_dit_shapes import skip_dit_config
-from engine.checkpoints.load import LoadTypes, load_checkpoint
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.errors import BadModelFile
 from engine.families import registry
+from engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer, grid_places
+from engine.families.hunyuan_dit.transformer_shapes import hunyuan_dit_config
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.models.load import LoadTypes, load_checkpoint
+from engine.models.random_weights import write_random_checkpoint
 from engine.text.bert_tokens import letter_pieces
 
 FAMILY = registry.family_named("hunyuan_dit")
 WORDS = "text_encoders.hydit_clip.vocab_txt"
-CONFIG = SkipDitConfig(width=176, num_blocks=4, heads=2, inner_width=64, context_dim=16, second_dim=16, pooled_dim=16)
+CONFIG = HunyuanDitConfig(
+    width=176, num_blocks=4, heads=2, inner_width=64, context_dim=16, second_dim=16, pooled_dim=16
+)
 
 
 def test_places_are_those_of_the_grid_of_training_cut_or_filled_to_the_aspect_ratio() -> None:
@@ -29,9 +31,9 @@ def test_places_are_those_of_the_grid_of_training_cut_or_filled_to_the_aspect_ra
 
 
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, has_sizes=True)])
-def test_its_configuration_is_read_from_its_weights(config: SkipDitConfig) -> None:
-    shapes = {name: tuple(item.shape) for name, item in SkipDit(config).state_dict().items()}
-    assert skip_dit_config(shapes) == config
+def test_its_configuration_is_read_from_its_weights(config: HunyuanDitConfig) -> None:
+    shapes = {name: tuple(item.shape) for name, item in HunyuanDitTransformer(config).state_dict().items()}
+    assert hunyuan_dit_config(shapes) == config
 
 
 def test_a_checkpoint_needs_berts_words_in_it_or_beside_it(tmp_path: Path) -> None:
@@ -48,14 +50,14 @@ def test_a_checkpoint_needs_berts_words_in_it_or_beside_it(tmp_path: Path) -> No
 
 
 def test_conditioning_of_another_family_is_refused() -> None:
-    denoiser = FAMILY.denoiser_type(SkipDit(CONFIG))
+    denoiser = FAMILY.denoiser_type(HunyuanDitTransformer(CONFIG))
     with pytest.raises(ValueError, match="without attention_mask, expected that of HunyuanDiT's encoders"):
         denoiser.extra_conds(noise=torch.zeros(1, 4, 8, 8), device="cpu", cross_attn=torch.zeros(1, 77, 16))
 
 
 @torch.no_grad()
 def test_a_control_of_another_number_of_blocks_is_refused() -> None:
-    network = SkipDit(CONFIG)
+    network = HunyuanDitTransformer(CONFIG)
     inputs = {
         "text_embedding_mask": torch.ones(1, 77), "encoder_hidden_states_t5": torch.zeros(1, 256, 16),
         "text_embedding_mask_t5": torch.ones(1, 256),

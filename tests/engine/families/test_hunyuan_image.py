@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.refined_stream import RefinedStreamConfig, RefinedStreamModel, whole_patches
-from engine.architectures.refined_stream_shapes import refined_stream_config
 from engine.families import registry
-from engine.families.parts.glyph_text import GLYPH, GlyphTokenizer, prompt_and_glyphs
-from engine.families.parts.refined_stream import RENAMED, TRAINED, replaced
+from engine.families.hunyuan_image.text import GLYPH, GlyphTokenizer, prompt_and_glyphs
+from engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer, whole_patches
+from engine.families.hunyuan_video.transformer_files import RENAMED, TRAINED, replaced
+from engine.families.hunyuan_video.transformer_shapes import hunyuan_video_config
 from engine.text.byte_tokens import ByteVocabulary
 from engine.text.chunk_encoding import Encoded
 
-CONFIG = RefinedStreamConfig(
+CONFIG = HunyuanVideoConfig(
     width=128, num_double=1, num_single=1, context_dim=16, in_channels=4, out_channels=4, num_refiners=1
 )
 
@@ -29,16 +29,16 @@ def shown(prompt: str) -> str | None:
     return bytes(token - 3 for token, _ in chunks["byt5"][0][:-1]).decode()
 
 
-def network(config: RefinedStreamConfig = CONFIG) -> RefinedStreamModel:
+def network(config: HunyuanVideoConfig = CONFIG) -> HunyuanVideoTransformer:
     torch.manual_seed(0)
-    made = RefinedStreamModel(config)
+    made = HunyuanVideoTransformer(config)
     for weight in made.parameters():
         torch.nn.init.normal_(weight, std=0.1)
     return made
 
 
 @torch.no_grad()
-def drawn(made: RefinedStreamModel, text: torch.Tensor, **inputs: Any) -> torch.Tensor:
+def drawn(made: HunyuanVideoTransformer, text: torch.Tensor, **inputs: Any) -> torch.Tensor:
     torch.manual_seed(1)
     out: torch.Tensor = made(torch.randn(2, 4, 3, 5), torch.tensor([500.0, 500.0]), text, **inputs)
     return out
@@ -104,13 +104,15 @@ def test_the_time_that_a_step_ends_at_is_read_from_the_noise_levels() -> None:
         replace(CONFIG, patch=(1, 2, 2), label_dim=24),
     ],
 )
-def test_its_configuration_is_read_from_its_weights(config: RefinedStreamConfig) -> None:
-    shapes = {name: tuple(item.shape) for name, item in RefinedStreamModel(config).state_dict().items()}
-    assert refined_stream_config(shapes) == config
+def test_its_configuration_is_read_from_its_weights(config: HunyuanVideoConfig) -> None:
+    shapes = {name: tuple(item.shape) for name, item in HunyuanVideoTransformer(config).state_dict().items()}
+    assert hunyuan_video_config(shapes) == config
 
 
 def test_both_names_of_layers_are_the_networks() -> None:
-    names = [name for name in RefinedStreamModel(CONFIG).state_dict() if "blocks.0." in name and "norm" not in name]
+    names = [
+        name for name in HunyuanVideoTransformer(CONFIG).state_dict() if "blocks.0." in name and "norm" not in name
+    ]
     assert [replaced(replaced(name, TRAINED), RENAMED) for name in names] == names
 
 

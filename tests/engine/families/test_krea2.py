@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.deep_vision_tower import interpolated_places
-from engine.architectures.picture_language_model import PictureLanguageModel
-from engine.architectures.text_fusion_stream import TextFusionStreamModel
-from engine.architectures.token_rotations import rotation
 from engine.families import registry
 from engine.families.base import NotRecognised, TensorIndex
+from engine.families.flux.reference_images import method_at_the_time
 from engine.families.krea2.diffusers_names import lora_keys
-from engine.families.krea2.text_encoder import LAYERS, QWEN
-from engine.families.parts.reference_pictures import method_at_the_time
+from engine.families.krea2.text import LAYERS, QWEN
+from engine.families.krea2.transformer import Krea2Transformer
 from engine.families.registry import family_named
+from engine.layers.qwen3_vl_vision import interpolated_places
+from engine.layers.token_rotations import rotation
+from engine.layers.vision_language_model import VisionLanguageModel
 from engine.text.qwen_tokens import PICTURE, PICTURE_TOKEN
 from tests.parity.models import read_layouts
 
@@ -29,9 +29,9 @@ def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
     return {key: shape for key, shape in LAYOUTS[name].tensors.items() if not isinstance(shape, str)}
 
 
-def small_network() -> TextFusionStreamModel:
+def small_network() -> Krea2Transformer:
     torch.manual_seed(0)
-    network = TextFusionStreamModel(SMALL.denoiser).requires_grad_(False)
+    network = Krea2Transformer(SMALL.denoiser).requires_grad_(False)
     for name, weight in network.named_parameters():
         if name.endswith(("scale", "lin")):
             weight.normal_(0, 0.1)
@@ -39,7 +39,7 @@ def small_network() -> TextFusionStreamModel:
 
 
 @pytest.fixture(scope="module")
-def network() -> TextFusionStreamModel:
+def network() -> Krea2Transformer:
     return small_network()
 
 
@@ -92,7 +92,7 @@ class _StubTransformer(torch.nn.Module):
 
 def test_pictures_reach_the_first_layers_too() -> None:
     torch.manual_seed(0)
-    model = PictureLanguageModel(SMALL.text["qwen3vl_4b"]).model.requires_grad_(False)
+    model = VisionLanguageModel(SMALL.text["qwen3vl_4b"]).model.requires_grad_(False)
     embeds = torch.randn(1, 6, 32)
     added = [torch.zeros(6, 32) for _ in range(3)]
     added[1][2:4] = torch.randn(2, 32)
@@ -118,7 +118,7 @@ def test_axes_of_places_take_turns_among_the_pairs_of_channels() -> None:
 
 
 def test_references_are_seen_only_where_a_method_says_how(
-    network: TextFusionStreamModel, inputs: dict[str, torch.Tensor]
+    network: Krea2Transformer, inputs: dict[str, torch.Tensor]
 ) -> None:
     reference = [torch.randn(2, 16, 1, 4, 4)]
     plain = network(**inputs)
@@ -129,7 +129,7 @@ def test_references_are_seen_only_where_a_method_says_how(
     assert not torch.allclose(by_index, plain) and not torch.allclose(at_zero, by_index)
 
 
-def test_at_time_zero_both_methods_are_one(network: TextFusionStreamModel, inputs: dict[str, torch.Tensor]) -> None:
+def test_at_time_zero_both_methods_are_one(network: Krea2Transformer, inputs: dict[str, torch.Tensor]) -> None:
     given: dict[str, Any] = {**inputs, "timesteps": torch.zeros(2), "ref_latents": [torch.randn(2, 16, 1, 4, 4)]}
     methods = ("index", "index_timestep_zero")
     first, second = (network(**given, ref_latents_method=method) for method in methods)
@@ -155,9 +155,7 @@ def test_loras_of_the_diffusers_library_are_found_under_every_prefix() -> None:
 
 def test_the_text_encoder_writes_as_if_it_read_all_tokens_again() -> None:
     torch.manual_seed(0)
-    encoder: Any = QWEN.encoder_type(
-        PictureLanguageModel(SMALL.text["qwen3vl_4b"]).requires_grad_(False), QWEN.encoding
-    )
+    encoder: Any = QWEN.encoder_type(VisionLanguageModel(SMALL.text["qwen3vl_4b"]).requires_grad_(False), QWEN.encoding)
     chunk: list[Any] = [5, {"type": "image", "data": torch.rand(1, 64, 64, 3)}, 7]
     writing = encoder.written(chunk)
     scores = next(writing)

@@ -14,7 +14,7 @@ from engine.adapters.lora_names import DENOISER_PREFIX, encoder_set_keys
 from engine.adapters.weight_adapters import LoraAdapter
 from engine.families import registry
 from engine.families.base import ModelFamily
-from engine.values.lora_keys import denoiser_lora_keys, renamed_lora
+from engine.models.patching.lora_keys import denoiser_lora_keys, renamed_lora
 from tests.parity.layout import weightless_denoiser
 
 FAMILIES = registry.families()

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.staged_video_vae import StagedVaeConfig, StagedVideoVae
-from engine.architectures.staged_video_vae_layers import Stage
-from engine.architectures.staged_video_vae_shapes import staged_vae_config
 from engine.families import registry
 from engine.families.base import NotRecognised
-from engine.families.ltx_video.autoencoder import as_described, description
 from engine.families.ltx_video.denoiser import LtxVideoDenoiser
 from engine.families.ltx_video.nodes.guides import first_frame_of
+from engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig
+from engine.families.ltx_video.vae_files import as_described, description
+from engine.families.ltx_video.vae_layers import Stage
+from engine.families.ltx_video.vae_shapes import ltx_video_vae_config
 from engine.formats.unfilled import unfilled
 
 FAMILY = registry.family_named("ltx_video")
-LATER = StagedVaeConfig(  # the layers of version 0.9.5, narrower
+LATER = LtxVideoVaeConfig(  # the layers of version 0.9.5, narrower
     encoder=(
         Stage("blocks", 16, num_blocks=2), Stage("folded", 32, stride=(1, 2, 2)), Stage("blocks", 32),
         Stage("folded", 64, stride=(2, 1, 1)), Stage("folded", 128), Stage("folded", 256), Stage("blocks", 256),
@@ -33,20 +33,20 @@ LATER = StagedVaeConfig(  # the layers of version 0.9.5, narrower
 )  # fmt: skip
 
 
-def shapes_of(config: StagedVaeConfig) -> dict[str, tuple[int, ...]]:
+def shapes_of(config: LtxVideoVaeConfig) -> dict[str, tuple[int, ...]]:
     with unfilled():
-        network = StagedVideoVae(config)
+        network = LtxVideoVae(config)
     return {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
 
 
-def metadata_of(config: StagedVaeConfig) -> dict[str, str]:
+def metadata_of(config: LtxVideoVaeConfig) -> dict[str, str]:
     return {name: json.dumps(fields) for name, fields in description(config).items()}
 
 
 @pytest.mark.parametrize("config", [FAMILY.scales["full"].vae, FAMILY.scales["small"].vae, LATER])
-def test_shapes_tell_the_stages_of_the_published_networks(config: StagedVaeConfig) -> None:
-    assert staged_vae_config(shapes_of(config)) == config
-    assert as_described(staged_vae_config(shapes_of(config)), metadata_of(config)) == config
+def test_shapes_tell_the_stages_of_the_published_networks(config: LtxVideoVaeConfig) -> None:
+    assert ltx_video_vae_config(shapes_of(config)) == config
+    assert as_described(ltx_video_vae_config(shapes_of(config)), metadata_of(config)) == config
     assert config.ratio == (8, 32, 32)
 
 
@@ -54,7 +54,7 @@ def test_metadata_tell_what_shapes_do_not() -> None:
     small = FAMILY.scales["small"].vae
     strided = tuple(replace(stage, stride=(1, 2, 2)) if stage.kind == "strided" else stage for stage in small.encoder)
     other = replace(small, encoder=strided, is_causal=True, encoder_padding="replicate", decoder_padding="replicate")
-    assert as_described(staged_vae_config(shapes_of(other)), metadata_of(other)) == other
+    assert as_described(ltx_video_vae_config(shapes_of(other)), metadata_of(other)) == other
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_metadata_that_describe_other_layers_are_refused(described: str) -> None
 
 def test_a_network_that_removes_noise_decodes_videos_of_its_size() -> None:
     torch.manual_seed(0)
-    network = StagedVideoVae(LATER).requires_grad_(False).eval()
+    network = LtxVideoVae(LATER).requires_grad_(False).eval()
     for name, weight in network.named_parameters():
         if "scale" in name or "statistics" in name:
             weight.fill_(1.0)
@@ -81,7 +81,7 @@ def test_a_network_that_removes_noise_decodes_videos_of_its_size() -> None:
 def test_a_video_decoded_in_pieces_is_the_one_decoded_as_a_whole(is_causal: bool) -> None:
     torch.manual_seed(0)
     stages = tuple(replace(stage, adds_noise=stage.kind == "blocks") for stage in LATER.decoder)
-    network = StagedVideoVae(replace(LATER, decoder=stages, is_causal=is_causal)).requires_grad_(False).eval()
+    network = LtxVideoVae(replace(LATER, decoder=stages, is_causal=is_causal)).requires_grad_(False).eval()
     for weight in network.parameters():
         torch.nn.init.normal_(weight, 0, 0.05)
     latents = torch.randn(1, 128, 9, 2, 2)

@@ -13,7 +13,6 @@ from torch import nn
 
 from engine.adapters.lora import lora_patches
 from engine.adapters.lora_names import target_name
-from engine.checkpoints.load import LoadedDenoiser, LoadTypes, load_text_encoders
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.ksampler import fix_empty_latent_channels
 from engine.errors import BadModelFile
@@ -23,11 +22,12 @@ from engine.families.unsupported import describe
 from engine.formats.safetensors_file import write_safetensors
 from engine.formats.unfilled import unfilled
 from engine.log_context import NodeWarning, logged_as
+from engine.models.load import LoadedDenoiser, LoadTypes, load_text_encoders
+from engine.models.patching.hooks import EnumWeightTarget, WeightHook
+from engine.models.patching.lora_keys import denoiser_lora_keys, lora_misfit
+from engine.models.store import denoiser
+from engine.models.vae import Vae
 from engine.nodes.library.model.lora import with_lora
-from engine.store.model_store import denoiser
-from engine.values.hooks import EnumWeightTarget, WeightHook
-from engine.values.lora_keys import denoiser_lora_keys, lora_misfit
-from engine.values.vae import Vae
 
 FAMILIES = registry.families()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.checkpoints.load import LoadTypes, load_unet
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
-from engine.planning.network_sizes import sizes_in_file
-from engine.store.file_faults import fault_of_file
+from engine.models.files.faults import fault_of_file
+from engine.models.load import LoadTypes, load_unet
+from engine.models.planning.network_sizes import sizes_in_file
 from tests.engine.families.test_wrapped_names import every_family, shapes_of
 
 SHAPES = ((), (3,), (2, 1, 3, 1, 2))

@@ -7,30 +7,30 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.architectures.asymmetric_stream import asymmetric_stream_config, places
-from engine.architectures.frame_norm_video_vae import FrameNormVaeConfig, FrameNormVideoVae, frame_norm_vae_config
 from engine.families import registry
+from engine.families.mochi.transformer import mochi_config, places
+from engine.families.mochi.vae import MochiVae, MochiVaeConfig, mochi_vae_config
 from engine.formats.unfilled import unfilled
 
 FAMILY = registry.family_named("mochi")
-SMALL: FrameNormVaeConfig = FAMILY.scales["small"].vae
+SMALL: MochiVaeConfig = FAMILY.scales["small"].vae
 
 
-def small_vae() -> FrameNormVideoVae:
+def small_vae() -> MochiVae:
     torch.manual_seed(0)
-    return FrameNormVideoVae(SMALL).requires_grad_(False).eval()
+    return MochiVae(SMALL).requires_grad_(False).eval()
 
 
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_shapes_tell_the_sizes_of_both_networks(scale: str) -> None:
     configs = FAMILY.scales[scale]
     with unfilled():
-        networks = FAMILY.denoiser.build(configs.denoiser), FrameNormVideoVae(configs.vae)
+        networks = FAMILY.denoiser.build(configs.denoiser), MochiVae(configs.vae)
     denoiser, vae = ({name: tuple(part.shape) for name, part in item.state_dict().items()} for item in networks)
-    assert asymmetric_stream_config(denoiser) == configs.denoiser
-    assert frame_norm_vae_config(vae) == configs.vae
+    assert mochi_config(denoiser) == configs.denoiser
+    assert mochi_vae_config(vae) == configs.vae
     decoder = {name: shape for name, shape in vae.items() if name.startswith("decoder.")}
-    assert frame_norm_vae_config(decoder) == replace(configs.vae, encoder_channels=(), has_encoder=False)
+    assert mochi_vae_config(decoder) == replace(configs.vae, encoder_channels=(), has_encoder=False)
 
 
 def test_a_video_decoded_in_pieces_is_the_one_decoded_as_a_whole() -> None:
@@ -49,7 +49,7 @@ def test_a_first_frame_is_the_same_as_a_picture() -> None:
 
 
 def test_a_vae_without_encoder_says_so_when_pictures_are_encoded() -> None:
-    vae = FrameNormVideoVae(replace(SMALL, encoder_channels=(), has_encoder=False))
+    vae = MochiVae(replace(SMALL, encoder_channels=(), has_encoder=False))
     assert vae.encode_bytes_per_pixel == 0
     with pytest.raises(ValueError, match="has no encoder"):
         vae.encode(torch.rand(1, 3, 1, 16, 16))

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
-from engine.architectures.language_model import LanguageModel
-from engine.checkpoints.load import LoadedDenoiser
 from engine.diffusion.model_sampling_variants import Flow
 from engine.families.omnigen2.family import fits, lora_keys
 from engine.families.registry import family_named
 from engine.formats.unfilled import unfilled
-from engine.store.model_store import denoiser
+from engine.layers.language_model import LanguageModel
+from engine.models.load import LoadedDenoiser
+from engine.models.store import denoiser
 
 FAMILY = family_named("omnigen2")
 SMALL = FAMILY.scales["small"]

@@ -10,11 +10,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from benchmark.family_workflows import picture_of_checkpoint
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.memory import machine_memory
+from engine.models.random_weights import write_random_checkpoint
 from engine.settings import EngineSettings, MemorySettings
 from tests.engine.simulated_card import latent_of, run
 from tests.parity.compare import CASES, INPUTS, find_cases

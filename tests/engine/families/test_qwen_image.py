@@ -10,32 +10,36 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.blockwise_control import BlockwiseControl, BlockwiseControlConfig, blockwise_control_config
-from engine.architectures.centred_double_stream import CentredDoubleStreamControl
-from engine.checkpoints.load import LoadedDenoiser, LoadTypes, load_vae
-from engine.checkpoints.load_controlnet import load_controlnet, steering_kind
-from engine.checkpoints.load_model_patch import load_model_patch
-from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.denoiser import Denoiser
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import NotRecognised, TensorIndex
-from engine.families.parts.causal_video_vae import CausalVideoLatentFormat
+from engine.families.qwen_image.diffsynth_control import (
+    DiffSynthControl,
+    DiffSynthControlConfig,
+    diffsynth_control_config,
+)
 from engine.families.qwen_image.nodes import (
     qwen_image_diffsynth_controlnet,
     text_encode_qwen_image_edit,
     text_encode_qwen_image_edit_plus,
 )
+from engine.families.qwen_image.transformer import QwenImageControlNet
+from engine.families.wan.vae_files import WanLatentFormat
 from engine.formats.safetensors_file import write_safetensors
 from engine.formats.unfilled import unfilled
 from engine.memory.model_memory import ModelMemory
+from engine.models.clip import Clip
+from engine.models.kinds.load_controlnet import load_controlnet, steering_kind
+from engine.models.kinds.load_model_patch import load_model_patch
+from engine.models.load import LoadedDenoiser, LoadTypes, load_vae
+from engine.models.model import Model
+from engine.models.patching.module_patcher import ModulePatcher
+from engine.models.random_weights import random_networks
+from engine.models.store import denoiser
+from engine.models.video_vae import VideoVae
 from engine.nodes.library.model.lora import with_lora
 from engine.settings import EngineSettings
-from engine.store.model_store import denoiser
-from engine.values.clip import Clip
-from engine.values.model import Model
-from engine.values.module_patcher import ModulePatcher
-from engine.values.video_vae import VideoVae
 from tests.engine.nodes.small_store import node_context, small_store
 
 FAMILY = registry.family_named("qwen_image")
@@ -69,7 +73,7 @@ def values() -> Values:
 def test_reference_pictures_are_scaled_latents_placed_by_the_method() -> None:
     latents = [torch.rand(1, 16, 1, 4, 4), torch.rand(1, 16, 1, 2, 6)]
     found = conditions(reference_latents=latents, reference_latents_method="offset")
-    scaled = CausalVideoLatentFormat()
+    scaled = WanLatentFormat()
     for item, latent in zip(found["ref_latents"].cond, latents, strict=True):
         torch.testing.assert_close(item, scaled.process_in(latent))
         torch.testing.assert_close(scaled.process_out(item), latent)
@@ -103,7 +107,7 @@ def shapes_of(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 def test_a_controlnet_is_no_model_of_the_family() -> None:
     with unfilled():
-        control = CentredDoubleStreamControl(replace(SMALL, hint_channels=16))
+        control = QwenImageControlNet(replace(SMALL, hint_channels=16))
     assert FAMILY.detect(TensorIndex(shapes_of(control))) is None
 
 
@@ -111,12 +115,12 @@ def test_a_controlnet_is_no_model_of_the_family() -> None:
 def test_controlnets_read_latents_and_masks_by_their_channels(
     tmp_path: Path, hint_channels: int, takes_mask: bool
 ) -> None:
-    control = CentredDoubleStreamControl(replace(SMALL, num_blocks=1, hint_channels=hint_channels))
+    control = QwenImageControlNet(replace(SMALL, num_blocks=1, hint_channels=hint_channels))
     write_safetensors(tmp_path / "control.safetensors", control.state_dict())
     loaded = load_controlnet(tmp_path / "control.safetensors", LoadTypes())
     kind = steering_kind(loaded)
     assert kind is not None and kind.family is FAMILY
-    assert isinstance(kind.reading.latent_format, CausalVideoLatentFormat) and kind.reading.takes_mask is takes_mask
+    assert isinstance(kind.reading.latent_format, WanLatentFormat) and kind.reading.takes_mask is takes_mask
     assert kind.steers(SMALL) and not kind.steers(replace(SMALL, width=256))
 
 
@@ -211,10 +215,10 @@ def test_an_edit_sees_the_picture_at_a_megapixel(values: Values, monkeypatch: py
     assert len(options["reference_latents"]) == 2
 
 
-def control_patch(config: BlockwiseControlConfig) -> ModulePatcher:
+def control_patch(config: DiffSynthControlConfig) -> ModulePatcher:
     torch.manual_seed(0)
-    network = BlockwiseControl(config).requires_grad_(False)
-    assert blockwise_control_config(shapes_of(network)) == config
+    network = DiffSynthControl(config).requires_grad_(False)
+    assert diffsynth_control_config(shapes_of(network)) == config
     for name, weight in network.named_parameters():
         if name.endswith("_rms.weight"):
             weight.fill_(1.0)
@@ -223,7 +227,7 @@ def control_patch(config: BlockwiseControlConfig) -> ModulePatcher:
 
 def test_a_model_patch_adds_to_the_picture_and_leaves_references(values: Values) -> None:
     made, _, vae = values
-    control = control_patch(BlockwiseControlConfig(128, 3, 17))
+    control = control_patch(DiffSynthControlConfig(128, 3, 17))
     context = node_context(small_store(Path("unused")))
     patched = qwen_image_diffsynth_controlnet(
         context, model=made, model_patch=control, vae=vae, image=pixels(40, 40), mask=torch.ones(1, 40, 40)
@@ -240,11 +244,11 @@ def test_a_model_patch_adds_to_the_picture_and_leaves_references(values: Values)
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (BlockwiseControlConfig(256, 3, 16), "got width 256 and 3 blocks, expected width 128 and 3 blocks"),
-        (BlockwiseControlConfig(128, 2, 16), "got width 128 and 2 blocks, expected width 128 and 3 blocks"),
+        (DiffSynthControlConfig(256, 3, 16), "got width 256 and 3 blocks, expected width 128 and 3 blocks"),
+        (DiffSynthControlConfig(128, 2, 16), "got width 128 and 2 blocks, expected width 128 and 3 blocks"),
     ],
 )
-def test_a_model_patch_of_other_sizes_is_refused(values: Values, config: BlockwiseControlConfig, message: str) -> None:
+def test_a_model_patch_of_other_sizes_is_refused(values: Values, config: DiffSynthControlConfig, message: str) -> None:
     made, _, vae = values
     with pytest.raises(ValueError, match=f"model_patch: it does not fit the model; {message}"):
         qwen_image_diffsynth_controlnet(

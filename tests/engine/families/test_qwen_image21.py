@@ -12,17 +12,17 @@ from safetensors.torch import load_file
 
 from engine.adapters.lora import lora_patches
 from engine.adapters.lora_names import DENOISER_PREFIX, target_name
-from engine.architectures.picture_language_model import PictureLanguageModel
-from engine.architectures.prefix_states import OPTION, PrefixStates, Rounded, packed
-from engine.architectures.spliced_stream import SplicedStreamModel
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import TensorIndex
 from engine.families.qwen_image21.nodes import text_encode_qwen_image21
 from engine.families.qwen_image21.prefix_cache import Placement
-from engine.families.qwen_image21.text_encoder import QWEN, SLOT, TEMPLATE, WIDTH, SplicedQwenTokenizer
+from engine.families.qwen_image21.prefix_states import OPTION, PrefixStates, Rounded, packed
+from engine.families.qwen_image21.text import QWEN, SLOT, TEMPLATE, WIDTH, SplicedQwenTokenizer
+from engine.families.qwen_image21.transformer import QwenImage21Transformer
+from engine.layers.vision_language_model import VisionLanguageModel
 from engine.memory.weight_patches import calculate_weight
+from engine.models.random_weights import write_random_checkpoint
 from engine.runtime.request import RunRequest
 from engine.settings import EngineSettings
 from engine.text.language_tokens import qwen3
@@ -45,7 +45,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("make", [small.separate_network, small.joined_network])
 def test_draws_what_the_diffusers_library_draws(make: Any, recorded: dict[str, torch.Tensor]) -> None:
-    network: SplicedStreamModel = make()
+    network: QwenImage21Transformer = make()
     assert distance(network(small.LATENT, small.TIMES, small.TEXT), recorded["plain"]) < CLOSE
     spliced = network(small.LATENT, small.TIMES, small.TEXT, ref_latents=[small.REFERENCE], image_slots=[small.SLOT])
     assert distance(spliced, recorded["spliced"]) < CLOSE
@@ -106,7 +106,7 @@ def gated_lora(kind: str, key: str, rows: int, columns: int) -> dict[str, torch.
     return {key + ending: tensor for ending, tensor in parts.items()}
 
 
-def drawn_under(network: SplicedStreamModel, lora: dict[str, torch.Tensor]) -> torch.Tensor:
+def drawn_under(network: QwenImage21Transformer, lora: dict[str, torch.Tensor]) -> torch.Tensor:
     """The latent of a network under a LoRA."""
     names = [DENOISER_PREFIX + name for name in network.state_dict()]
     renamed = FAMILY.renamed_lora(lora, network.config)
@@ -186,7 +186,7 @@ def test_pictures_come_before_the_prompt_each_behind_its_number() -> None:
 @pytest.fixture(scope="module")
 def encoder() -> Any:
     torch.manual_seed(0)
-    network = PictureLanguageModel(small.SMALL.text[SLOT]).requires_grad_(False)
+    network = VisionLanguageModel(small.SMALL.text[SLOT]).requires_grad_(False)
     return QWEN.encoder_type(network, QWEN.encoding)
 
 
@@ -274,7 +274,7 @@ def nowhere(num_bytes: int, device: torch.device) -> torch.device | None:
     return None
 
 
-def steps(network: SplicedStreamModel, states: PrefixStates | None, **options: Any) -> list[torch.Tensor]:
+def steps(network: QwenImage21Transformer, states: PrefixStates | None, **options: Any) -> list[torch.Tensor]:
     """Three steps with text and a reference, each of another latent and time, then one with the text alone."""
     options |= {} if states is None else {OPTION: states}
     given = {"ref_latents": [small.REFERENCE], "image_slots": [small.SLOT], "transformer_options": options}
@@ -283,7 +283,7 @@ def steps(network: SplicedStreamModel, states: PrefixStates | None, **options: A
     return [*drawn, network(small.LATENT, small.TIMES, small.TEXT, transformer_options=options)]
 
 
-def count_calls(network: SplicedStreamModel) -> list[int]:
+def count_calls(network: QwenImage21Transformer) -> list[int]:
     """The number of tokens of each call of a block from now on."""
     calls: list[int] = []
     for block in network.transformer_blocks:

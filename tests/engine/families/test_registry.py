@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.checkpoints.load import LoadTypes, load_text_encoders
-from engine.checkpoints.random_weights import random_networks
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ComfyUiNames, ModelFamily, TensorIndex
 from engine.formats.safetensors_file import write_safetensors
+from engine.models.load import LoadTypes, load_text_encoders
+from engine.models.random_weights import random_networks
 from engine.nodes.built_in import built_in_nodes
 from engine.text.chunk_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index

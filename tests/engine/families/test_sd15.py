@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.architectures.latent_unet import UnetModel
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.families.base import Match, ModelFamily, NotRecognised, TensorIndex
-from engine.families.parts.latent_unet import PREFIX, level_unet
 from engine.families.registry import family_named, recognise
+from engine.families.sd15.unet_files import PREFIX, level_unet
 from engine.formats.unfilled import unfilled
+from engine.layers.unet import UnetModel
 
 
 @pytest.fixture(scope="module")

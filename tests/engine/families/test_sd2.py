@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.latent_unet import UnetModel
-from engine.checkpoints.load import LoadTypes, load_checkpoint, load_text_encoder
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
 from engine.diffusion.model_sampling_variants import DiscreteImageToImage
 from engine.families.base import ModelFamily, NotRecognised, TensorIndex
-from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import family_named, recognise
 from engine.families.sd2.denoisers import (
     UPSCALE_SCHEDULE,
@@ -27,8 +23,12 @@ from engine.families.sd2.denoisers import (
     UpscaleDenoiser,
 )
 from engine.families.sd2.family import SPREAD_OF, unet_config
+from engine.families.sd15.unet_files import PREFIX
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.formats.unfilled import unfilled
+from engine.layers.unet import UnetModel
+from engine.models.load import LoadTypes, load_checkpoint, load_text_encoder
+from engine.models.random_weights import write_random_checkpoint
 from engine.text.clip_tokens import ClipTokenizer
 from tests.engine.nodes.small_store import small_store
 

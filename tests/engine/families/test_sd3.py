@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from engine.adapters.lora import lora_patches
-from engine.architectures.mmdit import MmditModel
-from engine.checkpoints.load import LoadedDenoiser
 from engine.diffusion.model_sampling_variants import FlowSchedule, RectifiedFlow
 from engine.families.base import TensorIndex
 from engine.families.registry import family_named, recognise
+from engine.families.sd3.transformer import Sd3Transformer
 from engine.formats.unfilled import unfilled
 from engine.memory.weight_patches import calculate_weight
-from engine.store.model_store import denoiser
+from engine.models.load import LoadedDenoiser
+from engine.models.store import denoiser
 from engine.text.chunk_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index
 
@@ -83,7 +83,7 @@ def test_networks_of_other_latents_or_layers_are_others() -> None:
 
 def test_loras_of_single_layers_fit_the_joined_layer() -> None:
     """Three adapters on queries, keys and values change their rows alone, as one on all rows would."""
-    network = MmditModel(SMALL)
+    network = Sd3Transformer(SMALL)
     keys = FAMILY.denoiser_lora_keys([f"diffusion_model.{name}" for name in network.state_dict()], SMALL)
     parts = {part: (torch.randn(2, 128), torch.randn(128, 2)) for part in ("to_q", "to_k", "to_v")}
     lora = {}

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.diffusers_names import unet_names
-from engine.architectures.latent_unet import UnetConfig, UnetModel
-from engine.architectures.latent_unet_layers import TransformerSpec, timestep_embedding
-from engine.checkpoints.load import LoadTypes, load_checkpoint
-from engine.checkpoints.random_weights import random_networks, write_random_checkpoint
 from engine.diffusion.latent_format import PlaygroundLatentFormat
 from engine.diffusion.model_sampling import EdmContinuous, EdmVContinuous, EpsDiscrete, VDiscrete
 from engine.errors import BadModelFile
 from engine.families.base import Match, ModelFamily, Shapes, TensorIndex
-from engine.families.parts.latent_unet import PREFIX, level_unet
 from engine.families.registry import family_named, recognise
+from engine.families.sd15.unet_files import PREFIX, level_unet
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.formats.unfilled import unfilled
-from engine.store.model_store import denoiser
-from engine.values.lora_keys import text_lora_keys
+from engine.layers.diffusers_names import unet_names
+from engine.layers.unet import UnetConfig, UnetModel
+from engine.layers.unet_layers import TransformerSpec, timestep_embedding
+from engine.models.load import LoadTypes, load_checkpoint
+from engine.models.patching.lora_keys import text_lora_keys
+from engine.models.random_weights import random_networks, write_random_checkpoint
+from engine.models.store import denoiser
 from tests.engine.nodes.small_store import small_store
 
 

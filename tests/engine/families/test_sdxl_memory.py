@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine.checkpoints.load import LoadTypes, load_checkpoint
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.families.registry import family_named
 from engine.memory import machine_memory
-from misc.models_table import parts
-from tests.engine.checkpoints.test_load_memory import STATUS, watched
+from engine.models.load import LoadTypes, load_checkpoint
+from engine.models.random_weights import write_random_checkpoint
+from tests.engine.models.test_load_memory import STATUS, watched
 from tests.engine.simulated_card import GIB, engine_of, latent_of, node, run
+from tools.models_table import parts
 
 FAMILIES = (family_named("sdxl"), family_named("sdxl_refiner"))
 CARDS_GB = (4, 6, 8, 12, 16, 24)

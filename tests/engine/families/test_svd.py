@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.autoencoder_kl import AutoencoderKl
-from engine.architectures.autoencoder_video import AutoencoderVideo
-from engine.architectures.latent_unet import UnetModel
-from engine.architectures.latent_unet_layers import timestep_embedding
 from engine.diffusion.denoiser import Denoiser
 from engine.families.base import ModelFamily, NotRecognised, TensorIndex
-from engine.families.parts.autoencoder_kl import SMALL
-from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import family_named, recognise, recognise_vae
-from engine.families.svd.autoencoder import ORBIT_PREFIX
+from engine.families.sd15.unet_files import PREFIX
+from engine.families.sd15.vae_files import SMALL
 from engine.families.svd.denoisers import OrbitDenoiser, PoseDenoiser, VideoDenoiser
 from engine.families.svd.family import unet_config
+from engine.families.svd.vae import SvdVae
+from engine.families.svd.vae_files import ORBIT_PREFIX
 from engine.formats.unfilled import unfilled
+from engine.layers.unet import UnetModel
+from engine.layers.unet_layers import timestep_embedding
+from engine.layers.vae_kl import AutoencoderKl
 
 NUM_FRAMES = 3
 
@@ -55,7 +55,7 @@ def test_the_decoder_is_that_of_videos_or_of_pictures(family: ModelFamily, is_vi
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     with unfilled():
         built = family.vae.build(family.vae.configure(shapes))
-    assert type(built) is (AutoencoderVideo if is_video else AutoencoderKl)
+    assert type(built) is (SvdVae if is_video else AutoencoderKl)
     prefix = "first_stage_model." if is_video else ORBIT_PREFIX
     assert set(family.vae.saved(weights)) == {prefix + name for name in shapes}
     assert (recognise_vae(shapes)[0] is family) == is_video

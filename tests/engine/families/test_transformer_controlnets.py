@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from engine.architectures.double_stream_control import DoubleStreamControl, DoubleStreamControlConfig, HintKind
-from engine.architectures.mmdit_control import MmditControlConfig, PatchControl, PatchControlConfig
-from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.load_controlnet import load_controlnet, steering_kind
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.events import NodeWarned
 from engine.families.base import ControlReading
+from engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
 from engine.families.registry import default_family, family_named, recognise_control_network, shapes_under
+from engine.families.sd3.controlnet import Sd3ControlNetConfig, Sd35ControlNet, Sd35ControlNetConfig
 from engine.formats.safetensors_file import write_safetensors
+from engine.models.kinds.load_controlnet import load_controlnet, steering_kind
+from engine.models.load import LoadTypes
+from engine.models.random_weights import write_random_checkpoint
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
 from tests.parity.models import LAYOUTS
 
@@ -77,7 +77,7 @@ def read(name: str, number: float = 0.0) -> tuple[Any, ControlReading, Any]:
 )
 def test_a_file_for_flux_shows_its_kind(name: str, hint: HintKind, modes: int, mask: bool, latent: bool) -> None:
     family, reading, config = read(name)
-    assert family is FLUX and isinstance(config, DoubleStreamControlConfig)
+    assert family is FLUX and isinstance(config, FluxControlNetConfig)
     assert (config.hint, config.num_modes) == (hint, modes)
     assert (reading.takes_mask, reading.latent_format is not None) == (mask, latent)
     assert reading.inputs == ("y", "guidance") and reading.borrowed is None
@@ -86,7 +86,7 @@ def test_a_file_for_flux_shows_its_kind(name: str, hint: HintKind, modes: int, m
 @pytest.mark.parametrize(("name", "mask"), [("sd3_control", False), ("sd3_control_inpaint", True)])
 def test_a_shorter_copy_of_stable_diffusion_3_reads_unshifted_latents(name: str, mask: bool) -> None:
     family, reading, config = read(name)
-    assert family is SD3 and isinstance(config, MmditControlConfig)
+    assert family is SD3 and isinstance(config, Sd3ControlNetConfig)
     assert reading.takes_mask == mask and reading.latent_format is not None
     assert torch.equal(reading.latent_format.process_in(torch.zeros(1)), torch.zeros(1))
     assert SD3.latent_format().process_in(torch.zeros(1)) != 0
@@ -111,14 +111,14 @@ def test_what_a_network_borrows_depends_on_its_labels() -> None:
     ]  # fmt: skip
 
 
-def control_network(hint: HintKind, num_double: int = 1, num_single: int = 1, modes: int = 0) -> DoubleStreamControl:
+def control_network(hint: HintKind, num_double: int = 1, num_single: int = 1, modes: int = 0) -> FluxControlNet:
     trunk = replace(FLUX.scales["small"].denoiser, num_double=num_double, num_single=num_single)
-    network = DoubleStreamControl(DoubleStreamControlConfig(trunk, hint, num_modes=modes))
+    network = FluxControlNet(FluxControlNetConfig(trunk, hint, num_modes=modes))
     network.load_state_dict(drawn(network.state_dict()))
     return network.requires_grad_(False)
 
 
-def additions(network: DoubleStreamControl, **more: Any) -> dict[str, list[torch.Tensor]]:
+def additions(network: FluxControlNet, **more: Any) -> dict[str, list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(1)
     channels, scale = (16, 1) if network.control_config.hint is HintKind.LATENT else (3, 8)
     found: dict[str, list[torch.Tensor]] = network(
@@ -158,8 +158,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for family in (FLUX, SD3):
         write_random_checkpoint(models / "checkpoints" / f"{family.name}.safetensors", family=family)
     write_control(models / "controlnet" / "flux.safetensors", control_network(HintKind.LATENT))
-    config = PatchControlConfig(num_blocks=1, width=128, embeds_twice=True)
-    write_control(models / "controlnet" / "sd3.safetensors", PatchControl(config))
+    config = Sd35ControlNetConfig(num_blocks=1, width=128, embeds_twice=True)
+    write_control(models / "controlnet" / "sd3.safetensors", Sd35ControlNet(config))
     lora = {"img_in.lora_A.weight": (2, 128), "img_in.lora_B.weight": (128, 2), "img_in.lora_B.bias": (128,)}
     norm = {"single_blocks.0.norm.key_norm.scale": (128,)}
     write_safetensors(models / "loras" / "tool.safetensors", drawn({**lora, **norm}, scale=0.3))

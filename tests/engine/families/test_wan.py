@@ -10,9 +10,9 @@ import torch
 
 from engine.families import registry
 from engine.families.base import TensorIndex
-from engine.families.parts.video_denoisers import VideoDenoiser
 from engine.families.wan.nodes.cameras import PATHS, camera_poses, camera_rays
 from engine.families.wan.nodes.tracks import moved_along, points_at, tracks_of
+from engine.families.wan.video_denoiser import VideoDenoiser
 from engine.formats.unfilled import unfilled
 from tests.parity.models import LAYOUTS
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from engine.adapters.lora_names import rows_of
-from engine.architectures.language_model import LanguageModel
-from engine.checkpoints.load import LoadedDenoiser
 from engine.diffusion.model_sampling_variants import Flow
 from engine.families import registry
 from engine.families.base import NotRecognised, TensorIndex
 from engine.families.registry import family_named
 from engine.families.z_image.diffusers_names import file_layout, lora_keys
 from engine.formats.unfilled import unfilled
-from engine.store.model_store import denoiser
+from engine.layers.language_model import LanguageModel
+from engine.models.load import LoadedDenoiser
+from engine.models.store import denoiser
 from tests.parity.models import read_layouts
 
 FAMILY = family_named("z_image")

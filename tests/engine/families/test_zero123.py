@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.projected_unet import ProjectedUnet
 from engine.families.base import ModelFamily, TensorIndex
-from engine.families.parts.latent_unet import PREFIX
 from engine.families.registry import family_named, recognise
+from engine.families.sd15.unet_files import PREFIX
 from engine.families.zero123.denoiser import ViewDenoiser
+from engine.families.zero123.unet import Zero123Unet
 from engine.formats.unfilled import unfilled
 
 
@@ -31,7 +31,7 @@ def test_the_projection_beside_the_network_distinguishes_it_from_one_that_edits_
 
 
 def test_tokens_with_a_camera_are_projected_and_others_are_taken_as_they_are(family: ModelFamily) -> None:
-    network = ProjectedUnet(family.scales["small"].denoiser)
+    network = Zero123Unet(family.scales["small"].denoiser)
     model = ViewDenoiser(network)
 
     def tokens(given: torch.Tensor) -> Any:

@@ -7,9 +7,10 @@ import json
 import struct
 
 import torch
+from contract.graph.node_ref import NodeRef
 from PIL import Image
 
-from engine.events import NodeRef, PreviewMade
+from engine.events import PreviewMade
 from engine.images.preview import MAX_ANIMATION_FRAMES, latent_animation, latent_preview
 from engine.server.messages import preview
 from worker.engines.preview_frames import PreviewFrame, read_frame

@@ -17,9 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.architectures.double_stream import DoubleStreamConfig
-from engine.checkpoints.load import LoadTypes, load_unet
 from engine.families import registry
+from engine.families.flux.transformer import FluxConfig
 from engine.formats.fill import Destination, fill
 from engine.formats.safetensors_file import SafetensorsFile
 from engine.formats.unfilled import unfilled
@@ -28,12 +27,13 @@ from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.plan import LoadRequest, ResidentModel, limits_of, plan_residency
 from engine.memory.simulated_device import SimulatedDevice
 from engine.memory.transfer_streams import TransferStreams
-from tests.engine.checkpoints.test_load_memory import STATUS, watched
+from engine.models.load import LoadTypes, load_unet
 from tests.engine.memory.simulated import Card
+from tests.engine.models.test_load_memory import STATUS, watched
 from tests.parity.quantised_models import write_sparse_gguf
 
 FAMILY = registry.family_named("flux")
-FULL: DoubleStreamConfig = FAMILY.scales["full"].denoiser
+FULL: FluxConfig = FAMILY.scales["full"].denoiser
 CONFIGS = {"12": FULL, "20": replace(FULL, num_double=32, num_single=64)}
 GIB, MIB = 1 << 30, 1 << 20
 WORKING_BYTES = 3 * GIB  # of a picture of 1024 x 1024
@@ -43,7 +43,7 @@ VIDEO_BYTES = 5 * GIB  # of 81 frames of 832 x 480, both conditions at once
 TEXT_ENCODER = ResidentModel(9, 5 * GIB, 5 * GIB, last_used=1)
 
 
-def weights_of(folder: Path, config: DoubleStreamConfig, kind: str, card_bytes: int) -> ModuleWeights:
+def weights_of(folder: Path, config: FluxConfig, kind: str, card_bytes: int) -> ModuleWeights:
     with unfilled():
         network = FAMILY.denoiser.build(config)
     path = folder / f"{kind}.gguf"

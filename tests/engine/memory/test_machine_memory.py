@@ -9,7 +9,7 @@ import pytest
 
 from engine.memory import machine_memory
 from engine.memory.machine_memory import available_bytes, total_bytes
-from machine.heap import trim_heap
+from host.heap import trim_heap
 
 GIB = 2**30
 

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.cancel import CancelToken
-from engine.checkpoints.load import LoadTypes
 from engine.memory.model_memory import ModelMemory
+from engine.models.files.folders import ModelFolders
+from engine.models.load import LoadTypes
+from engine.models.store import ModelStore
 from engine.nodes.base import NodeContext
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.settings import EngineSettings
-from engine.store.folders import ModelFolders
-from engine.store.model_store import ModelStore
 
 
 def small_store(models: Path) -> ModelStore:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from engine.graph.validate import find_problems
+from contract.graph.validate import find_problems
 from engine.nodes.catalogue import object_info
 from engine.nodes.legacy_node import ClassNode
-from tests.engine.graph.declared import node
+from tests.contract.graph.declared import node
 from tests.engine.runtime.runs import Bench, NoFiles
 
 

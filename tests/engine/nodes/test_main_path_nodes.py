@@ -10,10 +10,10 @@ import torch
 
 from engine.cancel import CancelToken
 from engine.errors import BadModelFile, Interrupted
+from engine.models.store import ModelStore
 from engine.nodes.base import NodeContext
 from engine.nodes.library.conditioning.text import clip_set_last_layer, clip_text_encode
 from engine.nodes.library.sampling.sampling import ksampler
-from engine.store.model_store import ModelStore
 from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

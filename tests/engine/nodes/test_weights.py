@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.controlnet import ControlNetModel
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.errors import BadModelFile
 from engine.families.registry import default_family
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.models.kinds.controlnet import ControlNetModel
+from engine.models.kinds.controlnet_value import broadcast_image_to
+from engine.models.patching.hooks import HookKeyframe, HookKeyframeGroup
+from engine.models.random_weights import write_random_checkpoint
+from engine.models.store import ModelStore
 from engine.nodes.library.conditioning.controlnet import controlnet_apply_advanced
 from engine.nodes.library.conditioning.hooks import (
     create_hook_lora_node,
@@ -32,9 +35,6 @@ from engine.nodes.library.model.model_merging import (
 )
 from engine.nodes.library.model.model_saving import checkpoint_save
 from engine.nodes.library.sampling.sampling import ksampler
-from engine.store.model_store import ModelStore
-from engine.values.control_net import broadcast_image_to
-from engine.values.hooks import HookKeyframe, HookKeyframeGroup
 from tests.engine.nodes.small_store import node_context, small_store
 
 UNET_KEY = "diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"

@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engine.checkpoints.load import LoadedDenoiser, LoadTypes
-from engine.checkpoints.random_weights import random_networks
 from engine.diffusion.conditions import convert_conditioning, with_model_inputs
 from engine.diffusion.stored_dtype import stored_dtype
 from engine.families import registry
 from engine.families.base import ModelFamily, Network, TokenizerParts
 from engine.formats.unfilled import unfilled
 from engine.memory.dtypes import text_encoder_types, unet_types, vae_types
+from engine.models.clip import Entries
+from engine.models.load import LoadedDenoiser, LoadTypes
+from engine.models.random_weights import random_networks
+from engine.models.store import denoiser
 from engine.settings import DtypeSettings
-from engine.store.model_store import denoiser
 from engine.text.clip_tokens import BytePairs, TokenizerSet
-from engine.values.clip import Entries
-from tests.engine.architectures.small_transformers import TRANSFORMERS, Drawn
+from tests.engine.layers.small_transformers import TRANSFORMERS, Drawn
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.fake_tensors import CUDA, copied_to_cuda, fake_cuda, move_to_cuda, put, taken
 

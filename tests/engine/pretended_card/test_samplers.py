@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.checkpoints.random_weights import write_random_checkpoint
 from engine.diffusion.sampler_registry import SAMPLER_NAMES
 from engine.engine import Engine
+from engine.models.random_weights import write_random_checkpoint
 from tests.engine.pretended_card.captures import Captures, capture_with
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.runs import engine_on_card

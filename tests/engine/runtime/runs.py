@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from contract.graph.signature import Signatures, unique_keys
 from engine.cancel import CancelToken
 from engine.events import Event
-from engine.graph.signature import Signatures, unique_keys
 from engine.nodes.base import NodeClass
 from engine.nodes.catalogue import Catalogue
 from engine.runtime.cache.classic import ClassicCache

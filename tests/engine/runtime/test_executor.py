@@ -24,7 +24,7 @@ from engine.events import (
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.lru import LruCache
 from engine.runtime.cache.none import NoCache
-from tests.engine.graph.declared import node
+from tests.contract.graph.declared import node
 from tests.engine.runtime.runs import Bench
 from tests.engine.runtime.small_nodes import LEAVING, Calls, small_nodes
 

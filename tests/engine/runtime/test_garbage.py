@@ -14,7 +14,7 @@ import pytest
 from engine.nodes.base import NodeContext, NodeOutput, Socket, node
 from engine.runtime.cache.none import NoCache
 from engine.runtime.garbage import COLLECT_EVERY_SECONDS, THRESHOLDS, GarbageCollection
-from tests.engine.graph import declared
+from tests.contract.graph import declared
 from tests.engine.runtime.runs import Bench
 
 VALUE = Annotated[Any, Socket("VALUE")]

@@ -10,12 +10,12 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from engine.custom_nodes.loader import MEMORY_FILE
-from engine.custom_nodes.pack_memory import PackMemory, fingerprint
+from engine.comfy.packs.loader import MEMORY_FILE
+from engine.comfy.packs.pack_memory import PackMemory, fingerprint
 from engine.server.app import create_app
 from engine.server.engine_start import EngineStart
 from engine.settings import CacheSettings, EngineSettings
-from tests.engine.custom_nodes.loading import write_pack
+from tests.engine.comfy.loading import write_pack
 
 PACK = """
     import server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.graph.file_names import split_annotation
+from contract.graph.file_names import split_annotation
 from engine.server.folders import folder_of, inside, is_unsafe_name
 from engine.settings import EngineSettings
 

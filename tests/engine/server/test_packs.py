@@ -7,12 +7,12 @@ from pathlib import Path
 from aiohttp.test_utils import TestClient, TestServer
 from PIL import Image
 
-from engine.custom_nodes.compat.host import HOST
+from engine.comfy.host import HOST
 from engine.server.app import create_app
 from engine.server.engine_start import EngineStart
 from engine.server.packs import binary_message
 from engine.settings import EngineSettings
-from tests.engine.custom_nodes.loading import write_pack
+from tests.engine.comfy.loading import write_pack
 
 PACK = """
     from aiohttp import web

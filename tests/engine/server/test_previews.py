@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.architectures.tiny_decoder import TinyDecoder
+from engine.models.kinds.tiny_decoder import TinyDecoder
 from engine.nodes.base import NodeContext, NodeOutput, Socket, node
 from engine.settings import PreviewMethod
 from tests.engine.server.conftest import Server, serving

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from aiohttp import web
+from contract.graph.node_ref import NodeRef
 
-from engine.events import NodeProgress, NodeRef, NodeStarted, NodeText, OutputReady, RunSaving
+from engine.events import NodeProgress, NodeStarted, NodeText, OutputReady, RunSaving
 from engine.server.progress import WHOLE_UP_TO
 from engine.server.queue import QueuedPrompt
 from engine.server.relay import RunRelay

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contract.graph.node_ref import NodeRef
+
 from engine.events import (
     Event,
     NodeFinished,
     NodeProgress,
-    NodeRef,
     NodesCached,
     NodeStarted,
     RunFailed,

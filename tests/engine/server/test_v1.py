@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.checkpoints.random_weights import write_random_checkpoint
-from engine.graph.explain import explain_prompt
-from engine.graph.object_info import rules_in
+from contract.graph.explain import explain_prompt
+from contract.graph.object_info import rules_in
+from engine.models.random_weights import write_random_checkpoint
 from tests.engine.server.conftest import Server, shown
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.architectures.clip_text import ClipTextConfig, ClipTextModel
+from engine.layers.clip_text import ClipTextConfig, ClipTextModel
 from engine.text.clip_encoding import END_TOKEN, START_TOKEN, ClipEncoder, ClipEncoding
 from engine.text.clip_l import CLIP_L_ENCODING
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.architectures.language_model import GEMMA2, LanguageModel, LanguageModelConfig
+from engine.layers.language_model import GEMMA2, LanguageModel, LanguageModelConfig
 from engine.text.chunk_encoding import TokenWeights
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer, qwen2, qwen3

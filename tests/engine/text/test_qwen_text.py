@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.language_model import QWEN2, LanguageModelConfig
-from engine.architectures.picture_language_model import (
-    PictureLanguageModel,
-    PictureLanguageModelConfig,
-    picture_language_model_config,
+from engine.layers.language_model import QWEN2, LanguageModelConfig
+from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
+from engine.layers.vision_language_model import (
+    VisionLanguageModel,
+    VisionLanguageModelConfig,
+    vision_language_model_config,
 )
-from engine.architectures.vision_tower import VisionTowerConfig
 from engine.text.picture_places import SeenPicture, places_among
 from engine.text.qwen_encoding import QwenEncoder, QwenEncoding, template_end
 from engine.text.qwen_tokens import PAD_TOKEN, PICTURE_TOKEN, START_TOKEN, QwenTokenizer
@@ -25,7 +25,7 @@ TOKENIZER = QwenTokenizer(slot="qwen25_7b", template=TEMPLATE, picture_template=
 LANGUAGE = LanguageModelConfig(
     kind=QWEN2, num_layers=2, width=16, heads=2, key_heads=1, inner_width=24, vocabulary_size=152064, has_biases=True
 )
-VISION = VisionTowerConfig(width=80, inner_width=24, num_blocks=8, out_width=16)
+VISION = Qwen25VlVisionConfig(width=80, inner_width=24, num_blocks=8, out_width=16)
 
 
 def chunk(text: str, **options: Any) -> list[Any]:
@@ -37,9 +37,9 @@ def ids(text: str, **options: Any) -> list[Any]:
     return [token for token, _ in chunk(text, **options)]
 
 
-def encoder_with(vision: VisionTowerConfig | None) -> QwenEncoder:
+def encoder_with(vision: Qwen25VlVisionConfig | None) -> QwenEncoder:
     torch.manual_seed(0)
-    made = QwenEncoder(PictureLanguageModel(PictureLanguageModelConfig(LANGUAGE, vision)), ENCODING)
+    made = QwenEncoder(VisionLanguageModel(VisionLanguageModelConfig(LANGUAGE, vision)), ENCODING)
     for name, weight in made.requires_grad_(False).named_parameters():
         if "norm" in name or "ln_q" in name:
             weight.fill_(1.0)
@@ -134,6 +134,6 @@ def test_a_layer_is_without_the_last_norm_and_one_beyond_the_first_is_the_output
 def test_a_file_without_a_picture_encoder_refuses_pictures() -> None:
     blind = encoder_with(None)
     shapes = {name: tuple(item.shape) for name, item in blind.transformer.state_dict().items()}
-    assert picture_language_model_config(shapes).vision is None
+    assert vision_language_model_config(shapes).vision is None
     with pytest.raises(ValueError, match="this file of the text encoder has no picture encoder"):
         blind.encode_weighted([chunk("x", images=[torch.rand(1, 56, 56, 3)])], layer_idx=None, project_pooled=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.t5 import T5Config, T5Model
+from engine.layers.t5 import T5Config, T5Model
 from engine.text.t5_encoding import END_TOKEN, PAD_TOKEN, T5Encoder, T5Encoding
 from engine.text.t5_tokens import T5Tokenizer
 

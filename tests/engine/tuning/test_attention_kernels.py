@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.architectures.attention import KERNEL_OPTION, optimized_attention
 from engine.diffusion.likeness import relative_error
+from engine.layers.attention import KERNEL_OPTION, optimized_attention
 from engine.tuning.strategies import attention_kernels
 from engine.tuning.strategies.attention_kernels import DEFAULT, AttentionKernels
 

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from engine import Engine, EngineSettings
-from engine.architectures.latent_unet_layers import ResBlock, ResSpec
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.likeness import relative_error
 from engine.families import registry
+from engine.layers.unet_layers import ResBlock, ResSpec
 from engine.tuning.block_arguments import NotPlain, TensorForm, form_of, plain_arguments, with_forms, with_zeros
 from engine.tuning.compiled_forms import CompiledForms, FormFunction, block_key, compiled_by
 from engine.tuning.repeated_blocks import repeated_blocks

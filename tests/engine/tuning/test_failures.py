@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from contract.quality import STRATEGIES
 from engine import Engine, EngineSettings, RunRequest
 from engine.diffusion.steps_reported import StepsReported
 from engine.diffusion.tuned import tuned_attempt, tuned_decoder, tuned_network, tuned_stream, tuning_active
@@ -23,7 +24,6 @@ from engine.tuning.outcome import Choice
 from engine.tuning.quality import Quality
 from engine.tuning.run import Fallback, TunedRun
 from engine.tuning.strategy import Strategy
-from names.tuning import STRATEGIES
 from tests.engine.tuning.failing import PLACES, WORDS, Failing, FailingOption
 from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.test_tuner import SIZE, latent_prompt, usage

@@ -8,14 +8,8 @@ from torch import nn
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from engine.architectures.norms import CentredRmsNorm, OnePlusRmsNorm, RmsNorm, ScaleRmsNorm
-from engine.architectures.transformer_layers import (
-    AdaptiveNorm,
-    GatedActivation,
-    GatedResidual,
-    ResidualNorm,
-    RotaryHeads,
-)
+from engine.layers.norms import CentredRmsNorm, OnePlusRmsNorm, RmsNorm, ScaleRmsNorm
+from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
 from engine.tuning.fused_forwards import FUSED, norm_form
 from engine.tuning.kernels.rows import modulator_rows, rows_of
 

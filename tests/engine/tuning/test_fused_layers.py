@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.architectures.transformer_layers import (
+from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,

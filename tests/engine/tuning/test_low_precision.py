@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.architectures.layers import Linear
 from engine.diffusion.likeness import relative_error
+from engine.layers.basic import Linear
 from engine.tuning.products.times import ProductTimes
 from engine.tuning.strategies.low_precision import EightBitLinear, Fp8Linear, Int8Linear
 from engine.tuning.strategy import MachineFacts, SamplingUse

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.architectures.autoencoder_kl import AutoencoderKl, ResnetBlock, VaeConfig
 from engine.diffusion.shared_steps import sharing_active
+from engine.layers.vae_kl import AutoencoderKl, ResnetBlock, VaeConfig
 from engine.tuning.strategies.nhwc_norm import NhwcVae
 from engine.tuning.strategy import SamplingUse
 
@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import json
 import torch
-from engine.architectures.autoencoder_kl import AutoencoderKl, VaeConfig
-from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.random_weights import random_networks
+from engine.layers.vae_kl import AutoencoderKl, VaeConfig
+from engine.models.load import LoadTypes
+from engine.models.random_weights import random_networks
 from engine.diffusion.likeness import relative_error
 from engine.tuning.kernels import group_norm
 from engine.tuning.strategies import nhwc_norm

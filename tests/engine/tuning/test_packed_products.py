@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 from engine.adapters.weight_adapters import LoraAdapter
-from engine.architectures.layers import Conv2d, Linear
 from engine.diffusion.likeness import relative_error
 from engine.formats.quantised.comfy_quant import SCALE, Float8Packing, IntegerPacking, hadamard
 from engine.formats.quantised.gguf_packing import GgufPacking
 from engine.formats.quantised.packed_layers import PACKINGS
 from engine.formats.quantised.packing import Packing
 from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from engine.layers.basic import Conv2d, Linear
 from engine.memory.residency import Residency
+from engine.models.patching.module_patcher import ModulePatcher
 from engine.tuning.products.float8 import Float8Products
 from engine.tuning.products.fused import row_quantiser
 from engine.tuning.products.rows import quantise_rows
@@ -28,7 +29,6 @@ from engine.tuning.products.times import ProductTimes
 from engine.tuning.strategies.direct_casts import DirectCasts
 from engine.tuning.strategies.packed_products import PackedProducts
 from engine.tuning.strategy import SamplingUse, Strategy
-from engine.values.module_patcher import ModulePatcher
 from tests.engine.memory.simulated import Card
 from tests.engine.tuning.products.test_float8 import reference
 from tests.parity.quantised_models import random_blocks

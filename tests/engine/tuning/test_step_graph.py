@@ -12,7 +12,7 @@ import torch
 from engine import Engine, EngineSettings, RunRequest
 from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
 from engine.tuning.strategies.step_graph import StepGraph
-from tests.engine.graph.declared import node
+from tests.contract.graph.declared import node
 from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.replaying import Replaying
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.architectures.latent_unet_layers import CrossAttention, ResBlock
-from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.random_weights import random_networks
+from contract.quality import STRATEGIES
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.likeness import relative_error
+from engine.layers.unet_layers import CrossAttention, ResBlock
+from engine.models.load import LoadTypes
+from engine.models.random_weights import random_networks
 from engine.tuning.networks_in_use import NetworksInUse
 from engine.tuning.registry import make_strategies
 from engine.tuning.strategies import half_vae
@@ -22,7 +23,6 @@ from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
 from engine.tuning.strategies.half_vae import HalfVae
 from engine.tuning.strategies.prompt_cache import PromptCache, _cached, prompt_key
 from engine.tuning.strategy import PROMPTS_OF_ROWS, MachineFacts, PromptRows, SamplingUse, Strategy, custom_code
-from names.tuning import STRATEGIES
 from tests.engine.tuning.replaying import Replaying
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from engine import Engine, EngineSettings, RunRequest
 from engine.events import Event, TuningUsed
-from tests.engine.graph.declared import node
+from tests.contract.graph.declared import node
 from tests.engine.tuning.outcomes import outcome_of, use_everywhere
 
 SIZE = {"width_px": 64, "height_px": 64, "num_steps": 2, "settle_seconds": 0, "turns_seconds": 0}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.layers import Conv2d
+from engine.layers.basic import Conv2d
 from engine.tuning.kernels import winograd
 from engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
 from engine.tuning.networks_in_use import NetworksInUse

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.architectures.autoencoder_kl import ResnetBlock
-from engine.architectures.latent_unet_layers import CrossAttention, ResBlock, SpatialTransformer
+from engine.layers.unet_layers import CrossAttention, ResBlock, SpatialTransformer
+from engine.layers.vae_kl import ResnetBlock
 from engine.tuning.strategies.zero_blocks import ZeroBlocks
 from engine.tuning.strategy import SamplingUse
 from tests.engine.tuning.test_strategies import Patcher, call, networks, use

@@ -16,9 +16,9 @@ from fastapi import APIRouter, FastAPI, Request
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import RunningFront, running_front
 from worker.api.body_sizes import MAX_SMALL_BYTES, BodySize, UndeclaredBody, body_size_of, checked_routes, takes_jobs
-from worker.app import PARTS
+from worker.app.application import PARTS
+from worker.app.serve_gateway import build_services
 from worker.gateway.app import create_gateway_app
-from worker.gateway.serve import build_services
 from worker.settings.environment import load_settings
 
 MIB = 1 << 20

@@ -11,9 +11,9 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from tests.fakes import draw
+from tests.worker.prompts.workflows.pages import node, page
+from tests.worker.prompts.workflows.test_media import png
 from tests.worker.running_front import RunningFront
-from tests.worker.workflows.pages import node, page
-from tests.worker.workflows.test_media import png
 from worker.api.workflow_bodies import while_connected
 
 PAGE = page(node(1, "Draw", ["hello", 8]))

@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from names.distribution import DISTRIBUTION
+from host.distribution import DISTRIBUTION
 from tests.fakes import FakeEngine, draw, fail, steps, wait
 from tests.worker.running_front import RunningFront, running_front
-from worker.app import create_app
+from worker.app.application import create_app
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from tests.fakes import paint
 from tests.worker.models.engine_with_models import EngineWithModels, drawing
 from tests.worker.running_front import RunningFront, running_front
+from worker.cli.plan import plan_lines
 from worker.engines.later_nodes import find_later_node
-from worker.plan_command import plan_lines
 
 Z_IMAGE = {
     "UNETLoader": ("unet_name", "z_image_turbo_bf16.safetensors"),
@@ -127,7 +127,7 @@ async def test_a_node_of_a_later_comfyui_is_named_as_that(front: RunningFront, c
 
 def test_no_node_of_this_engine_is_called_a_later_one() -> None:
     from engine.nodes.built_in import built_in_nodes
-    from misc.node_table import NoFiles
+    from tools.node_table import NoFiles
 
     own = [node.spec(NoFiles()).class_type for node in built_in_nodes()]
     assert [name for name in own if find_later_node(name) is not None] == []

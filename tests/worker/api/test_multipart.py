@@ -13,7 +13,7 @@ import httpx
 from modifiers.example_picture import EXAMPLE_PICTURE
 from tests.fakes import FakeEngine, paint
 from tests.worker.running_front import RunningFront, running_front
-from worker.app import create_app
+from worker.app.application import create_app
 from worker.inputs.fetch import decode_data_uri
 
 PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))

@@ -15,7 +15,7 @@ from tests.fakes import FakeEngine, draw, paint, say
 from tests.worker.running_front import RunningFront, running_front
 from worker.api.schemas import parse_generate
 from worker.errors import RequestRejected
-from worker.jobs.job import JobState
+from worker.storage.job import JobState
 
 
 @pytest.fixture

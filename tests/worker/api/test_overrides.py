@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.fakes import draw
+from tests.worker.prompts.workflows.pages import node, page
 from tests.worker.running_front import RunningFront
-from tests.worker.workflows.pages import node, page
 
 
 async def refused(front: RunningFront, workflow: dict[str, Any], **fields: Any) -> dict[str, Any]:

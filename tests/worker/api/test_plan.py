@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from tests.fakes import draw
 from tests.worker.models.engine_with_models import EngineWithModels, drawing
+from tests.worker.prompts.workflows.pages import node, page
 from tests.worker.running_front import RunningFront, running_front
-from tests.worker.workflows.pages import node, page
-from worker.cli import app
-from worker.jobs.cards import card_bytes
-from worker.plan_command import plan_lines
-from worker.workflows.known_packs import find_pack
-from worker.workflows.node_uses import model_hints
+from worker.cli.main import app
+from worker.cli.plan import plan_lines
+from worker.prompts.cards import card_bytes
+from worker.prompts.workflows.known_packs import find_pack
+from worker.prompts.workflows.node_uses import model_hints
 
 SD15 = "v1-5-pruned-emaonly-fp16.safetensors"
 SD15_BYTES = 2_132_696_762

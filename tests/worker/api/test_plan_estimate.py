@@ -13,10 +13,10 @@ from engine.families import registry
 from tests.worker.models.engine_with_models import EngineWithModels
 from tests.worker.running_front import RunningFront, running_front
 from worker.api.job_making import cost_of
+from worker.cli.plan import plan_lines
 from worker.engines.families import Family, read_families
-from worker.jobs.missing_families import named_family
 from worker.models.manifest import built_in_manifest
-from worker.plan_command import plan_lines
+from worker.prompts.missing_families import named_family
 
 
 def described_families() -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from worker.api.schemas import parse_generate
 from worker.engines.outcome import read_outcome
 from worker.errors import RequestRejected
 from worker.jobs.envelope import result_of
-from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.storage.job import Job, JobRequest, JobTimes
 
 WORKFLOW = {"1": {"class_type": "EmptyImage", "inputs": {}}}
 

@@ -10,8 +10,8 @@ import pytest
 from openapi_spec_validator import validate
 
 from tests.fakes import FakeEngine, draw
+from tests.worker.prompts.workflows.pages import node, page
 from tests.worker.running_front import RunningFront, running_front
-from tests.worker.workflows.pages import node, page
 
 ADMIN = {"Authorization": "Bearer root"}
 CUSTOMER = {"Authorization": "Bearer plain"}

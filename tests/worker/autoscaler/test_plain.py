@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from worker.autoscaler.plain import PlainAutoscaler
-from worker.jobs.job import JobState
+from worker.storage.job import JobState
 
 
 def figures(registry: CollectorRegistry) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from worker.autoscaler.speed import assumed_speed, measured_speed
-from worker.workload import Workload
+from worker.settings.workload import Workload
 
 ONE_ENGINE = {"seconds_per_picture": 0.5, "workload_per_second": 50.0}
 

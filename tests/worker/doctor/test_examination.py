@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.fakes import FakeEngine
 from tests.worker.running_front import RunningFront, running_front, settings_for
-from worker.cli import app
+from worker.cli.main import app
 from worker.doctor import examination
 from worker.doctor.check import Status
 from worker.doctor.examination import examine

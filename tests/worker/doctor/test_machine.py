@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.test_port_holder import answering
+from tests.host.test_port_holder import answering
 from tests.worker.running_front import settings_for
 from worker.doctor.check import Status
 from worker.doctor.machine import check_clock, check_disk, check_limits, check_memory, check_ports

@@ -12,9 +12,9 @@ import uvicorn
 
 from tests.worker.running_front import ServerWithoutSignals, until
 from worker.api.busy import busy
+from worker.app.serve_gateway import build_services
 from worker.gateway.app import create_gateway_app
-from worker.gateway.serve import build_services
-from worker.listener.connections import ConnectionTable
+from worker.guard.listener.connections import ConnectionTable
 from worker.settings.environment import load_settings
 
 

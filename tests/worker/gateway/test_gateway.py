@@ -260,7 +260,7 @@ async def test_jobs_go_through_nats_too(tmp_path: Path, engine: FakeEngine, data
 async def test_an_accepted_job_that_is_too_large_for_the_broker_ends_with_its_webhook(
     tmp_path: Path, engine: FakeEngine, database: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.sources.nats_jetstream.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("worker.integrations.nats.jetstream.CONNECT_SECONDS", 0.3)
     local: dict[str, Any] = {"allowed_private_hosts": ("127.0.0.1",)}
     async with nats_server(tmp_path / "nats") as broker, running_gateway(broker.url, database, **local) as gateway:
         broker.kill()  # whose limit cannot be asked for now

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from tests.worker.postgres_server import PostgresServer
 from worker.errors import LimitReached
 from worker.gateway.job_records import JobRecords, ended_job
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes
-from worker.jobs.job_list import JobFilter
-from worker.jobs.job_partitions import DAY_MS, day_of, make_days
+from worker.storage.job import Job, JobRequest, JobState, JobTimes
+from worker.storage.job_list import JobFilter
+from worker.storage.job_partitions import DAY_MS, day_of, make_days
 
 
 @asynccontextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from pydantic import SecretStr
+from worker.settings.loopback import is_loopback
 
 from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
 from worker.guard.auth import Gatekeeper, require
-from worker.identity.api_keys import parse_keys
-from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity, Scope
-from worker.identity.loopback import direct_host, is_loopback, is_own_name
+from worker.guard.identity.caller import Identity
+from worker.guard.identity.loopback import direct_host, is_own_name
 from worker.settings.access import AuthConfig
+from worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES, Scope, parse_keys
 
 PUBLIC = "203.0.113.7"
 HOST = ("host", "127.0.0.1:8000")

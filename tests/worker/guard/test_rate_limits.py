@@ -8,8 +8,9 @@ from fractions import Fraction
 import pytest
 
 from worker.errors import LimitReached, RequestRejected
+from worker.guard.identity.caller import Identity
 from worker.guard.rate_limits import EXEMPT, PROXIED, RateLimits, caller_name, window_of
-from worker.identity.caller import ALL_SCOPES, CUSTOMER_SCOPES, Identity
+from worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES
 from worker.settings.jobs import CallerLimits
 
 

@@ -20,14 +20,14 @@ from PIL import Image
 from tests.worker.running_front import until
 from tests.worker.shared_media_processes import media_processes
 from worker.errors import DiskLow, InputRejected, http_status
-from worker.files.kinds import Media
 from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
 from worker.inputs.references import Reference
 from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
 from worker.inputs.s3_source import S3Source
-from worker.media_process.processes import MediaProcesses
+from worker.media.kinds import Media
+from worker.media.process.processes import MediaProcesses
 from worker.s3.stores import S3Stores
 from worker.settings.outputs import InputLimits, S3Config
 

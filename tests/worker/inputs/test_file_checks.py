@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.worker.shared_media_processes import media_processes
-from worker.files.kinds import BrokenFile
 from worker.inputs.file_checks import check_input
+from worker.media.kinds import BrokenFile
 from worker.settings.outputs import InputLimits
 
 

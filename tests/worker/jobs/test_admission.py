@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.worker.databases import opened
 from worker.errors import DiskLow, Draining, NotReady, QueueFull, RequestRejected, WaitTooLong
 from worker.jobs.admission import PLAIN_ID, Admission, Gate, clean_id
-from worker.jobs.job import Job, JobRequest, JobTimes
 from worker.jobs.queue_info import QueueInfo
-from worker.jobs.store import JobStore
 from worker.jobs.wait_estimate import RunClock
 from worker.settings.jobs import QueueLimits
+from worker.storage.job import Job, JobRequest, JobTimes
+from worker.storage.store import JobStore
 
 LIMITS = QueueLimits(
     max_queued=2, max_wait_seconds=10.0, min_free_disk_bytes=1000, min_free_memory_bytes=0, job_timeout_seconds=60.0

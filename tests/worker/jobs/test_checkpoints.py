@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from names.checkpoints import CHECKPOINT_KEY, is_checkpoint_key
+from contract.wire import CHECKPOINT_KEY, is_checkpoint_key
 from tests.worker.running_front import until
 from worker.jobs.checkpoints import CopyFailed, JobCheckpoints
-from worker.jobs.job import Job, JobRequest, JobTimes
+from worker.storage.job import Job, JobRequest, JobTimes
 
 FIRST, SECOND = "0123456789abcdef/00000000.safetensors", "0123456789abcdef/00000007.safetensors"
 

@@ -12,9 +12,9 @@ from pydantic import SecretStr
 from tests.s3_server import S3Server
 from worker.guard.safe_address import AddressGuard
 from worker.jobs.delivered_outputs import DeliveredOutputs
-from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
 from worker.s3.stores import S3Stores
 from worker.settings.outputs import S3Config
+from worker.storage.job import Credentials, Job, JobRequest, JobTimes
 
 NOWHERE = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600)
 

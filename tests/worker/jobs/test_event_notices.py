@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.jobs.event_notices import PROGRESS_SECONDS, SentNotices, next_notice
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes, WebhookEvent
+from worker.storage.job import Job, JobRequest, JobState, JobTimes, WebhookEvent
 
 
 def job_at(percent: float) -> Job:

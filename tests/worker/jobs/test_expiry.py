@@ -13,15 +13,15 @@ import pytest
 from tests.worker.databases import opened
 from worker.guard.safe_address import AddressGuard
 from worker.jobs.expiry import Expiry
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.jobs.outbox import Outbox
 from worker.jobs.removal import JobRemoval
-from worker.jobs.store import JobStore
-from worker.jobs.webhook_rows import WebhookRow, webhook_insert
 from worker.outputs.claimed_outputs import ClaimedOutputs
 from worker.outputs.webhook import WebhookSender
 from worker.settings.jobs import RetentionConfig
 from worker.settings.outputs import WebhookConfig
+from worker.storage.job import Job, JobRequest, JobState, JobTimes
+from worker.storage.store import JobStore
+from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 CONFIG = RetentionConfig(
     result_ttl_seconds=1000.0,

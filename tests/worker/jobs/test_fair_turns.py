@@ -6,8 +6,8 @@ import asyncio
 import random
 
 from worker.jobs.fair_turns import FairTurns
-from worker.jobs.job import Job, JobRequest, JobTimes
-from worker.priority import turn_ms_of
+from worker.settings.priority import turn_ms_of
+from worker.storage.job import Job, JobRequest, JobTimes
 
 
 def job(number: int, caller: str, priority: int = 0) -> Job:

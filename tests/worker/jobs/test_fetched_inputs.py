@@ -20,10 +20,10 @@ from worker.inputs.fetch import InputFetcher
 from worker.inputs.folder import InputFolder
 from worker.inputs.s3_source import S3Source
 from worker.jobs.fetched_inputs import FetchedInputs
-from worker.jobs.job import Credentials, Job, JobRequest, JobTimes
-from worker.json_values import object_at
+from worker.json.values import object_at
 from worker.s3.stores import S3Stores
 from worker.settings.outputs import InputLimits, S3Config
+from worker.storage.job import Credentials, Job, JobRequest, JobTimes
 
 INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}}}
 

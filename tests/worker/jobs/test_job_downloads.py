@@ -13,10 +13,10 @@ from worker.engines.outcome import RunOutcome
 from worker.errors import ModelUnavailable, NodeFailed
 from worker.jobs import job_downloads
 from worker.jobs.job_downloads import JobDownloads, may_be_read_early
-from worker.jobs.model_needs import MissingModel, ModelNeeds, NamedModel
 from worker.models.download.downloader import DownloadProgress
 from worker.models.entry import ModelEntry
 from worker.models.sources import FileSource
+from worker.prompts.model_needs import MissingModel, ModelNeeds, NamedModel
 
 DONE = RunOutcome({}, {})
 

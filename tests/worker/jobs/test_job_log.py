@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from worker.jobs.job import Job, JobFailure, JobRequest, JobState, JobTimes
 from worker.jobs.job_log import JobLog
 from worker.observe.prompt_texts import PromptTexts
+from worker.storage.job import Job, JobFailure, JobRequest, JobState, JobTimes
 
 PROMPT = {"1": {"class_type": "Draw", "inputs": {"text": "a cat in red boots"}}}
 

@@ -13,10 +13,10 @@ from tests.worker.databases import opened
 from worker.api.sync_waiters import SyncWaiters
 from worker.engines.client import EngineClient
 from worker.engines.pool import EnginePool
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.protocols import JobInputs, JobOutputs
-from worker.jobs.store import JobStore
+from worker.storage.job import Job, JobRequest, JobState, JobTimes
+from worker.storage.store import JobStore
 
 
 class NoInputs:
@@ -66,7 +66,7 @@ async def test_a_job_that_is_cancelled_while_it_is_being_admitted_ends_once(
 async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.jobs.store.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("worker.storage.store.RETRY_SECONDS", 0.01)
     async with opened(tmp_path) as store:
         ended: list[str] = []
         pipeline = pipeline_of(store, ended)

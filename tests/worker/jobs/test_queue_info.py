@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from worker.identity.caller import ALL_SCOPES, Identity
-from worker.jobs.job import Job, JobRequest, JobState, JobTimes, Stage
+from worker.guard.identity.caller import Identity
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.wait_estimate import RunClock
-from worker.priority import turn_ms_of
+from worker.settings.api_keys import ALL_SCOPES
+from worker.settings.priority import turn_ms_of
+from worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
 
 STEP_MS, NOW_MS = 1000, 100
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.worker.jobs.test_prompt_parts import INFO, batch, seeds, upscale
+from tests.worker.prompts.test_prompt_parts import INFO, batch, seeds, upscale
 from worker.engines.client import EngineClient, EngineLost, LocalFolders
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
 from worker.errors import NodeFailed, OutOfMemory
-from worker.jobs.job import Job, JobRequest, JobTimes
 from worker.jobs.split_runs import RunPart, SplitRuns
+from worker.storage.job import Job, JobRequest, JobTimes
 
 
 class KnownEngine(EngineClient):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes import FakeEngine, draw, steps
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.jobs.job import JobTimes
+from worker.storage.job import JobTimes
 
 
 async def start(front: RunningFront, name: str, hold: int = 0) -> None:

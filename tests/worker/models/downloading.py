@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from tests.worker.models.model_server import ModelServer
-from worker.backoff import Backoff
+from worker.concurrency.backoff import Backoff
 from worker.models.download.downloader import DownloadLimits, ModelDownloader, keep_all
 from worker.models.download.open_source import SourceAccess, SourceOpener
 from worker.models.download.transfer import TransferLimits

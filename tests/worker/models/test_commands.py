@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.checkpoints.random_weights import write_random_checkpoint
+from engine.models.random_weights import write_random_checkpoint
 from tests.worker.models.model_server import ModelServer, checkpoint, model_server
+from worker.cli.models import commands
 from worker.models.files import checksum_path, find_problem, list_models
 from worker.models.lock import read_lock
-from worker.models_command import commands
 
 MANIFEST = """
 [mine]

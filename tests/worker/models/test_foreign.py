@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from engine.custom_nodes.sync.manifest import read_packs
-from worker.cli import app
+from engine.comfy.packs.sync.manifest import read_packs
+from worker.cli.main import app
 from worker.models.errors import ManifestInvalid
 from worker.models.import_manifest import read_foreign_file
 from worker.models.manifest import load_manifest

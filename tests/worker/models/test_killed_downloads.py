@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from names.downloads import DOWNLOADS
+from contract.downloads import DOWNLOADS
+from tests.worker.app.test_recovery import body, front_process
 from tests.worker.models.engine_with_models import EngineWithModels, drawing
 from tests.worker.models.model_server import checkpoint, model_server
 from tests.worker.running_front import until
-from tests.worker.test_recovery import body, front_process
 from worker.models.download.part_file import BLOCK_BYTES, PartFile
 
 pytestmark = pytest.mark.slow

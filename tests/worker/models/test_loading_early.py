@@ -13,7 +13,7 @@ import pytest
 from tests.tiny_checkpoint import make_tiny_checkpoint
 from tests.worker.models.model_server import model_server
 from tests.worker.running_front import until
-from worker.worker_alone import worker_alone
+from worker.cli.worker_alone import worker_alone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

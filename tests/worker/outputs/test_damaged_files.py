@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from worker.files.kinds import HEAD_BYTES, kind_of
+from worker.media.kinds import HEAD_BYTES, kind_of
 from worker.outputs.convert import ConversionFailed, convert, make_thumbnail
 from worker.outputs.embedded import rewrite
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worker.shared_media_processes import confined_coding
-from worker.files.kinds import HEAD_BYTES
+from worker.media.kinds import HEAD_BYTES
 from worker.outputs.audio_tags import TAGGED_TYPES, BrokenSound, remove_tags
 from worker.outputs.delivered import Processing, process_output
 from worker.outputs.media_types import media_type_of

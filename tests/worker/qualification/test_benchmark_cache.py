@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.qualify.verdict import BenchmarkReport, Verdict
-from benchmark.qualify.workload import CheckpointFact, DeviceFact, TextToImage
 from worker.qualification.benchmark_cache import MAX_RESULTS, BenchmarkCache
 from worker.qualification.facts import EngineFacts
 from worker.qualification.qualifier import cache_key
+from worker.qualification.verdict import BenchmarkReport, Verdict
+from worker.qualification.workload import CheckpointFact, DeviceFact, TextToImage
 
 REPORT = BenchmarkReport(verdict=Verdict.PASS, its_per_second=43.0, seconds_per_picture=0.5)
 

@@ -12,7 +12,7 @@ import pytest
 from modifiers.registry import build_registry
 from tests.worker.engines.test_families import LARGE
 from worker.errors import SettingsInvalid
-from worker.jobs.cost import cost_of
+from worker.prompts.cost import cost_of
 from worker.qualification.own_workload import find_own_workload
 from worker.settings.environment import load_settings
 from worker.settings.qualification import BenchmarkConfig

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from benchmark.qualify.verdict import Verdict
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
 from worker.engines.client import EngineClient
 from worker.engines.supervisor import free_port
 from worker.qualification import readiness
 from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after
+from worker.qualification.verdict import Verdict
 from worker.qualification.warm_up import WarmUp
 
 GOOD = draw("picture __RANDOM_INT__")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.custom_nodes.sync.sync import SyncOptions, sync_packs
-from engine.custom_nodes.sync.versions import pack_versions
-from tests.engine.custom_nodes.sync.sources import NODE, write_manifest, write_repository
+from engine.comfy.packs.sync.sync import SyncOptions, sync_packs
+from engine.comfy.packs.sync.versions import pack_versions
+from tests.engine.comfy.packs.sync.sources import NODE, write_manifest, write_repository
 from worker.models.files import checksum_path
 from worker.models.library import ModelLibrary, build_library
 from worker.settings.environment import load_settings

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from worker.api.replies.reply import Reply
 from worker.api.replies.results import Result, Timings
-from worker.jobs.job import JobState
+from worker.storage.job import JobState
 
 
 class Progress(Reply):

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from names.tuning import QualityName
+from contract.quality import QualityName
 from worker.api.replies.problems import ErrorEntry, WarningEntry
 from worker.api.replies.reply import Reply
-from worker.jobs.job import JobState
+from worker.storage.job import JobState
 
 
 class Thumbnail(Reply):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.api.replies.reply import Reply
-from worker.jobs.webhook_rows import WebhookState
+from worker.storage.webhook_rows import WebhookState
 
 
 class WebhookEntry(Reply):

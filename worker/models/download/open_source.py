@@ -16,7 +16,7 @@ import httpx
 
 from worker.guard.plain_responses import plain_body, plain_client
 from worker.guard.safe_address import AddressGuard
-from worker.json_values import object_at
+from worker.json.values import object_at
 from worker.models.download.bucket_level import BucketLevel
 from worker.models.download.credentials import BearerToken, Credentials
 from worker.models.download.http_remote import Explain, HttpRemote, no_explanation

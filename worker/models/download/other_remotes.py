@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from worker.errors import WorkerError
+from worker.guard.network_errors import cause_of
 from worker.models.download.remote import Passing, RemoteBody
 from worker.models.errors import DownloadBroke, ModelBroken, SourceMissing, SourceRefused
-from worker.network_errors import cause_of
 from worker.s3.stores import RETRIED_STATUSES, S3Stores, StoreFailed
 from worker.s3.targets import S3Target
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.backoff import Backoff
+from worker.concurrency.backoff import Backoff
 from worker.models.download.part_file import BLOCK_BYTES, PartFile, PartHeader, Run, discard
 from worker.models.download.remote import Passing, Remote, RemoteBody
 from worker.models.download.throttle import Throttle

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import torch
 
-from engine.architectures.token_time_transformer import CELL, cell_places
 from engine.families.ltx_video.nodes.videos import CATEGORY, MODULE
+from engine.families.ltx_video.transformer import CELL, cell_places
 from engine.images.pixels import resize_image
 from engine.nodes.base import Float, Int, NodeContext, node
 from engine.nodes.library.conditioning.conditioning import with_options

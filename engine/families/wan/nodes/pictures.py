@@ -24,12 +24,12 @@ from engine.families.wan.nodes.latents import (
     with_both,
     with_seen,
 )
+from engine.models.kinds.clip_vision_value import ClipVisionOutput
+from engine.models.vae import Vae
 from engine.nodes.base import NodeContext, Out, node
 from engine.nodes.library.conditioning.conditioning import with_options
 from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
 from engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
-from engine.values.clip_vision import ClipVisionOutput
-from engine.values.vae import Vae
 
 
 @node("WanImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)

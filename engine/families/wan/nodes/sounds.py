@@ -27,12 +27,12 @@ from engine.families.wan.nodes.latents import (
     num_latent_frames,
     with_both,
 )
+from engine.models.kinds.audio_encoder_value import AudioEncoderOutput
+from engine.models.vae import Vae
 from engine.nodes.base import NodeContext, Optional, node
 from engine.nodes.library.conditioning.conditioning import with_appended, with_options
 from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
 from engine.nodes.sockets import AUDIO_ENCODER_OUTPUT, CONDITIONING, LATENT, VAE, Conditioning, Latent
-from engine.values.audio_encoder import AudioEncoderOutput
-from engine.values.vae import Vae
 
 FEATURES_HZ = 50
 STEPS_HZ, VIDEO_HZ = 30, 16  # S2V: steps of sound and frames a second

@@ -13,7 +13,6 @@ import torch
 from torch.nn import functional
 
 from engine.diffusion.conditions import spread_to_batch_size
-from engine.families.parts.causal_video_vae import CausalVideoLatentFormat
 from engine.families.wan.nodes.latents import (
     CATEGORY,
     FRAMES_RATIO,
@@ -29,6 +28,7 @@ from engine.families.wan.nodes.latents import (
     with_seen,
 )
 from engine.families.wan.nodes.pictures import wan_image_to_video
+from engine.families.wan.vae_files import WanLatentFormat
 from engine.nodes.base import Float, Int, NodeContext, Text, node
 from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
 from engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
@@ -125,7 +125,7 @@ def wan_track_to_video(
         )  # fmt: skip
         return plain
     pictures = spread_to_batch_size(fitted(start_image[:batch_size], width, height)[..., :3], batch_size)
-    known, masks, latents = CausalVideoLatentFormat(), [], []
+    known, masks, latents = WanLatentFormat(), [], []
     numbers = spread_to_batch_size(torch.arange(len(found)), batch_size).tolist()
     for picture, number in zip(pictures, numbers, strict=False):
         video = torch.full((length, height, width, 3), GREY)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.graph.spec import ValueDict
+from contract.graph.spec import ValueDict
 from engine.nodes.base import Choice, Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, STYLE_MODEL
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import torch
 from torch.nn import functional
 
+from contract.graph.spec import ValueDict
 from engine.diffusion.differential import thawed_mask
-from engine.graph.spec import ValueDict
 from engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
 from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MASK, MODEL, VAE, Conditioning, Latent
 

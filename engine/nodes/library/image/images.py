@@ -14,6 +14,7 @@ import torch
 from engine.images.animations import Frames, write_animated_png
 from engine.images.decode import EXPECTED, find_damage, read_channel, read_image
 from engine.images.encode import metadata_texts, write_animated_webp, write_png
+from engine.media.frame_stream import FrameStream
 from engine.nodes.base import (
     Choice,
     Flag,
@@ -31,7 +32,6 @@ from engine.nodes.base import (
 )
 from engine.nodes.library.file_content import content_hash
 from engine.nodes.sockets import FRAMES, IMAGE, MASK
-from engine.values.frame_stream import FrameStream
 
 PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1
 WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from engine.architectures.tiles import cut, tiles_of
 from engine.cancel import CancelToken
+from engine.layers.tiles import cut, tiles_of
 from engine.nodes.exchange import Exchange
 
 Network = Callable[[torch.Tensor], torch.Tensor]

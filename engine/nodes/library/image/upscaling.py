@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.architectures.tiles import num_tiles, run_in_tiles
+from contract.wire import SHARED_UPSCALE, UPSCALE_HELP
+from engine.layers.tiles import num_tiles, run_in_tiles
 from engine.nodes.base import ModelCombo, NodeContext, NodeOutput, Text, node
 from engine.nodes.exchange import Exchange
 from engine.nodes.library.image.shared_tiles import OwnersNetwork, help_with_tiles
 from engine.nodes.sockets import IMAGE, UPSCALE_MODEL
-from names.shared_work import SHARED_UPSCALE, UPSCALE_HELP
 
 UPSCALE_MODULE = "comfy_extras.nodes_upscale_model"
 TILE_PX, SMALLEST_TILE_PX, OVERLAP_PX = 512, 128, 32

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from engine.media.resample import resample
+from engine.models.audio_vae import AudioVae
+from engine.models.vae import Vae
 from engine.nodes.base import NodeContext, node
 from engine.nodes.sockets import AUDIO, LATENT, VAE
-from engine.values.audio_vae import AudioVae
-from engine.values.vae import Vae
 
 MODULE = "comfy_extras.nodes_audio"
 LOUDEST_DEVIATION = 0.2  # a sound whose samples deviate by more is made quieter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from engine.images.pixels import resize_image
+from engine.models.vae import Vae
 from engine.nodes.sockets import Latent
-from engine.values.vae import Vae
 
 PADDED_RATIO = 8  # frames that given pictures are counted by, those of Cosmos 1
 GREY = 0.5

@@ -9,10 +9,10 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from engine.models.video_vae import VideoVae
 from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Out, Socket, Text, node
 from engine.nodes.library.file_content import content_hash
 from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
-from engine.values.video_vae import VideoVae
 
 MAX_SIDE_PX = 16384
 OLD_LATENT_SCALE = 0.18215  # files without a format version hold scaled latents

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from engine.models.video_vae import VideoVae
 from engine.nodes.base import Int, NodeContext, node
 from engine.nodes.library.latent.latents import as_pictures
 from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE
-from engine.values.video_vae import VideoVae
 
 Overlap = Annotated[int, Int(min=0, max=4096, step=32)]
 Frames = Annotated[int, Int(min=8, max=4096, step=4)]

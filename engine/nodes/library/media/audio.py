@@ -20,6 +20,7 @@ from engine.media.audio_files import (
 )
 from engine.media.faults import check_sound
 from engine.media.opened import BadMedia
+from engine.media.video import Audio
 from engine.nodes.base import (
     Choice,
     Hidden,
@@ -37,7 +38,6 @@ from engine.nodes.library.file_content import content_hash
 from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.library.media.video import as_texts
 from engine.nodes.sockets import AUDIO
-from engine.values.video import Audio
 
 MODULE = "comfy_extras.nodes_audio"
 

@@ -10,9 +10,9 @@ from typing import Annotated
 import torch
 
 from engine.media.resample import resample
+from engine.media.video import Audio
 from engine.nodes.base import Choice, Float, Int, NodeContext, Out, node
 from engine.nodes.sockets import AUDIO
-from engine.values.video import Audio
 
 MODULE = "comfy_extras.nodes_audio"
 MAX_SECONDS = 0xFFFFFFFFFFFFFFFF  # ComfyUI's; the length of the sound is the limit

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from engine.images.decode import read_image
+from engine.media.video import VideoFromFile
 from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, Out, Socket, Widget, node
 from engine.nodes.library.media.preview_3d import MODULE
 from engine.nodes.sockets import IMAGE, MASK, VIDEO
-from engine.values.video import VideoFromFile
 
 FOLDER = "3d"
 MODELS = (".fbx", ".glb", ".gltf", ".obj", ".stl")

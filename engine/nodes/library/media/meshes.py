@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import torch
 
 from engine.media.meshes import Surface, cubes, surface_net, write_glb
+from engine.models.shape_vae import Mesh, Voxel
 from engine.nodes.base import Choice, Float, Hidden, NodeContext, NodeOutput, Text, node
 from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.library.media.video import as_texts
 from engine.nodes.sockets import MESH, VOXEL
-from engine.values.shape_vae import Mesh, Voxel
 
 MODULE = "comfy_extras.nodes_hunyuan3d"
 SURFACES: dict[str, Callable[[torch.Tensor, float], Surface]] = {"surface net": surface_net, "basic": cubes}

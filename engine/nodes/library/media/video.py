@@ -14,7 +14,17 @@ from typing import Annotated, Any
 
 from engine.media import video_files
 from engine.media.faults import check_video
+from engine.media.frame_stream import FrameStream
 from engine.media.opened import BadMedia
+from engine.media.video import (
+    VideoCodec,
+    VideoComponents,
+    VideoContainer,
+    VideoFromComponents,
+    VideoFromFile,
+    VideoFromFrames,
+    VideoInput,
+)
 from engine.nodes.base import (
     Combo,
     Float,
@@ -33,16 +43,6 @@ from engine.nodes.base import (
 )
 from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.sockets import AUDIO, FLOAT, FRAMES, IMAGE, VIDEO
-from engine.values.frame_stream import FrameStream
-from engine.values.video import (
-    VideoCodec,
-    VideoComponents,
-    VideoContainer,
-    VideoFromComponents,
-    VideoFromFile,
-    VideoFromFrames,
-    VideoInput,
-)
 
 CATEGORY = "image/video"
 MODULE = "comfy_extras.nodes_video"

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from engine.diffusion.compilation import BACKENDS, KEY, OPTIONS_KEY, CompiledNetworks, missing_compiler
 from engine.diffusion.wrappers import APPLY_MODEL
+from engine.models.model import Model
 from engine.nodes.base import Combo, NodeContext, node
 from engine.nodes.sockets import MODEL
-from engine.values.model import Model
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ import torch
 from engine.families import registry
 from engine.families.base import ModelFamily
 from engine.log_context import report_warning
+from engine.models.model import Model
+from engine.models.patching.module_patcher import ModulePatcher
 from engine.nodes.base import Float, ModelFile, NodeContext, node
 from engine.nodes.sockets import MODEL
-from engine.values.model import Model
-from engine.values.module_patcher import ModulePatcher
 
 log = logging.getLogger(__name__)
 

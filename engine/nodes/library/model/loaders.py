@@ -7,8 +7,8 @@ from typing import Annotated
 
 import torch
 
-from engine.architectures.pixel_space import NAME as PIXEL_SPACE
 from engine.families import registry
+from engine.layers.pixel_space import NAME as PIXEL_SPACE
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
 from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 

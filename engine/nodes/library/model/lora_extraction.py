@@ -11,9 +11,9 @@ import torch
 
 from engine.formats.safetensors_file import write_safetensors
 from engine.log_context import report_warning
+from engine.models.patching.module_patcher import ModulePatcher
 from engine.nodes.base import Combo, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, Text, node
 from engine.nodes.sockets import CLIP, MODEL
-from engine.values.module_patcher import ModulePatcher
 
 LORA_TYPES = ("standard", "full_diff")
 CLAMP_QUANTILE = 0.99

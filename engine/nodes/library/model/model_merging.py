@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from contract.graph.spec import OutputSpec
 from engine.families.registry import families
-from engine.graph.spec import OutputSpec
+from engine.models.clip import Clip
+from engine.models.model import Model
 from engine.nodes.base import Float, FunctionNode, NodeContext, Parameter, Socket, node
 from engine.nodes.sockets import CLIP, MODEL
-from engine.values.clip import Clip
-from engine.values.model import Model
 
 CATEGORY = "advanced/model_merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"

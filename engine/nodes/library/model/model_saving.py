@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.checkpoints import saved_layout
 from engine.diffusion.latent_format import LatentFormat, PlaygroundLatentFormat
 from engine.diffusion.model_sampling import X0, ContinuousEdmSchedule, DiscreteSchedule, Eps, VPrediction
 from engine.formats.safetensors_file import write_safetensors
+from engine.models import saved_layout
+from engine.models.clip import Clip
+from engine.models.kinds.clip_vision_value import ClipVision
+from engine.models.model import Model
+from engine.models.patching.module_patcher import ModulePatcher
+from engine.models.vae import Vae
 from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
 from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
-from engine.values.clip import Clip
-from engine.values.clip_vision import ClipVision
-from engine.values.model import Model
-from engine.values.module_patcher import ModulePatcher
-from engine.values.vae import Vae
 
 CATEGORY = "advanced/model_merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"

@@ -11,9 +11,9 @@ from engine.diffusion import guidance_rules as rules
 from engine.diffusion.conditions import convert_conditioning, with_model_inputs
 from engine.diffusion.guidance import calc_cond_batch
 from engine.diffusion.host_levels import on_host
+from engine.models.model import Model
 from engine.nodes.base import Float, Int, NodeContext, Out, node
 from engine.nodes.sockets import CONDITIONING, LATENT_OPERATION, MODEL
-from engine.values.model import Model
 
 PatchedModel = Annotated[MODEL, Out("patched_model")]
 LeastScale = Annotated[float, Float(min=0.0, max=100.0, step=0.5, round=0.01)]

@@ -23,9 +23,9 @@ from engine.diffusion.model_sampling_variants import (
     DistilledSchedule,
     Lcm,
 )
+from engine.models.model import Model
 from engine.nodes.base import Choice, Flag, Float, NodeContext, node
 from engine.nodes.sockets import MODEL
-from engine.values.model import Model
 
 MODEL_CATEGORY = "advanced/model"
 MODEL_MODULE = "comfy_extras.nodes_model_advanced"

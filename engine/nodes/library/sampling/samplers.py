@@ -7,12 +7,12 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.spec import ValueDict
 from engine.diffusion.ksampler import ksampler, sampler_object
 from engine.diffusion.sample import Sampler
 from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
 from engine.diffusion.samplers_predictor_corrector import tau_in_interval
 from engine.diffusion.samplers_stochastic import sample_lcm_upscale
-from engine.graph.spec import ValueDict
 from engine.images.pixels import resize
 from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
 from engine.nodes.library.sampling.sampling import SamplerName

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final
 
 import torch
 
+from contract.wire import GUIDANCE_HELP, SHARED_GUIDANCE
 from engine.cancel import CancelToken
 from engine.diffusion.wrappers import CALC_COND_BATCH
 from engine.nodes.base import Flag, NodeContext, NodeOutput, Text, node
 from engine.nodes.exchange import Exchange
 from engine.nodes.sockets import LATENT, MODEL
-from names.shared_work import GUIDANCE_HELP, SHARED_GUIDANCE
 
 KEY: Final = "darkroom_shared_guidance"
 POSITIVE, NEGATIVE = 0, 1

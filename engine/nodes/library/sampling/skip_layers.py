@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from engine.diffusion.skip_layers import SkippedLayers, layer_numbers
+from engine.models.model import Model
 from engine.nodes.base import Float, NodeContext, Text, node
 from engine.nodes.sockets import MODEL
-from engine.values.model import Model
 
 GUIDANCE_CATEGORY = "advanced/guidance"
 MODULE = "comfy_extras.nodes_slg"

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.architectures.freeu import FreeU
-from engine.architectures.hyper_tile import HyperTile
-from engine.architectures.token_merging import TokenMerging
+from contract.graph.spec import Values
 from engine.diffusion.host_levels import on_host
-from engine.graph.spec import Values
 from engine.images.pixels import resize
+from engine.layers.freeu import FreeU
+from engine.layers.hyper_tile import HyperTile
+from engine.layers.token_merging import TokenMerging
+from engine.models.model import Model
 from engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
 from engine.nodes.sockets import CLIP, MODEL
-from engine.values.model import Model
 
 UNET = "model_patches/unet"
 EXPERIMENTS = "_for_testing/attention_experiments"

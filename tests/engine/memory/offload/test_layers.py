@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from engine.checkpoints.load import LoadTypes
-from engine.checkpoints.random_weights import random_networks
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.transfer_streams import TransferStreams
+from engine.models.load import LoadTypes
+from engine.models.random_weights import random_networks
 from tests.engine.memory.simulated import Card, ElsewhereDevice
 
 

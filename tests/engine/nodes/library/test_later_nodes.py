@@ -12,16 +12,16 @@ import av
 import numpy as np
 import pytest
 import torch
+from contract.errors import PromptRejected
 from PIL import Image
 
 from engine.engine import Engine, RunRequest, RunResult
-from engine.errors import PromptRejected
 from engine.events import Event, RunFailed
 from engine.images.encode import write_png
 from engine.media.deep_pictures import write_png16
 from engine.nodes.library.image.later_pictures import save_image_advanced
 from engine.settings import EngineSettings
-from tests.engine.graph.declared import node
+from tests.contract.graph.declared import node
 from tests.parity.compare import INPUTS
 
 BASE = {"1": node("LoadImage", image="photo_a.png"), "2": node("PrimitiveInt", value=3)}

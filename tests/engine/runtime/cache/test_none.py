@@ -10,7 +10,7 @@ import pytest
 from engine.events import NodeFinished, NodeStarted
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.none import NoCache
-from tests.engine.graph.declared import node
+from tests.contract.graph.declared import node
 from tests.engine.runtime.runs import Bench
 from tests.engine.runtime.small_nodes import Calls, small_nodes
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from engine import Engine, EngineSettings, RunRequest, RunResult
-from engine.architectures.latent_unet_layers import BasicTransformerBlock
 from engine.errors import OutOfMemory
 from engine.events import Event, NodeFinished, NodeProgress, RunFailed, TuningUsed
+from engine.layers.unet_layers import BasicTransformerBlock
 from engine.memory.device import Device
 from engine.runtime.turns import Turns
 from engine.tuning.batching.batcher import StepBatcher

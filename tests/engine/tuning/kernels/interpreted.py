@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.architectures.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
-from engine.architectures.rotary import rotations
-from engine.architectures.transformer_layers import (
+from engine.layers.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
+from engine.layers.rotary import rotations
+from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,

@@ -18,7 +18,7 @@ from torch import nn
 
 from engine.tuning.fused_forwards import FUSED
 from engine.tuning.strategy import replace_forwards
-from tests.engine.architectures.small_transformers import small_transformer
+from tests.engine.layers.small_transformers import small_transformer
 
 
 class Calls:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.architectures.transformer_layers import RotaryHeads
+from engine.layers.transformer_layers import RotaryHeads
 from engine.tuning.fused_forwards import FUSED
 from engine.tuning.strategy import replace_forwards
-from tests.engine.architectures.small_transformers import small_transformer
+from tests.engine.layers.small_transformers import small_transformer
 
 Forward = Callable[..., Any]
 

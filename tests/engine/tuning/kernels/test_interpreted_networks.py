@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.architectures.small_transformers import TRANSFORMERS
+from tests.engine.layers.small_transformers import TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parents[4]
 NUM_AT_ONCE = 6

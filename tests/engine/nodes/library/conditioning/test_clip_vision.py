@@ -10,18 +10,18 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from engine.architectures.style_adapter import StyleAdapter, StyleAdapterConfig
-from engine.architectures.token_projection import TokenProjection, TokenProjectionConfig
 from engine.errors import BadModelFile
+from engine.models.kinds.clip_vision_value import StyleModel
+from engine.models.kinds.redux import Redux, ReduxConfig
+from engine.models.kinds.style_adapter import StyleAdapter, StyleAdapterConfig
+from engine.models.store import ModelStore
 from engine.nodes.library.conditioning.clip_vision import (
     clip_vision_encode,
     clip_vision_loader,
     style_model_apply,
     style_model_loader,
 )
-from engine.store.model_store import ModelStore
-from engine.values.clip_vision import StyleModel
-from tests.engine.checkpoints.test_load_clip_vision import CONFIG, random_weights
+from tests.engine.models.kinds.test_load_clip_vision import CONFIG, random_weights
 from tests.engine.nodes.small_store import node_context, small_store
 
 NUM_WORDS = 3
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         style = StyleAdapter(StyleAdapterConfig(width, 16, num_layers=2, num_words=NUM_WORDS))
         weights = {key: torch.randn(weight.shape) * 0.2 for key, weight in style.state_dict().items()}
         save_file(weights, folder / "style_models" / f"{name}.safetensors")
-    projection = TokenProjection(TokenProjectionConfig(32, 16, 24)).state_dict()
+    projection = Redux(ReduxConfig(32, 16, 24)).state_dict()
     weights = {key: torch.randn(weight.shape) for key, weight in projection.items()}
     save_file(weights, folder / "style_models" / "redux.safetensors")
     save_file({"redux_down.weight": torch.zeros(1)}, folder / "style_models" / "flat.safetensors")

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from engine.events import NodeProgress, PreviewMade
+from engine.images.svg import Svg
 from engine.nodes.base import NodeContext, node
 from engine.nodes.library.image.svg import with_metadata
 from engine.nodes.sockets import SVG
-from engine.values.svg import Svg
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 

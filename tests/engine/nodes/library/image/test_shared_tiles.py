@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.architectures.tiles import num_tiles, run_in_tiles
 from engine.cancel import CancelToken
+from engine.layers.tiles import num_tiles, run_in_tiles
 from engine.nodes import exchange as exchanges
 from engine.nodes.exchange import Exchange
 from engine.nodes.library.image.shared_tiles import OwnersNetwork, help_with_tiles

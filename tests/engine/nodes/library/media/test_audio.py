@@ -11,10 +11,10 @@ from typing import Any
 import av
 import pytest
 import torch
+from contract.errors import PromptRejected
 
-from engine.errors import PromptRejected
+from engine.media.video import Audio
 from engine.nodes.library.media import audio_editing as editing
-from engine.values.video import Audio
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 context: Any = None

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
+from engine.media.video import VideoFromFile
 from engine.nodes.library.media.load_3d import ModelOfFolder, RenderedModel, load_3d, load_3d_animation
 from engine.runtime.outputs import FileFolders
-from engine.values.video import VideoFromFile
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.runtime.runs import NoFiles
 

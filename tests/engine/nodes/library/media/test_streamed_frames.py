@@ -12,11 +12,11 @@ import torch
 from PIL import Image, ImageSequence
 
 from engine.engine import Engine
+from engine.media.frame_stream import FrameStream
 from engine.nodes.base import NodeContext, node
 from engine.nodes.library.image import images
 from engine.nodes.library.media import video
 from engine.nodes.sockets import FRAMES, IMAGE
-from engine.values.frame_stream import FrameStream
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 NUM_FRAMES = 9

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.checkpoints.load import LoadTypes, load_text_encoders, load_unet
 from engine.engine import Engine
 from engine.errors import BadModelFile
 from engine.formats.gguf_file import GgufFile
+from engine.models.files.folders import ModelFolders
+from engine.models.load import LoadTypes, load_text_encoders, load_unet
 from engine.nodes.catalogue import object_info
 from engine.settings import EngineSettings
-from engine.store.folders import ModelFolders
 from tests.parity.models import read_layouts, write_model
 from tests.parity.quantised_models import write_gguf
 

@@ -1,0 +1,7 @@
+"""`comfy.ldm.util`: helper functions."""
+
+from __future__ import annotations
+
+from engine.comfy.names.comfy.ldm.modules.attention import default, exists
+
+__all__ = ["default", "exists"]

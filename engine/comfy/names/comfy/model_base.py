@@ -1,0 +1,47 @@
+"""`comfy.model_base`: networks with their parameterisation, one class a kind of network.
+
+The classes of families are found by the name that each of them gives as its ComfyUI one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.comfy.missing_symbol import not_supported
+from engine.diffusion import model_sampling as levels
+from engine.diffusion import model_sampling_variants as variants
+from engine.diffusion.denoiser import Denoiser as BaseModel
+from engine.diffusion.model_type import ModelType
+
+__all__ = ["BaseModel", "ModelType", "model_sampling"]
+
+PARTS: dict[ModelType, tuple[type, type]] = {
+    ModelType.EPS: (levels.DiscreteSchedule, levels.Eps),
+    ModelType.V_PREDICTION: (levels.DiscreteSchedule, levels.VPrediction),
+    ModelType.V_PREDICTION_EDM: (levels.ContinuousEdmSchedule, levels.VPrediction),
+    ModelType.V_PREDICTION_CONTINUOUS: (levels.ContinuousVSchedule, levels.VPrediction),
+    ModelType.EDM: (levels.ContinuousEdmSchedule, levels.Edm),
+    ModelType.IMG_TO_IMG: (levels.DiscreteSchedule, variants.ImageToImage),
+}
+"""Schedule and prediction of the kinds whose settings a `model_config` gives."""
+
+
+def model_sampling(model_config: object, model_type: ModelType) -> object:
+    """Return a parameterisation of that kind with the `sampling_settings` of a configuration."""
+    if model_type not in PARTS:
+        raise not_supported(f"comfy.model_base.model_sampling of {model_type.name}")
+    return type("ModelSampling", PARTS[model_type], {})(model_config)
+
+
+def _kinds(base: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+def __getattr__(name: str) -> type[BaseModel]:
+    """Return the class of a family's networks, such as `SDXL`."""
+    for kind in _kinds():
+        if vars(kind).get("comfy_name") == name:
+            return kind
+    raise AttributeError(name)

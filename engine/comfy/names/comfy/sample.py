@@ -1,0 +1,11 @@
+"""`comfy.sample`: sampling a latent with a MODEL."""
+
+from __future__ import annotations
+
+from engine.comfy.replaceable_names import bound
+from engine.diffusion import ksampler, noise
+
+fix_empty_latent_channels = bound(ksampler.fix_empty_latent_channels)
+prepare_noise = bound(noise.prepare_noise)
+sample = bound(ksampler.sample)
+sample_custom = bound(ksampler.sample_custom)

@@ -1,0 +1,118 @@
+"""`comfy.sd`: loading model files as MODEL, CLIP and VAE values.
+
+Files are named by their path and must lie in a model folder: the engine loads by kind and name, each file once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import torch
+
+from engine.comfy.host import HOST
+from engine.comfy.missing_symbol import not_supported
+from engine.comfy.tensor_files import as_file
+from engine.families.comfyui_text_types import comfyui_text_types
+from engine.models.clip import Clip as CLIP
+from engine.models.kinds.clip_vision_value import StyleModel
+from engine.models.model import Model
+from engine.models.store import DEFAULT_TEXT_TYPE
+from engine.models.vae import Vae as VAE
+from engine.nodes.library.model.lora import with_lora
+
+__all__ = ["CLIP", "VAE", "StyleModel"]
+
+
+_NUMBERS = {name.upper(): item.number for name, item in comfyui_text_types().items() if item.number is not None}
+CLIPType: Any = Enum("CLIPType", _NUMBERS, module=__name__)  # type: ignore[misc]  # members from data
+"""Kinds of text encoders, numbered as in ComfyUI; loading a kind that no family has is refused."""
+
+
+def load_lora_for_models(
+    model: Any, clip: Any, lora: dict[str, torch.Tensor], strength_model: float, strength_clip: float
+) -> tuple[Any, Any]:
+    """Return clones that carry the LoRA; None stays None."""
+    return with_lora(model, clip, lora, strength_model, strength_clip)
+
+
+def load_checkpoint_guess_config(
+    ckpt_path: str,
+    output_vae: bool = True,
+    output_clip: bool = True,
+    output_clipvision: bool = False,
+    embedding_directory: object = None,
+    output_model: bool = True,
+    model_options: object = None,
+    te_model_options: object = None,
+) -> tuple[object, object, object, None]:
+    """Return MODEL, CLIP, VAE, and None for the vision model that these families do not have."""
+    if model_options or te_model_options:
+        raise not_supported("comfy.sd.load_checkpoint_guess_config with model_options")
+    model, clip, vae = HOST.get().engine.models.checkpoint(ckpt_path)
+    return (model if output_model else None, clip if output_clip else None, vae if output_vae else None, None)
+
+
+def load_clip(
+    ckpt_paths: list[str], embedding_directory: Any = None, clip_type: Any = None, model_options: Any = None
+) -> Any:
+    """Load text encoders. Raises `BadModelFile` for a set that no family of that type has."""
+    if model_options:
+        raise not_supported("comfy.sd.load_clip with model_options")
+    return HOST.get().engine.models.clip_set(ckpt_paths, text_type=_text_type(clip_type))
+
+
+def load_diffusion_model(unet_path: str, model_options: Any = None) -> Model:
+    """Load a denoising network; `dtype` among the options is the type that its weights are stored in."""
+    others = sorted(set(model_options or {}) - {"dtype"})
+    if others:
+        raise not_supported(f"comfy.sd.load_diffusion_model with {', '.join(others)} in model_options")
+    return HOST.get().engine.models.unet(unet_path, stored_as=(model_options or {}).get("dtype"))
+
+
+def load_diffusion_model_state_dict(sd: dict[str, torch.Tensor], model_options: Any = None) -> Model:
+    """Load a denoising network from tensors by name. Raises `BadModelFile`.
+
+    `custom_operations`, classes of layers, are for quantised tensors: the engine's own layers unpack those, as the
+    classes' `dequant_dtype` says. Other options raise `NotSupported`.
+    """
+    arithmetic = _arithmetic("load_diffusion_model_state_dict", model_options, ("custom_operations",))
+    return HOST.get().engine.models.unet_of(as_file("diffusion model", sd, arithmetic))
+
+
+def load_text_encoder_state_dicts(
+    state_dicts: Sequence[dict[str, torch.Tensor]] = (),
+    embedding_directory: object = None,
+    clip_type: Any = None,
+    model_options: Any = None,
+) -> CLIP:
+    """Load text encoders from tensors by name. Raises `BadModelFile` for a set that no family of that type has."""
+    options = ("custom_operations", "initial_device")
+    arithmetic = _arithmetic("load_text_encoder_state_dicts", model_options, options)
+    files = [as_file("text encoder", tensors, arithmetic) for tensors in state_dicts]
+    return HOST.get().engine.models.clip_of(files, text_type=_text_type(clip_type))
+
+
+def _text_type(clip_type: Any) -> str:
+    return DEFAULT_TEXT_TYPE if clip_type is None else str(clip_type.name).lower()
+
+
+def _arithmetic(function: str, model_options: dict[str, Any] | None, known: tuple[str, ...]) -> torch.dtype | None:
+    """Return the type that quantised values are computed in, None the one they are wanted in."""
+    options = model_options or {}
+    for name in options:
+        if name not in known:
+            raise not_supported(f"comfy.sd.{function} with {name} in model_options")
+    chosen = getattr(getattr(options.get("custom_operations"), "Linear", None), "dequant_dtype", None)
+    if isinstance(chosen, torch.dtype):
+        return chosen
+    return None if chosen == "target" else torch.float16
+
+
+def load_style_model(ckpt_path: str) -> StyleModel:
+    return HOST.get().engine.models.style_model(ckpt_path)
+
+
+def load_unet(unet_path: str, dtype: Any = None) -> Any:
+    return load_diffusion_model(unet_path, None if dtype is None else {"dtype": dtype})

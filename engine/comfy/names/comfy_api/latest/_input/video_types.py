@@ -1,0 +1,7 @@
+"""`comfy_api.latest._input.video_types`: the base of videos."""
+
+from __future__ import annotations
+
+from engine.media.video import VideoInput
+
+__all__ = ["VideoInput"]

@@ -1,0 +1,7 @@
+"""`comfy_api.latest._input_impl`: videos of files and of pictures."""
+
+from __future__ import annotations
+
+from engine.media.video import VideoFromComponents, VideoFromFile
+
+__all__ = ["VideoFromComponents", "VideoFromFile"]

@@ -1,0 +1,7 @@
+"""`comfy_api.latest._util`: parts, containers and codecs of videos."""
+
+from __future__ import annotations
+
+from engine.media.video import VideoCodec, VideoComponents, VideoContainer
+
+__all__ = ["VideoCodec", "VideoComponents", "VideoContainer"]

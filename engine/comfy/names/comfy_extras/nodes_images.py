@@ -1,0 +1,7 @@
+"""`comfy_extras.nodes_images`: vector pictures as values."""
+
+from __future__ import annotations
+
+from engine.images.svg import Svg as SVG
+
+__all__ = ["SVG"]

@@ -1,7 +1,0 @@
-"""`comfy_api.input.basic_types`: types of values."""
-
-from __future__ import annotations
-
-from engine.custom_nodes.compat.names.comfy_api.input import AudioInput, ImageInput, LatentInput, MaskInput
-
-__all__ = ["AudioInput", "ImageInput", "LatentInput", "MaskInput"]

@@ -1,7 +1,0 @@
-"""`comfy_api.latest._input.video_types`: the base of videos."""
-
-from __future__ import annotations
-
-from engine.values.video import VideoInput
-
-__all__ = ["VideoInput"]

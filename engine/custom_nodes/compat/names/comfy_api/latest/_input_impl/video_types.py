@@ -1,7 +1,0 @@
-"""`comfy_api.latest._input_impl.video_types`: videos of files and of pictures."""
-
-from __future__ import annotations
-
-from engine.values.video import VideoFromComponents, VideoFromFile
-
-__all__ = ["VideoFromComponents", "VideoFromFile"]

@@ -1,7 +1,0 @@
-"""`comfy_api.util`: parts, containers and codecs of videos."""
-
-from __future__ import annotations
-
-from engine.values.video import VideoCodec, VideoComponents, VideoContainer
-
-__all__ = ["VideoCodec", "VideoComponents", "VideoContainer"]

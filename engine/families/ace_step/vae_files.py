@@ -1,0 +1,26 @@
+"""The autoencoder of ACE-Step: its files, and the numbers of its latents."""
+
+from __future__ import annotations
+
+from engine.diffusion.latent_format import LatentFormat
+from engine.families.ace_step.dcae import MARK, AceStepDcae, AceStepDcaeConfig, ace_step_dcae_config
+from engine.families.ace_step.vocoder import AceStepVocoderConfig
+from engine.families.weight_norm_layout import sound_autoencoder
+from engine.settings import DtypePolicy
+
+FULL = AceStepDcaeConfig()
+SMALL = AceStepDcaeConfig(channels=16, vocoder=AceStepVocoderConfig((16, 24, 32, 48), first_channels=128))
+AUTOENCODER = sound_autoencoder(
+    "vae.",
+    MARK,
+    configure=ace_step_dcae_config,
+    build=AceStepDcae,
+    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+)
+
+
+class AceStepLatentFormat(LatentFormat):
+    """Latents of 8 channels and 16 rows, not scaled."""
+
+    latent_channels = 8
+    num_rows = 16

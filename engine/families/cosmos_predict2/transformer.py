@@ -1,0 +1,267 @@
+"""A transformer of the patches of a video, steered by text in cross-attention and by time in low-rank modulations.
+
+That of Cosmos-Predict2 (NVIDIA 2025, https://github.com/nvidia-cosmos/cosmos-predict2). `B` batch, `C` channels, `F`
+frames, `h w` latent cells, `P` patches of all frames, `T` tokens, `D` width. Module names are those of the checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.layers.attention import optimized_attention
+from engine.layers.basic import Linear
+from engine.layers.call_options import CallOptions
+from engine.layers.norms import RmsNorm
+from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads, RotaryLayout
+
+HEAD_WIDTH = 128
+PATCH = 2  # cells along both sides; one frame
+NORM_EPS = 1e-6
+THETA = 10000.0
+MAX_PERIOD = 10000
+
+
+@dataclass(frozen=True, slots=True)
+class CosmosPredict2Config:
+    """Configuration of the network.
+
+    `in_channels` are those of the latent and what is concatenated to it, without the network's own mask of padding.
+    `stretch` is how many times larger videos than those of the first training stage it knows: frames, rows, columns.
+    """
+
+    width: int
+    num_blocks: int
+    context_dim: int
+    inner_width: int
+    rank: int
+    in_channels: int = 16
+    out_channels: int = 16
+    stretch: tuple[float, float, float] = (1.0, 4.0, 4.0)
+
+    @property
+    def heads(self) -> int:
+        return self.width // HEAD_WIDTH
+
+
+def time_waves(times: torch.Tensor, width: int) -> torch.Tensor:
+    """Return cosines, then sines, of times [B, F] as [B, F, D], float32."""
+    half = width // 2
+    frequencies = torch.exp(-math.log(MAX_PERIOD) * torch.arange(half, dtype=torch.float32, device=times.device) / half)
+    angles = times.float()[..., None] * frequencies
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
+def place_angles(
+    sizes: Sequence[int], stretch: Sequence[float], device: torch.device, *, frame_step: float = 1.0
+) -> torch.Tensor:
+    """Return the angles [P, HEAD_WIDTH / 2] of rotary places: frame, row, column (Su et al. 2021, arXiv 2104.09864).
+
+    The base is stretched for larger videos than those of training ("NTK-aware" scaling). Frames are `frame_step` apart.
+    """
+    side = HEAD_WIDTH // 6 * 2
+    parts = []
+    for axis, (size, factor) in enumerate(zip(sizes, stretch, strict=True)):
+        width = side if axis else HEAD_WIDTH - 2 * side
+        base = THETA * factor ** (width / (width - 2))
+        frequencies = 1.0 / base ** (torch.arange(0, width, 2, device=device).float() / width)
+        places = torch.arange(size, dtype=torch.float32, device=device) * (1.0 if axis else frame_step)
+        angles = torch.outer(places, frequencies)
+        shape = [1, 1, 1, -1]
+        shape[axis] = size
+        parts.append(angles.view(shape).expand(*sizes, -1))
+    return torch.cat(parts, dim=-1).flatten(0, 2)
+
+
+def cosmos_heads() -> RotaryHeads:
+    """Return the layer that rotates the halves of heads [B, P, heads, width], in float32."""
+    return RotaryHeads(RotaryLayout.HALVES, token_dim=1, is_float32=True)
+
+
+def patched(x: torch.Tensor) -> torch.Tensor:
+    """Return the patches [B, F, h/2, w/2, 4 (C + 1)] of a video, with the mask of its padding, of which there is none.
+
+    Raises ValueError for a latent that is not of whole patches.
+    """
+    height, width = x.shape[3:]
+    if height % PATCH or width % PATCH:
+        raise ValueError(f"latent: {width} x {height} cells; expected multiples of {PATCH} (16 pixels)")
+    x = torch.cat([x, x.new_zeros(x.shape[0], 1, *x.shape[2:])], dim=1)
+    batch, channels, frames = x.shape[:3]
+    x = x.view(batch, channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
+    return x.permute(0, 2, 3, 5, 1, 4, 6).flatten(4)
+
+
+def unpatched(patches: torch.Tensor, channels: int) -> torch.Tensor:
+    """Put patches [B, F, h/2, w/2, 4 C] together to [B, C, F, h, w]."""
+    batch, frames, height, width, _ = patches.shape
+    cells = patches.view(batch, frames, height, width, PATCH, PATCH, channels)
+    return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(batch, -1, frames, height * PATCH, width * PATCH)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: CosmosPredict2Config, context_dim: int) -> None:
+        super().__init__()
+        width = config.width
+        self.heads = config.heads
+        self.q_proj = Linear(width, width, bias=False)
+        self.k_proj = Linear(context_dim, width, bias=False)
+        self.v_proj = Linear(context_dim, width, bias=False)
+        self.q_norm, self.k_norm = RmsNorm(HEAD_WIDTH, NORM_EPS), RmsNorm(HEAD_WIDTH, NORM_EPS)
+        self.output_proj = Linear(width, width, bias=False)
+        self.rotary_heads = cosmos_heads()
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        turns: tuple[torch.Tensor, torch.Tensor] | None,
+        options: CallOptions,
+    ) -> torch.Tensor:
+        """Attend from patches [B, P, D] to a context [B, T, D'] -> [B, P, D]."""
+        q, k, v = (layer(given) for layer, given in ((self.q_proj, x), (self.k_proj, context), (self.v_proj, context)))
+        q, k, v = (item.view(*item.shape[:2], -1, HEAD_WIDTH) for item in (q, k, v))
+        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], turns)
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
+        out: torch.Tensor = self.output_proj(
+            optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
+        )
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: CosmosPredict2Config) -> None:
+        super().__init__()
+        self.layer1 = Linear(config.width, config.inner_width, bias=False)
+        self.layer2 = Linear(config.inner_width, config.width, bias=False)
+        self.activation = Gelu("none")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer2(self.activation(self.layer1(x)))
+        return out
+
+
+def modulation(config: CosmosPredict2Config, num_parts: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.SiLU(),
+        Linear(config.width, config.rank, bias=False),
+        Linear(config.rank, num_parts * config.width, bias=False),
+    )
+
+
+class Block(nn.Module):
+    """Attention among the patches, then to the text, then a feed-forward layer; each modulated and gated by time."""
+
+    def __init__(self, config: CosmosPredict2Config) -> None:
+        super().__init__()
+        self.self_attn = Attention(config, config.width)
+        self.cross_attn = Attention(config, config.context_dim)
+        self.mlp = FeedForward(config)
+        self.adaln_modulation_self_attn = modulation(config, 3)
+        self.adaln_modulation_cross_attn = modulation(config, 3)
+        self.adaln_modulation_mlp = modulation(config, 3)
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        time: torch.Tensor,
+        shared: torch.Tensor,
+        context: torch.Tensor,
+        turns: tuple[torch.Tensor, torch.Tensor],
+        options: CallOptions,
+    ) -> torch.Tensor:
+        """Return `x` [B, F, h, w, D] after the block. `time` [B, F, D]; `shared` [B, F, 3 D] is of all blocks."""
+        own, text, inner = (
+            (modulate(time) + shared)[:, :, None, None].chunk(3, dim=-1)  # shift, scale and gate [B, F, 1, 1, D]
+            for modulate in (
+                self.adaln_modulation_self_attn,
+                self.adaln_modulation_cross_attn,
+                self.adaln_modulation_mlp,
+            )
+        )
+        patches = self.adaptive_norm(x, own[1], own[0]).flatten(1, 3)
+        attended = self.self_attn(patches, patches, turns, options).view(x.shape)
+        x, normed = self.residual_norm(x, attended, own[2], text[1], text[0])
+        read = self.cross_attn(normed.flatten(1, 3), context, None, options).view(x.shape)
+        x, normed = self.residual_norm(x, read, text[2], inner[1], inner[0])
+        out: torch.Tensor = self.residual(x, self.mlp(normed), inner[2])
+        return out
+
+
+class TimeLayers(nn.Module):
+    """Turn the waves of the time into the part of the modulations that all blocks share."""
+
+    def __init__(self, config: CosmosPredict2Config) -> None:
+        super().__init__()
+        self.linear_1 = Linear(config.width, config.width, bias=False)
+        self.linear_2 = Linear(config.width, 3 * config.width, bias=False)
+
+    def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear_2(functional.silu(self.linear_1(waves)))
+        return out
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, config: CosmosPredict2Config) -> None:
+        super().__init__()
+        self.width = config.width
+        self.linear = Linear(config.width, PATCH * PATCH * config.out_channels, bias=False)
+        self.adaln_modulation = modulation(config, 2)
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        """Return the patches [B, F, h, w, 4 C] of `x` [B, F, h, w, D]."""
+        parts = self.adaln_modulation(time) + shared[..., : 2 * self.width]
+        shift, scale = parts[:, :, None, None].chunk(2, dim=-1)
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
+        return out
+
+
+class CosmosPredict2Transformer(nn.Module):
+    """The network: a noisy video [B, C, F, h, w], times, text [B, T, D'] -> its prediction [B, C, F, h, w]."""
+
+    def __init__(self, config: CosmosPredict2Config) -> None:
+        super().__init__()
+        self.config = config
+        channels = (config.in_channels + 1) * PATCH * PATCH
+        self.x_embedder = nn.ModuleDict({"proj": nn.ModuleDict({"1": Linear(channels, config.width, bias=False)})})
+        self.t_embedder = nn.ModuleDict({"1": TimeLayers(config)})
+        self.t_embedding_norm = RmsNorm(config.width, NORM_EPS)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
+        self.final_layer = FinalLayer(config)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: object = None,
+        transformer_options: CallOptions | None = None,
+        **_: object,
+    ) -> torch.Tensor:
+        """Predict; there is no `y` and no `control` for it. `timesteps` is [B], or [B, F] where frames differ.
+
+        Raises ValueError for a latent that is not of whole patches.
+        """
+        options: CallOptions = {} if transformer_options is None else transformer_options
+        patches: torch.Tensor = self.x_embedder["proj"]["1"](patched(x))  # type: ignore[index]
+        turns = self._turns(patches.shape[1:4], x.device)
+        times = timesteps[:, None] if timesteps.ndim == 1 else timesteps
+        waves = time_waves(times, self.config.width).to(x.dtype)
+        shared = self.t_embedder["1"](waves)
+        time = self.t_embedding_norm(waves)
+        for block in self.blocks:
+            patches = block(patches, time, shared, context, turns, options)
+        return unpatched(self.final_layer(patches, time, shared), self.config.out_channels)
+
+    def _turns(self, sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = place_angles(sizes, self.config.stretch, device)[None, :, None]
+        return angles.cos(), angles.sin()

@@ -1,0 +1,28 @@
+"""The decoder of Hunyuan3D 2's shapes: its files, and the scale of its latents."""
+
+from __future__ import annotations
+
+from engine.diffusion.latent_format import LatentFormat
+from engine.families.hunyuan3d.vae import MARK, Hunyuan3dVaeConfig, ShapeVae, hunyuan3d_vae_config
+from engine.families.vae_files import vae_network
+
+LATENT_CHANNELS = 64
+FULL = Hunyuan3dVaeConfig()
+SMALL = Hunyuan3dVaeConfig(width=64, num_layers=2, head_width=16)  # for tests
+
+
+class ShapeLatentFormat(LatentFormat):
+    """Latents [B, 64, N] of the larger networks."""
+
+    latent_channels = LATENT_CHANNELS
+    latent_dimensions = 1
+    scale_factor = 0.9990943042622529
+
+
+class SmallShapeLatentFormat(ShapeLatentFormat):
+    """Latents [B, 64, N] of the mini network."""
+
+    scale_factor = 1.0188137142395404
+
+
+AUTOENCODER = vae_network(MARK, hunyuan3d_vae_config, ShapeVae, ("float16", "bfloat16"))

@@ -1,0 +1,214 @@
+"""The 3-D autoencoder of HunyuanVideo (Kong et al. 2024, arXiv 2412.03603, section 4.1), of any width.
+
+Videos `[B, 3, F, H, W]` in -1..1 of 1 + 4n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; a picture is a video of
+one frame. A video passes through as a whole: norms and attention see all of its frames. Module names are those that
+ComfyUI gives the checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.families.hunyuan_video.image_refiner_vae import FRAMES_BEFORE, FramesAttention
+
+# Bytes of working memory per pixel of a video and byte of the dtype, of the 128-channel network (ComfyUI's).
+ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 900, 1500
+MEASURED_CHANNELS = 128
+FRAMES_RATIO = 4
+NUM_TIME_LEVELS = 2  # the smallest ones, each of which halves the number of frames
+
+
+@dataclass(frozen=True, slots=True)
+class HunyuanVideoVaeConfig:
+    """Configuration of the network. `level_channels`: largest picture first; every level but the last halves it."""
+
+    level_channels: tuple[int, ...]
+    latent_channels: int = 16
+    blocks_per_level: int = 2
+    picture_channels: int = 3
+
+    @property
+    def num_levels(self) -> int:
+        """Number of levels that halve the picture."""
+        return len(self.level_channels) - 1
+
+
+class RepeatedEdgeConv3d(nn.Module):
+    """A convolution of each frame with those before it. Edges and the first frame are repeated outside."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int = 3, *, stride: tuple[int, int, int] = (1, 1, 1)
+    ) -> None:
+        super().__init__()
+        self.is_point = kernel == 1
+        self.conv = nn.Conv3d(in_channels, out_channels, kernel, stride=stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padded = x if self.is_point else functional.pad(x, (1, 1, 1, 1, FRAMES_BEFORE, 0), mode="replicate")
+        out: torch.Tensor = self.conv(padded)
+        return out
+
+
+class VideoResnetBlock(nn.Module):
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.GroupNorm(32, width, eps=1e-6) for width in (in_channels, channels))
+        self.conv1, self.conv2 = RepeatedEdgeConv3d(in_channels, channels), RepeatedEdgeConv3d(channels, channels)
+        changes_width = in_channels != channels
+        self.nin_shortcut = RepeatedEdgeConv3d(in_channels, channels, 1) if changes_width else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.conv1(functional.silu(self.norm1(x)))
+        h = self.conv2(functional.silu(self.norm2(h)))
+        out: torch.Tensor = self.nin_shortcut(x) + h
+        return out
+
+
+class VideoMiddle(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.block_1, self.block_2 = (VideoResnetBlock(channels, channels) for _ in range(2))
+        self.attn_1 = FramesAttention(channels, nn.GroupNorm(32, channels, eps=1e-6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.block_2(self.attn_1(self.block_1(x)))
+        return out
+
+
+class VideoDownsample(nn.Module):
+    def __init__(self, channels: int, *, halves_time: bool) -> None:
+        super().__init__()
+        self.conv = RepeatedEdgeConv3d(channels, channels, stride=(2 if halves_time else 1, 2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.conv(x)
+        return out
+
+
+class VideoUpsample(nn.Module):
+    """Twice as many cells along each side, and with `doubles_time` twice as many frames behind the first one."""
+
+    def __init__(self, channels: int, *, doubles_time: bool) -> None:
+        super().__init__()
+        self.doubles_time = doubles_time
+        self.conv = RepeatedEdgeConv3d(channels, channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, others = x[:, :, :1], x[:, :, 1:]
+        parts = [functional.interpolate(first, scale_factor=(1.0, 2.0, 2.0), mode="nearest")]
+        if others.shape[2]:
+            frames = 2.0 if self.doubles_time else 1.0
+            parts.append(functional.interpolate(others, scale_factor=(frames, 2.0, 2.0), mode="nearest"))
+        out: torch.Tensor = self.conv(torch.cat(parts, dim=2))
+        return out
+
+
+class VideoLevel(nn.Module):
+    """Blocks at one size, followed by a change of size where there is a next level."""
+
+    def __init__(self, in_channels: int, channels: int, num_blocks: int) -> None:
+        super().__init__()
+        widths = [in_channels, *[channels] * (num_blocks - 1)]
+        self.block = nn.ModuleList(VideoResnetBlock(width, channels) for width in widths)
+        self.resize: str | None = None
+
+    def followed_by(self, name: str, layer: nn.Module) -> VideoLevel:
+        """Give the level its change of size, under the name that files have for it."""
+        self.resize = name
+        self.add_module(name, layer)
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.block:
+            x = block(x)
+        return x if self.resize is None else self.get_submodule(self.resize)(x)
+
+
+class HunyuanVideoEncoder(nn.Module):
+    def __init__(self, config: HunyuanVideoVaeConfig) -> None:
+        super().__init__()
+        levels, last = config.level_channels, config.level_channels[-1]
+        self.conv_in = RepeatedEdgeConv3d(config.picture_channels, levels[0])
+        self.down = nn.ModuleList()
+        for level, channels in enumerate(levels):
+            made = VideoLevel(levels[max(0, level - 1)], channels, config.blocks_per_level)
+            if level < config.num_levels:
+                halves_time = level >= config.num_levels - NUM_TIME_LEVELS
+                made.followed_by("downsample", VideoDownsample(channels, halves_time=halves_time))
+            self.down.append(made)
+        self.mid = VideoMiddle(last)
+        self.norm_out = nn.GroupNorm(32, last, eps=1e-6)
+        self.conv_out = RepeatedEdgeConv3d(last, config.latent_channels * 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv_in(x)
+        for level in self.down:
+            x = level(x)
+        out: torch.Tensor = self.conv_out(functional.silu(self.norm_out(self.mid(x))))
+        return out
+
+
+class HunyuanVideoDecoder(nn.Module):
+    def __init__(self, config: HunyuanVideoVaeConfig) -> None:
+        super().__init__()
+        levels = config.level_channels
+        self.conv_in = RepeatedEdgeConv3d(config.latent_channels, levels[-1])
+        self.mid = VideoMiddle(levels[-1])
+        self.up = nn.ModuleList()  # level 0 is the full picture and comes last; the list keeps the files' numbers
+        for level, channels in enumerate(levels):
+            made = VideoLevel(levels[min(level + 1, config.num_levels)], channels, config.blocks_per_level + 1)
+            if level > 0:
+                made.followed_by("upsample", VideoUpsample(channels, doubles_time=level <= NUM_TIME_LEVELS))
+            self.up.append(made)
+        self.norm_out = nn.GroupNorm(32, levels[0], eps=1e-6)
+        self.conv_out = RepeatedEdgeConv3d(levels[0], config.picture_channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.mid(self.conv_in(x))
+        for level in reversed(self.up):
+            x = level(x)
+        out: torch.Tensor = self.conv_out(functional.silu(self.norm_out(x)))
+        return out
+
+
+class HunyuanVideoVae(nn.Module):
+    """The autoencoder. `frames_ratio` frames of a video, behind its first one, become one latent frame."""
+
+    latent_dim = 3
+    frames_ratio = FRAMES_RATIO
+    works_on_whole_videos = True
+
+    def __init__(self, config: HunyuanVideoVaeConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.latent_channels = config.latent_channels
+        self.downscale_ratio = 2**config.num_levels
+        moments = config.latent_channels * 2
+        self.encoder, self.decoder = HunyuanVideoEncoder(config), HunyuanVideoDecoder(config)
+        self.quant_conv = nn.Conv3d(moments, moments, 1)
+        self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
+
+    @property
+    def encode_bytes_per_pixel(self) -> int:
+        """Bytes of working memory per pixel of each frame and byte of the dtype, for encoding."""
+        return ENCODE_BYTES_PER_PIXEL * self.config.level_channels[0] // MEASURED_CHANNELS
+
+    @property
+    def decode_bytes_per_cell(self) -> int:
+        """Bytes of working memory per latent cell of each frame and byte of the dtype, for decoding."""
+        cell_px: int = self.downscale_ratio**2
+        return DECODE_BYTES_PER_PIXEL * cell_px * self.config.level_channels[0] // MEASURED_CHANNELS
+
+    def encode(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the posterior [B, C, 1 + n, h, w]."""
+        moments: torch.Tensor = self.quant_conv(self.encoder(videos))
+        return moments.chunk(2, dim=1)[0]
+
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return the frames [B, 3, 1 + 4n, H, W] of latents [B, C, 1 + n, h, w]."""
+        videos: torch.Tensor = self.decoder(self.post_quant_conv(latents))
+        return videos

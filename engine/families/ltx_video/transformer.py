@@ -1,0 +1,282 @@
+"""The transformer of LTX-Video (HaCohen et al. 2025, arXiv 2501.00103, section 2), of any width and depth.
+
+Every latent cell of a video is a token, and may have a noise level of its own. Places are rotations (Su et al. 2021,
+arXiv 2104.09864) by seconds, rows and columns in pixels, over the channels of all heads together. One layer makes the
+modulations of all blocks from the time, to which each block adds a table of its own. `B` batch, `C` channels, `F`
+latent frames, `h w` latent cells, `T` tokens, `D` width. Module names are those of the original checkpoints.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
+functions by `("double_block", index)`, called with the block's inputs and `{"original_block": ...}`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.layers.attention import optimized_attention
+from engine.layers.basic import Linear
+from engine.layers.block_calls import BlockFunction
+from engine.layers.filled import filled
+from engine.layers.norms import RmsNorm
+from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads, RotaryLayout
+from engine.layers.unet_layers import Options, timestep_embedding
+from engine.layers.unet_shapes import Shapes, count_children
+
+HEADS = 32
+TIME_WIDTH = 256  # of the sinusoids of the time
+TIME_SCALE = 1000.0
+NORM_EPS = 1e-6
+ATTENTION_NORM_EPS = 1e-5
+THETA = 10000.0
+NUM_AXES = 3
+CELL = (8, 32, 32)  # frames, rows and columns of pixels that a latent cell has
+LARGEST_PLACE = (20, 2048, 2048)  # seconds, rows and columns that places are relative to
+DEFAULT_FRAME_RATE = 25.0
+
+MARK = "adaln_single.emb.timestep_embedder.linear_1.bias"
+FIRST = "patchify_proj.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class LtxVideoConfig:
+    """Configuration of the network. `starts_with_one_frame`: the first latent frame is one frame of the video."""
+
+    width: int
+    num_blocks: int
+    context_dim: int = 4096
+    in_channels: int = 128
+    starts_with_one_frame: bool = False
+    heads: int = HEADS
+
+
+def ltx_video_config(shapes: Shapes) -> LtxVideoConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    return LtxVideoConfig(
+        width=shapes[FIRST][0],
+        num_blocks=count_children(shapes, "transformer_blocks"),
+        context_dim=shapes["caption_projection.linear_1.weight"][1],
+        in_channels=shapes[FIRST][1],
+    )
+
+
+def cell_places(
+    frames: int, rows: int, columns: int, *, starts_with_one_frame: bool = False, device: torch.device | None = None
+) -> torch.Tensor:
+    """Return the first frame, row and column in pixels [3, T] of each cell of a latent video, whole numbers."""
+    sides = zip((frames, rows, columns), CELL, strict=True)
+    counted = (torch.arange(number, device=device) * side for number, side in sides)
+    places = torch.stack(torch.meshgrid(*counted, indexing="ij")).flatten(1)
+    if starts_with_one_frame:
+        places[0] = (places[0] + 1 - CELL[0]).clamp(min=0)
+    return places
+
+
+def rotations(places: torch.Tensor, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the cosines and sines [B, T, D] that rotate pairs of channels at places [B, 3, T] in seconds and pixels.
+
+    The first `width % 6` channels are not rotated.
+    """
+    shares = places.transpose(1, 2) / filled(LARGEST_PLACE, device=places.device)  # [B, T, 3]
+    powers = torch.linspace(0.0, 1.0, width // (2 * NUM_AXES), device=places.device, dtype=torch.float32)
+    angles = (THETA**powers * math.pi / 2) * (shares[..., None] * 2 - 1)  # [B, T, 3, D / 6]
+    angles = angles.transpose(-1, -2).flatten(2).repeat_interleave(2, dim=-1)
+    unrotated = (width % (2 * NUM_AXES), 0)
+    cos = functional.pad(angles.cos(), unrotated, value=1.0)
+    sin = functional.pad(angles.sin(), unrotated)
+    return cos.to(dtype), sin.to(dtype)
+
+
+class TwoLayers(nn.Module):
+    """Two layers as files name them: `linear_1`, `linear_2`."""
+
+    def __init__(self, in_width: int, width: int, activation: nn.Module) -> None:
+        super().__init__()
+        self.linear_1, self.linear_2 = Linear(in_width, width), Linear(width, width)
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear_2(self.activation(self.linear_1(x)))
+        return out
+
+
+class TimeModulation(nn.Module):
+    """Times [N] -> the modulations of all blocks [N, 6 * D], and the embedded times [N, D]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.emb = nn.ModuleDict({"timestep_embedder": TwoLayers(TIME_WIDTH, width, nn.SiLU())})
+        self.linear = Linear(width, 6 * width)
+
+    def forward(self, times: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        embedded = self.emb["timestep_embedder"](timestep_embedding(times, TIME_WIDTH).to(dtype))
+        return self.linear(functional.silu(embedded)), embedded
+
+
+class Attention(nn.Module):
+    """Attention of tokens among each other, or over those of a text; norms are of all heads together."""
+
+    def __init__(self, config: LtxVideoConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.heads = config.heads
+        self.q_norm, self.k_norm = (RmsNorm(width, eps=ATTENTION_NORM_EPS) for _ in range(2))
+        self.to_q, self.to_k, self.to_v = (Linear(width, width) for _ in range(3))
+        self.to_out = nn.ModuleList([Linear(width, width)])
+        self.rotary_heads = RotaryHeads(RotaryLayout.CHANNELS, token_dim=1)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        mask: torch.Tensor | None,
+        pe: tuple[torch.Tensor, torch.Tensor] | None,
+        options: Options,
+    ) -> torch.Tensor:
+        """Return [B, T, D]. `pe` rotates both sides, None for no places; `mask` is added to the scores."""
+        q, k = self.rotary_heads([(self.to_q(x), self.q_norm)], [(self.to_k(context), self.k_norm)], pe)
+        attended = optimized_attention(q, k, self.to_v(context), self.heads, mask=mask, transformer_options=options)
+        out: torch.Tensor = self.to_out[0](attended)
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.net = nn.ModuleDict(
+            {"0": nn.ModuleDict({"proj": Linear(width, 4 * width)}), "2": Linear(4 * width, width)}
+        )
+        self.activation = Gelu("tanh")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first: nn.Module = self.net["0"]["proj"]  # type: ignore[index]
+        out: torch.Tensor = self.net["2"](self.activation(first(x)))
+        return out
+
+
+class LtxVideoBlock(nn.Module):
+    def __init__(self, config: LtxVideoConfig) -> None:
+        super().__init__()
+        self.attn1, self.attn2 = Attention(config), Attention(config)
+        self.ff = FeedForward(config.width)
+        self.scale_shift_table = nn.Parameter(torch.empty(6, config.width))
+        self.adaptive_norm, self.residual = AdaptiveNorm("rms", NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        mask: torch.Tensor | None,
+        vec: torch.Tensor,
+        pe: tuple[torch.Tensor, torch.Tensor],
+        options: Options,
+    ) -> torch.Tensor:
+        """Return [B, T, D]. `vec` is [B, 1 or T, 6 * D]."""
+        shift, scale, gate, *second = (self.scale_shift_table.to(x) + vec.view(*vec.shape[:2], 6, -1)).unbind(2)
+        normed = self.adaptive_norm(x, scale, shift)
+        x = self.residual(x, self.attn1(normed, normed, None, pe, options), gate)
+        attended = self.attn2(x, context, mask, None, options)
+        x, normed = self.residual_norm(x, attended, None, second[1], second[0])
+        out: torch.Tensor = self.residual(x, self.ff(normed), second[2])
+        return out
+
+
+class LtxVideoTransformer(nn.Module):
+    """`forward(x [B, C, F, h, w], timesteps [B] or [B, T, 1], context [B, S, context_dim])` -> `[B, C, F, h, w]`.
+
+    `attention_mask` [B, S] is 1 where the text has tokens. `frame_rate` is that of the video, frames per second.
+    `keyframe_idxs` [B, 3, K] are the places of the last K tokens, where those are frames given to the network.
+    Built without weights being drawn when a `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: LtxVideoConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.config = config
+        self.in_channels = config.in_channels
+        self.patch_size = (1, 1, 1)
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        self.patchify_proj = Linear(config.in_channels, width)
+        self.adaln_single = TimeModulation(width)
+        self.caption_projection = TwoLayers(config.context_dim, width, nn.GELU(approximate="tanh"))
+        self.transformer_blocks = nn.ModuleList(LtxVideoBlock(config) for _ in range(config.num_blocks))
+        self.scale_shift_table = nn.Parameter(torch.empty(2, width))
+        self.proj_out = Linear(width, config.in_channels)
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.patchify_proj.weight.dtype
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: object = None,
+        transformer_options: Options | None = None,
+        *,
+        attention_mask: torch.Tensor | None = None,
+        frame_rate: float = DEFAULT_FRAME_RATE,
+        keyframe_idxs: torch.Tensor | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        options = {} if transformer_options is None else transformer_options
+        img = self.patchify_proj(x.flatten(2).transpose(1, 2))
+        modulation, embedded = self.adaln_single(timesteps.flatten() * TIME_SCALE, img.dtype)
+        shared = {
+            "txt": self.caption_projection(context),
+            "attention_mask": _score_mask(attention_mask, img.dtype),
+            "vec": modulation.view(x.shape[0], -1, modulation.shape[-1]),
+            "pe": self._rotations(x, frame_rate, keyframe_idxs, img.dtype),
+            "transformer_options": options,
+        }
+        replaced = options.get("patches_replace", {}).get("dit", {})
+        for index, block in enumerate(self.transformer_blocks):
+            original = _as_function(block)
+            replacement = replaced.get(("double_block", index))
+            inputs = {"img": img, **shared}
+            out = original(inputs) if replacement is None else replacement(inputs, {"original_block": original})
+            img = out["img"]
+        times = embedded.view(x.shape[0], -1, 1, embedded.shape[-1])
+        shift, scale = (self.scale_shift_table.to(img) + times).unbind(2)  # each [B, 1 or T, D]
+        cells: torch.Tensor = self.proj_out(self.adaptive_norm(img, scale, shift))
+        return cells.transpose(1, 2).reshape(x.shape)
+
+    def _rotations(
+        self, x: torch.Tensor, frame_rate: float, keyframe_idxs: torch.Tensor | None, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        places = cell_places(*x.shape[2:], starts_with_one_frame=self.config.starts_with_one_frame, device=x.device)
+        places = places.expand(x.shape[0], -1, -1).clone()
+        if keyframe_idxs is not None:
+            places[:, :, -keyframe_idxs.shape[2] :] = keyframe_idxs
+        seconds = places.float()
+        seconds[:, 0] *= 1.0 / frame_rate
+        return rotations(seconds, self.config.width, dtype)
+
+
+def _score_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """Return what is added to the scores [B, 1, 1, S] for a mask of tokens [B, S]; one of numbers to add as it is."""
+    if mask is None or torch.is_floating_point(mask):
+        return mask
+    return (mask - 1).to(dtype).reshape(mask.shape[0], 1, -1, mask.shape[-1]) * torch.finfo(dtype).max
+
+
+def _as_function(block: nn.Module) -> BlockFunction:
+    """Return a block in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+        out = block(
+            args["img"], args["txt"], args["attention_mask"], args["vec"], args["pe"], args["transformer_options"]
+        )
+        return {"img": out}
+
+    return original

@@ -1,0 +1,321 @@
+"""The transformer of Lumina-Image 2.0 (Qin et al. 2025, arXiv 2503.21758) and of Z-Image (Cai et al. 2025, 2511.22699).
+
+Blocks that refine text and picture by themselves are followed by blocks for both in one sequence. Norms stand on both
+sides of attention and feed-forward layers, and the time scales and gates what lies between them. Places are rotations
+(Su et al. 2021, arXiv 2104.09864) on three axes: token of the text, row, column. `B` batch, `C` channels, `h w` latent
+cells, `L` tokens of text, `T` tokens of text and picture, `D` width, `H` heads. Module names are those of the original
+checkpoints. The output is the noise minus the picture, as other flow networks give it.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches["noise_refiner"]` and
+`patches["double_block"]` have functions of the picture's tokens behind each block of the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.layers.attention import optimized_attention
+from engine.layers.basic import Linear
+from engine.layers.norms import RmsNorm
+from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from engine.layers.rotary import rotations
+from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
+from engine.layers.unet_layers import Options, timestep_embedding
+
+SINUSOID_WIDTH = 256  # of the time
+LAST_NORM_EPS = 1e-6
+PAD_MULTIPLE = 32  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Lumina2Config:
+    """Configuration of the network.
+
+    `axes` are the channels of a head that rotate by each axis, with angles from `theta`. The time, times `time_factor`,
+    is embedded by a layer of `time_inner` into `time_width`; with `activates_time` blocks pass it through SiLU. With
+    `pads_tokens` text and picture are filled up to multiples of 32 tokens. `has_last_norm`: the file has the factors of
+    a norm that nothing uses. `query_eps` None is the least difference from 1 of the computed type.
+    """
+
+    width: int
+    heads: int
+    key_heads: int
+    inner_width: int
+    num_layers: int
+    context_dim: int
+    time_width: int
+    time_inner: int
+    num_refiners: int = 2
+    in_channels: int = 16
+    axes: tuple[int, int, int] = (32, 32, 32)
+    theta: float = 10000.0
+    time_factor: float = 1.0
+    activates_time: bool = True
+    pads_tokens: bool = False
+    has_last_norm: bool = False
+    query_eps: float | None = None
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+def text_places(num_tokens: int, first: int, device: torch.device) -> torch.Tensor:
+    """Return the places [1, L, 3] of a text, from `first` on the first axis."""
+    places = torch.zeros(1, num_tokens, 3, device=device)
+    places[..., 0] = torch.arange(first, first + num_tokens, device=device)
+    return places
+
+
+def picture_places(rows: int, columns: int, index: int, device: torch.device) -> torch.Tensor:
+    """Return the places [1, rows * columns, 3] of a picture, at `index` of the first axis."""
+    places = torch.zeros(rows, columns, 3, device=device)
+    places[..., 0] = index
+    places[..., 1] = torch.arange(rows, device=device)[:, None]
+    places[..., 2] = torch.arange(columns, device=device)[None, :]
+    return places.flatten(0, 1).unsqueeze(0)
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+class JointAttention(nn.Module):
+    def __init__(self, config: Lumina2Config) -> None:
+        super().__init__()
+        width = config.head_width
+        self.heads, self.key_heads, self.head_width = config.heads, config.key_heads, width
+        self.qkv = Linear(config.width, (config.heads + 2 * config.key_heads) * width, bias=False)
+        self.out = Linear(config.heads * width, config.width, bias=False)
+        self.q_norm, self.k_norm = (RmsNorm(width, config.query_eps) for _ in range(2))
+        self.rotary_heads = RotaryHeads(token_dim=1)
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None, pe: torch.Tensor, options: Options | None
+    ) -> torch.Tensor:
+        """Return [B, T, D]. `mask` [B, 1, 1, T] is added to the scores, `pe` rotates (`rotations`)."""
+        heads = self.qkv(x).view(*x.shape[:2], -1, self.head_width)
+        q, k, v = torch.split(heads, [self.heads, self.key_heads, self.key_heads], dim=2)
+        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], pe.transpose(1, 2))
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))  # [B, heads, T, W]
+        shared = self.heads // self.key_heads
+        if shared > 1:
+            k, v = (item.repeat_interleave(shared, dim=1) for item in (k, v))
+        attended = optimized_attention(q, k, v, self.heads, mask=mask, skip_reshape=True, transformer_options=options)
+        out: torch.Tensor = self.out(attended)
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: Lumina2Config) -> None:
+        super().__init__()
+        self.w1, self.w3 = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
+        self.w2 = Linear(config.inner_width, config.width, bias=False)
+        self.activation = GatedActivation(clamps_product=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
+        return out
+
+
+class JointBlock(nn.Module):
+    """A block with norms on both sides of attention and feed-forward layers, modulated by the time or by nothing."""
+
+    def __init__(self, config: Lumina2Config, *, is_modulated: bool = True) -> None:
+        super().__init__()
+        self.attention = JointAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.attention_norm1, self.attention_norm2, self.ffn_norm1, self.ffn_norm2 = (
+            RmsNorm(config.width, 1e-5) for _ in range(4)
+        )
+        self.is_modulated = is_modulated
+        self.adaptive_norm, self.residual = (
+            AdaptiveNorm("none"),
+            GatedResidual(has_tanh=True, clamps_change=is_modulated),
+        )
+        self.residual_norm = ResidualNorm(GatedResidual(has_tanh=True, clamps_change=True), self.adaptive_norm)
+        if is_modulated:
+            layer = Linear(config.time_width, 4 * config.width)
+            self.adaLN_modulation = nn.Sequential(nn.SiLU(), layer) if config.activates_time else nn.Sequential(layer)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor | None,
+        pe: torch.Tensor,
+        time: torch.Tensor | None = None,
+        options: Options | None = None,
+    ) -> torch.Tensor:
+        """Return [B, T, D]. `time` [B, time width] is needed by a modulated block."""
+        scale = gate = inner_scale = inner_gate = None
+        if self.is_modulated:
+            scale, gate, inner_scale, inner_gate = self.adaLN_modulation(time).unsqueeze(1).chunk(4, dim=2)
+        attended = self.attention(self.adaptive_norm(x, scale, norm=self.attention_norm1), mask, pe, options)
+        x, normed = self.residual_norm(
+            x, attended, gate, inner_scale, change_norm=self.attention_norm2, norm=self.ffn_norm1
+        )
+        out: torch.Tensor = self.residual(x, self.feed_forward(normed), inner_gate, self.ffn_norm2)
+        return out
+
+
+class TimeEmbedder(nn.Module):
+    def __init__(self, config: Lumina2Config) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            Linear(SINUSOID_WIDTH, config.time_inner), nn.SiLU(), Linear(config.time_inner, config.time_width)
+        )
+
+    def forward(self, time: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        out: torch.Tensor = self.mlp(timestep_embedding(time, SINUSOID_WIDTH).to(dtype))
+        return out
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, config: Lumina2Config) -> None:
+        super().__init__()
+        self.linear = Linear(config.width, PATCH * PATCH * config.in_channels)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.time_width, config.width))
+        self.adaptive_norm = AdaptiveNorm(eps=LAST_NORM_EPS)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(self.adaptive_norm(x, self.adaLN_modulation(time).unsqueeze(1)))
+        return out
+
+
+# --- network ---------------------------------------------------------------------------------------------------------
+
+
+class Lumina2Transformer(nn.Module):
+    """`forward(x [B, C, h, w], timesteps [B], context [B, L, D])` -> `[B, C, h, w]`.
+
+    `num_tokens` counts the tokens of the text that are read, the first ones, of all rows or of each; None is all of
+    them. Of a text with an `attention_mask` [B, L] those are read where it is 1: `num_tokens`, which the host has, of
+    each row; without it the mask is asked, for which the host waits. Built without weights being drawn when a
+    `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: Lumina2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.in_channels = config.in_channels
+        self.patch_size = PATCH
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        self.x_embedder = Linear(PATCH * PATCH * config.in_channels, config.width)
+        self.noise_refiner = nn.ModuleList(JointBlock(config) for _ in range(config.num_refiners))
+        self.context_refiner = nn.ModuleList(JointBlock(config, is_modulated=False) for _ in range(config.num_refiners))
+        self.t_embedder = TimeEmbedder(config)
+        self.cap_embedder = nn.Sequential(RmsNorm(config.context_dim, 1e-5), Linear(config.context_dim, config.width))
+        self.layers = nn.ModuleList(JointBlock(config) for _ in range(config.num_layers))
+        if config.has_last_norm:
+            self.norm_final = RmsNorm(config.width, 1e-5)
+        self.final_layer = FinalLayer(config)
+        if config.pads_tokens:
+            self.x_pad_token, self.cap_pad_token = (nn.Parameter(torch.empty(1, config.width)) for _ in range(2))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.x_embedder.weight.dtype
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: object = None,
+        transformer_options: Options | None = None,
+        *,
+        num_tokens: int | Sequence[int] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        if attention_mask is not None and not isinstance(num_tokens, int):
+            lengths = [int(length) for length in attention_mask.sum(dim=1).tolist()]
+            if len(set(lengths)) > 1:
+                return torch.cat(
+                    [
+                        self.forward(
+                            x[row : row + 1], timesteps[row : row + 1], context[row : row + 1],
+                            transformer_options=transformer_options, num_tokens=length,
+                            attention_mask=attention_mask[row : row + 1],
+                        )
+                        for row, length in enumerate(lengths)
+                    ]
+                )  # fmt: skip
+            num_tokens = lengths[0]
+        assert num_tokens is None or isinstance(num_tokens, int), "rows of several lengths without a mask"
+        height, width = x.shape[-2:]
+        padded = pad_to_patches(x, PATCH)
+        time = self.t_embedder((1.0 - timesteps) * self.config.time_factor, x.dtype)
+        text, text_pe, after = self._text(context, num_tokens, attention_mask, transformer_options)
+        picture, picture_pe = self._picture(padded, after, time, text, transformer_options)
+        tokens, pe = torch.cat([text, picture], dim=1), torch.cat([text_pe, picture_pe], dim=2)
+        first = text.shape[1]
+        options = {} if transformer_options is None else transformer_options
+        given = {"img_input": picture, "pe": picture_pe, "vec": time, "x": padded, "transformer_options": options}
+        for index, layer in enumerate(self.layers):
+            tokens = layer(tokens, None, pe, time, transformer_options)
+            for patch in options.get("patches", {}).get("double_block", ()):
+                inputs = {**given, "img": tokens[:, first:], "txt": tokens[:, :first], "block_index": index}
+                out = patch(inputs)
+                tokens = torch.cat([out.get("txt", inputs["txt"]), out.get("img", inputs["img"])], dim=1)
+        cells = padded.shape[-2] * padded.shape[-1] // PATCH**2
+        drawn = self.final_layer(tokens[:, first : first + cells], time)
+        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
+
+    def _text(
+        self, context: torch.Tensor, num_tokens: int | None, mask: torch.Tensor | None, options: Options | None
+    ) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Return the refined text [B, L, D], its rotations, and the place on the first axis behind it.
+
+        Tokens that are not read have no place while the others are refined, as in ComfyUI.
+        """
+        text = self.cap_embedder(context)
+        first = 0
+        if self.config.pads_tokens:
+            text, num_tokens, mask, first = filled_up(text, self.cap_pad_token), None, None, 1
+        length = text.shape[1] if num_tokens is None else min(num_tokens, text.shape[1])
+        if mask is not None:
+            mask = (mask == 0)[:, None, None].to(text.dtype) * -torch.finfo(text.dtype).max
+        pe = self._rotations(text_places(length, first, text.device))
+        unread = text.shape[1] - length
+        refining_pe = functional.pad(pe, (0, 0, 0, 0, 0, 0, 0, unread)) if unread else pe
+        for block in self.context_refiner:
+            text = block(text, mask, refining_pe, options=options)
+        return text[:, :length], pe, first + length
+
+    def _picture(
+        self, padded: torch.Tensor, index: int, time: torch.Tensor, text: torch.Tensor, options: Options | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the refined picture [B, T, D] and its rotations. Filling tokens have the place of no text or row."""
+        picture = self.x_embedder(patches_channels_last(padded))
+        places = picture_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, index, padded.device)
+        if self.config.pads_tokens:
+            picture = filled_up(picture, self.x_pad_token)
+            places = functional.pad(places, (0, 0, 0, picture.shape[1] - places.shape[1]))
+        pe = self._rotations(places)
+        patches = {} if options is None else options.get("patches", {})
+        given = {
+            "img_input": picture, "txt": text, "pe": pe, "vec": time, "x": padded, "transformer_options": options,
+            "block_type": "noise_refiner",
+        }  # fmt: skip
+        for number, block in enumerate(self.noise_refiner):
+            picture = block(picture, None, pe, time, options)
+            for patch in patches.get("noise_refiner", ()):
+                picture = patch({**given, "img": picture, "block_index": number}).get("img", picture)
+        return picture, pe
+
+    def _rotations(self, places: torch.Tensor) -> torch.Tensor:
+        return rotations(places, self.config.axes, self.config.theta)
+
+
+def filled_up(tokens: torch.Tensor, filling: torch.Tensor, multiple: int = PAD_MULTIPLE) -> torch.Tensor:
+    """Return tokens [B, T, D] with `filling` [1, D] behind them, up to a multiple of that many tokens."""
+    missing = -tokens.shape[1] % multiple
+    behind = filling.to(tokens).expand(tokens.shape[0], missing, -1)
+    return torch.cat([tokens, behind], dim=1) if missing else tokens

@@ -1,0 +1,291 @@
+"""The transformer of OmniGen2 (Wu et al. 2025, arXiv 2506.18871): Next-DiT with reference pictures among its tokens.
+
+Text, reference pictures and picture are refined by blocks of their own, then pass the other blocks in one sequence.
+Places are rotations (Su et al. 2021, arXiv 2104.09864) on three axes: the text counts on all of them, each picture has
+one number on the first, behind the longer side of that before it, and its rows and columns. `B` batch, `C` channels,
+`h w` latent cells, `T` tokens, `D` width. Module names are those of the original checkpoints. The output is the noise
+minus the picture, as other flow networks give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.families.lumina2.transformer import SINUSOID_WIDTH, picture_places
+from engine.layers.attention import optimized_attention
+from engine.layers.basic import Linear
+from engine.layers.norms import RmsNorm
+from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from engine.layers.rotary import rotations
+from engine.layers.sinusoids import sinusoids_scaled_last
+from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
+from engine.layers.unet_layers import Options
+
+NORM_EPS = 1e-5
+LAST_NORM_EPS = 1e-6
+TIME_FACTOR = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class OmniGen2Config:
+    """Configuration of the network; `num_references` is the most pictures beside the one that is drawn."""
+
+    width: int
+    heads: int
+    key_heads: int
+    inner_width: int
+    num_layers: int
+    context_dim: int
+    time_width: int
+    num_refiners: int = 2
+    in_channels: int = 16
+    num_references: int = 5
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def axes(self) -> tuple[int, int, int]:
+        """Channels of a head that rotate by each axis."""
+        third = self.head_width // 3
+        return third, third, third
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+class SharedKeyAttention(nn.Module):
+    """Attention whose keys and values serve several heads of queries."""
+
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__()
+        width = config.head_width
+        self.heads, self.key_heads, self.head_width = config.heads, config.key_heads, width
+        self.to_q = Linear(config.width, config.heads * width, bias=False)
+        self.to_k, self.to_v = (Linear(config.width, config.key_heads * width, bias=False) for _ in range(2))
+        self.norm_q, self.norm_k = (RmsNorm(width, NORM_EPS) for _ in range(2))
+        self.to_out = nn.ModuleList([Linear(config.heads * width, config.width, bias=False)])
+        self.rotary_heads = RotaryHeads(token_dim=1)
+
+    def forward(self, x: torch.Tensor, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
+        """Return [B, T, D]. `pe` rotates queries and keys (`rotations`)."""
+        q, k, v = (layer(x).view(*x.shape[:2], -1, self.head_width) for layer in (self.to_q, self.to_k, self.to_v))
+        q, k = self.rotary_heads([(q, self.norm_q)], [(k, self.norm_k)], pe.transpose(1, 2))
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))  # [B, heads, T, W]
+        k, v = (item.repeat_interleave(self.heads // self.key_heads, dim=1) for item in (k, v))
+        attended = optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
+        out: torch.Tensor = self.to_out[0](attended)
+        return out
+
+
+class GatedLayers(nn.Module):
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__()
+        self.linear_1, self.linear_3 = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
+        self.linear_2 = Linear(config.inner_width, config.width, bias=False)
+        self.activation = GatedActivation()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear_2(self.activation(self.linear_1(x), self.linear_3(x)))
+        return out
+
+
+class ModulatingNorm(nn.Module):
+    """The first norm of a block, with the layer that makes scales and gates [B, D] of the whole block from the time."""
+
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__()
+        self.linear = Linear(config.time_width, 4 * config.width)
+        self.norm = RmsNorm(config.width, NORM_EPS)
+        self.adaptive_norm = AdaptiveNorm("none")
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the scaled norm [B, T, D], then gate, scale and gate [B, 1, D]."""
+        scale, gate, inner_scale, inner_gate = self.linear(functional.silu(time)).unsqueeze(1).chunk(4, dim=2)
+        return self.adaptive_norm(x, scale, norm=self.norm), gate, inner_scale, inner_gate
+
+
+class RefinerBlock(nn.Module):
+    """A block with norms on both sides of attention and feed-forward layers."""
+
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__()
+        self.attn = SharedKeyAttention(config)
+        self.feed_forward = GatedLayers(config)
+        self.norm1: nn.Module = RmsNorm(config.width, NORM_EPS)
+        self.ffn_norm1, self.norm2, self.ffn_norm2 = (RmsNorm(config.width, NORM_EPS) for _ in range(3))
+        self.residual = GatedResidual(has_tanh=True)
+        self.residual_norm = ResidualNorm(self.residual, AdaptiveNorm("none"))
+
+    def forward(self, x: torch.Tensor, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
+        return self._behind(x, self.attn(self.norm1(x), pe, options), None, None, None)
+
+    def _behind(
+        self,
+        x: torch.Tensor,
+        attended: torch.Tensor,
+        gate: torch.Tensor | None,
+        inner_scale: torch.Tensor | None,
+        inner_gate: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Return tokens [B, T, D] with what they attended to, and behind the feed-forward layers."""
+        x, normed = self.residual_norm(x, attended, gate, inner_scale, change_norm=self.norm2, norm=self.ffn_norm1)
+        out: torch.Tensor = self.residual(x, self.feed_forward(normed), inner_gate, self.ffn_norm2)
+        return out
+
+
+class TimedBlock(RefinerBlock):
+    """The same block, scaled and gated by the time [B, time width]."""
+
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__(config)
+        self.norm1 = ModulatingNorm(config)
+
+    def forward(  # type: ignore[override]
+        self, x: torch.Tensor, pe: torch.Tensor, time: torch.Tensor, options: Options | None
+    ) -> torch.Tensor:
+        normed, gate, inner_scale, inner_gate = self.norm1(x, time)
+        return self._behind(x, self.attn(normed, pe, options), gate, inner_scale, inner_gate)
+
+
+class TimeLayers(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear_1, self.linear_2 = Linear(SINUSOID_WIDTH, width), Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear_2(functional.silu(self.linear_1(x)))
+        return out
+
+
+class TimeTextEmbedder(nn.Module):
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__()
+        self.timestep_embedder = TimeLayers(config.time_width)
+        self.caption_embedder = nn.Sequential(
+            RmsNorm(config.context_dim, NORM_EPS), Linear(config.context_dim, config.width)
+        )
+
+    def forward(self, time: torch.Tensor, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the time [B, time width] of numbers from 0 to 1, and the text [B, T, D]."""
+        return self.timestep_embedder(
+            sinusoids_scaled_last(time, SINUSOID_WIDTH, TIME_FACTOR).to(text.dtype)
+        ), self.caption_embedder(text)
+
+
+class LastLayer(nn.Module):
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__()
+        self.linear_1 = Linear(config.time_width, config.width)
+        self.linear_2 = Linear(config.width, PATCH * PATCH * config.in_channels)
+        self.adaptive_norm = AdaptiveNorm(eps=LAST_NORM_EPS)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        scale = self.linear_1(functional.silu(time)).unsqueeze(1)
+        out: torch.Tensor = self.linear_2(self.adaptive_norm(x, scale))
+        return out
+
+
+# --- network ---------------------------------------------------------------------------------------------------------
+
+
+class OmniGen2Transformer(nn.Module):
+    """`forward(x [B, C, h, w], timesteps [B], context [B, T, D])` -> `[B, C, h, w]`.
+
+    `ref_latents` are reference pictures [B, C, h, w] of any size. Built without weights being drawn when a
+    `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: OmniGen2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.in_channels = config.in_channels
+        self.patch_size = PATCH
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        patch_width = PATCH * PATCH * config.in_channels
+        self.x_embedder, self.ref_image_patch_embedder = (Linear(patch_width, config.width) for _ in range(2))
+        self.time_caption_embed = TimeTextEmbedder(config)
+        self.noise_refiner = nn.ModuleList(TimedBlock(config) for _ in range(config.num_refiners))
+        self.ref_image_refiner = nn.ModuleList(TimedBlock(config) for _ in range(config.num_refiners))
+        self.context_refiner = nn.ModuleList(RefinerBlock(config) for _ in range(config.num_refiners))
+        self.layers = nn.ModuleList(TimedBlock(config) for _ in range(config.num_layers))
+        self.norm_out = LastLayer(config)
+        self.image_index_embedding = nn.Parameter(torch.empty(config.num_references, config.width))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.x_embedder.weight.dtype
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: object = None,
+        transformer_options: Options | None = None,
+        *,
+        ref_latents: Sequence[torch.Tensor] = (),
+        **kwargs: object,
+    ) -> torch.Tensor:
+        height, width = x.shape[-2:]
+        padded = pad_to_patches(x, PATCH)
+        time, text = self.time_caption_embed(1.0 - timesteps, context)
+        references = [pad_to_patches(item, PATCH) for item in ref_latents]
+        text_pe, *picture_pes = self._places(text.shape[1], [*references, padded])
+        for block in self.context_refiner:
+            text = block(text, text_pe, transformer_options)
+        picture = self.x_embedder(patches_channels_last(padded))
+        for block in self.noise_refiner:
+            picture = block(picture, picture_pes[-1], time, transformer_options)
+        seen = self._references(references, picture_pes[:-1], time, transformer_options)
+        tokens, pe = torch.cat([text, *seen, picture], dim=1), torch.cat([text_pe, *picture_pes], dim=2)
+        for layer in self.layers:
+            tokens = layer(tokens, pe, time, transformer_options)
+        drawn = self.norm_out(tokens[:, -picture.shape[1] :], time)
+        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
+
+    def _references(
+        self,
+        references: Sequence[torch.Tensor],
+        pes: Sequence[torch.Tensor],
+        time: torch.Tensor,
+        options: Options | None,
+    ) -> list[torch.Tensor]:
+        """Return the refined tokens [B, T, D] of all reference pictures, as one item, or none without pictures.
+
+        Raises ValueError for more of them than the network counts.
+        """
+        if not references:
+            return []
+        if len(references) > self.config.num_references:
+            raise ValueError(
+                f"reference latents: too many; got {len(references)}, expected at most {self.config.num_references}"
+            )
+        parts = [
+            self.ref_image_patch_embedder(patches_channels_last(item))
+            + self.image_index_embedding[index].to(item.dtype)
+            for index, item in enumerate(references)
+        ]
+        tokens, pe = torch.cat(parts, dim=1), torch.cat([*pes], dim=2)
+        for block in self.ref_image_refiner:
+            tokens = block(tokens, pe, time, options)
+        return [tokens]
+
+    def _places(self, num_tokens: int, pictures: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the rotations of a text and of pictures behind it."""
+        device = pictures[0].device
+        counted = torch.arange(num_tokens, device=device).view(1, -1, 1).expand(1, -1, 3)
+        found, index = [rotations(counted, self.config.axes)], num_tokens
+        for item in pictures:
+            rows, columns = item.shape[-2] // PATCH, item.shape[-1] // PATCH
+            found.append(rotations(picture_places(rows, columns, index, device), self.config.axes))
+            index += max(rows, columns)
+        return found

@@ -1,0 +1,44 @@
+"""Denoisers of pictures whose latents are videos of one frame. `B` batch, `T` tokens, `D` width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.diffusion.conditions import BatchedInput, ConstantInput
+from engine.families.language_denoiser import ReferencesDenoiser
+
+
+class PictureVideoDenoiser(ReferencesDenoiser):
+    """A network of pictures [B, C, 1, h, w], told by a node how it sees reference pictures.
+
+    Raises ValueError for text and latents that are not made for it.
+    """
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        self._check(kwargs)
+        inputs = super().extra_conds(**kwargs)
+        method = kwargs.get("reference_latents_method")
+        if "ref_latents" in inputs and method is not None:
+            inputs["ref_latents_method"] = ConstantInput(method)
+        return inputs
+
+    def _check(self, options: dict[str, Any]) -> None:
+        config: Any = self.diffusion_model.config
+        latents = {"latent_image": options["noise"]}
+        latents |= {f"reference_latents[{place}]": item for place, item in enumerate(_references(options))}
+        for name, latent in latents.items():
+            if latent.shape[1] != config.in_channels:
+                raise ValueError(
+                    f"{name}: its VAE is not the model's; got a latent of {latent.shape[1]} channels, expected "
+                    f"{config.in_channels}"
+                )
+            if latent.ndim == 5 and latent.shape[2] != 1:
+                raise ValueError(
+                    f"{name}: the model draws pictures; got a latent of {latent.shape[2]} frames, expected 1"
+                )
+
+
+def _references(options: dict[str, Any]) -> list[torch.Tensor]:
+    return list(options.get("reference_latents") or ())

@@ -1,0 +1,398 @@
+"""The transformer of Qwen-Image (Wu et al. 2025, arXiv 2508.02324), of any width and depth.
+
+All blocks have two streams, one for the text and one for the picture. Places are rotations (Su et al. 2021, arXiv
+2104.09864) on three axes, index of the picture, row and column, that are counted from the middle of the picture; the
+text continues on all axes where the longer side ends (section 3.2 of the paper). `B` batch, `C` channels, `h w` latent
+cells, `T` tokens of text and picture, `D` width, `H` heads. Module names are those of the original checkpoints.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
+functions by `("double_block", index)`, called with the block's inputs and `{"original_block": ...}`;
+`patches["double_block"]` functions of the streams behind each block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, reference_corners
+from engine.layers.attention import optimized_attention
+from engine.layers.basic import Linear
+from engine.layers.block_calls import BlockFunction
+from engine.layers.norms import RmsNorm
+from engine.layers.patches import PATCH, pad_to_patches, patches_of
+from engine.layers.rotary import rotations
+from engine.layers.sinusoids import sinusoids_scaled_last
+from engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    Gelu,
+    Modulator,
+    ResidualNorm,
+    RotaryHeads,
+    Stretches,
+)
+from engine.layers.unet_layers import Options
+
+Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
+Control = dict[str, list[torch.Tensor | None]]
+
+TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0
+AT_ZERO = "__index_timestep_zero__"  # an empty tensor of files whose network sees them so by itself
+CONTROLLED_BLOCKS = 60  # of the published network; a control's blocks are spread over them
+
+
+@dataclass(frozen=True, slots=True)
+class QwenImageConfig:
+    """Configuration of the network. Channels are those of the latent; `hint_channels` those that a control sees.
+
+    With `references_at_zero` reference pictures are seen as if their time was 0, unless a node says otherwise.
+    """
+
+    width: int
+    num_blocks: int
+    context_dim: int
+    in_channels: int = 16
+    out_channels: int = 16
+    inner_factor: int = 4
+    hint_channels: int = 0
+    references_at_zero: bool = False
+
+    @property
+    def heads(self) -> int:
+        return self.width // HEAD_WIDTH
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def centred_places(
+    size: tuple[int, int], corner: tuple[int, int, int] = (0, 0, 0), *, device: torch.device
+) -> torch.Tensor:
+    """Return the places [rows * columns, 3] of the patches of a picture of this height and width in cells.
+
+    `corner` is an index, and a row and a column in cells by which the patches are moved.
+    """
+    rows, columns = (-(-side // PATCH) for side in size)
+    index, row, column = corner[0], *((offset + PATCH // 2) // PATCH for offset in corner[1:])
+    places = torch.empty(rows, columns, 3, device=device)
+    places[..., 0] = index
+    places[..., 1] = (torch.arange(rows, device=device) + row - rows // 2)[:, None]
+    places[..., 2] = (torch.arange(columns, device=device) + column - columns // 2)[None, :]
+    return places.flatten(0, 1)
+
+
+def text_places(size: tuple[int, int], num_tokens: int, device: torch.device) -> torch.Tensor:
+    """Return the places [num_tokens, 3] of a text beside a picture of this height and width in cells."""
+    first = max(-(-side // PATCH) // 2 for side in size)
+    return torch.arange(first, first + num_tokens, dtype=torch.float32, device=device)[:, None].expand(-1, 3)
+
+
+def picture_of(video: torch.Tensor) -> torch.Tensor:
+    """Return the only frame [B, C, h, w] of a latent [B, C, 1, h, w]. Raises ValueError for one of more frames."""
+    if video.ndim == 4:
+        return video
+    if video.shape[2] != 1:
+        raise ValueError(f"latent: the model draws pictures; got {video.shape[2]} latent frames, expected 1")
+    return video.squeeze(2)
+
+
+def _size_of(latent: torch.Tensor) -> tuple[int, int]:
+    return latent.shape[-2], latent.shape[-1]
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+class TimeEmbedder(nn.Module):
+    """The sinusoids of the time [B] through two layers -> [B, D]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        layers = {"linear_1": Linear(TIME_WIDTH, width), "linear_2": Linear(width, width)}
+        self.timestep_embedder = nn.ModuleDict(layers)
+
+    def forward(self, times: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        sinusoids = sinusoids_scaled_last(times, TIME_WIDTH, TIME_FACTOR).to(dtype)
+        first = functional.silu(self.timestep_embedder["linear_1"](sinusoids))
+        out: torch.Tensor = self.timestep_embedder["linear_2"](first)
+        return out
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.net = nn.ModuleDict({"0": nn.ModuleDict({"proj": Linear(width, inner)}), "2": Linear(inner, width)})
+        self.activation = Gelu("tanh")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first: nn.Module = self.net["0"]
+        assert isinstance(first, nn.ModuleDict)
+        out: torch.Tensor = self.net["2"](self.activation(first["proj"](x)))
+        return out
+
+
+class JointAttention(nn.Module):
+    """Self-attention over text and picture together, each with projections of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = width // HEAD_WIDTH
+        self.norm_q, self.norm_k = RmsNorm(HEAD_WIDTH), RmsNorm(HEAD_WIDTH)
+        self.norm_added_q, self.norm_added_k = RmsNorm(HEAD_WIDTH), RmsNorm(HEAD_WIDTH)
+        self.to_q, self.to_k, self.to_v = (Linear(width, width) for _ in range(3))
+        self.add_q_proj, self.add_k_proj, self.add_v_proj = (Linear(width, width) for _ in range(3))
+        self.to_out = nn.ModuleList([Linear(width, width)])
+        self.to_add_out = Linear(width, width)
+        self.rotary_heads = RotaryHeads(token_dim=1)
+
+    def forward(self, txt: torch.Tensor, img: torch.Tensor, pe: torch.Tensor, options: Options | None) -> Streams:
+        text_q, text_k = self._heads(self.add_q_proj(txt)), self._heads(self.add_k_proj(txt))
+        picture_q, picture_k = self._heads(self.to_q(img)), self._heads(self.to_k(img))
+        q, k = self.rotary_heads(
+            [(text_q, self.norm_added_q), (picture_q, self.norm_q)],
+            [(text_k, self.norm_added_k), (picture_k, self.norm_k)],
+            pe,
+        )
+        v = torch.cat([self.add_v_proj(txt), self.to_v(img)], dim=1)
+        attended = optimized_attention(q.flatten(2), k.flatten(2), v, self.heads, transformer_options=options)
+        num_tokens = txt.shape[1]
+        return self.to_add_out(attended[:, :num_tokens]), self.to_out[0](attended[:, num_tokens:])
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x` [B, T, D] as heads [B, T, H, 128]."""
+        return x.view(*x.shape[:2], self.heads, HEAD_WIDTH)
+
+
+class QwenImageBlock(nn.Module):
+    def __init__(self, config: QwenImageConfig) -> None:
+        super().__init__()
+        width, inner = config.width, config.width * config.inner_factor
+        self.img_mod, self.txt_mod = (nn.Sequential(nn.SiLU(), Linear(width, 6 * width)) for _ in range(2))
+        self.img_mlp, self.txt_mlp = FeedForward(width, inner), FeedForward(width, inner)
+        self.attn = JointAttention(width)
+        self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual(is_joined=True)
+        self.residual_norm = ResidualNorm(GatedResidual(), self.adaptive_norm)
+
+    def forward(
+        self,
+        txt: torch.Tensor,
+        img: torch.Tensor,
+        vec: torch.Tensor,
+        pe: torch.Tensor,
+        transformer_options: Options | None = None,
+        num_drawn: int | None = None,
+    ) -> Streams:
+        """Return text and picture [B, T, D] each. `vec` is [B, D], `pe` the rotations [B, T, 1, 64, 2, 2].
+
+        With `num_drawn` only so many of the picture's tokens, and the text, have the first time of `vec` [2 * B, D].
+        The tokens behind them have the second one.
+        """
+        batch, num_tokens = img.shape[:2]
+        lengths = (num_tokens,) if num_drawn is None else (num_drawn, num_tokens - num_drawn)
+        tables = [part.chunk(6, dim=-1) for part in torch.split(self.img_mod(vec)[:, None], batch)]  # each [B, 1, D]
+        img_shift, img_scale, img_gate, *img_second = (
+            _of_stretches(lengths, [table[part] for table in tables]) for part in range(6)
+        )
+        txt_shift, txt_scale, txt_gate, *txt_second = self.txt_mod(vec[:batch])[:, None].chunk(6, dim=-1)
+        text, picture = self.attn(
+            self.adaptive_norm(txt, txt_scale, txt_shift),
+            self.adaptive_norm(img, img_scale, img_shift),
+            pe,
+            transformer_options,
+        )
+        img, normed = self.residual_norm(img, picture, img_gate, img_second[1], img_second[0])
+        img = self.residual(img, self.img_mlp(normed), img_second[2])
+        txt, normed = self.residual_norm(txt, text, txt_gate, txt_second[1], txt_second[0])
+        return self.residual(txt, self.txt_mlp(normed), txt_second[2]), img
+
+
+def _of_stretches(lengths: tuple[int, ...], parts: Sequence[torch.Tensor]) -> Modulator:
+    """Return what modulates all tokens, or stretches of so many tokens each."""
+    return parts[0] if len(lengths) == 1 else Stretches(lengths, tuple(parts))
+
+
+class LastNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = Linear(width, 2 * width)
+        self.adaptive_norm = AdaptiveNorm(is_joined=True)
+
+    def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
+        scale, shift = self.linear(functional.silu(vec))[:, None].chunk(2, dim=-1)
+        out: torch.Tensor = self.adaptive_norm(x, scale, shift)
+        return out
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+class QwenImageTrunk(nn.Module):
+    """The layers that the network and its controls have in common: embeddings and blocks."""
+
+    def __init__(self, config: QwenImageConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.in_channels = config.in_channels
+        self.patch_size = PATCH
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        self.time_text_embed = TimeEmbedder(config.width)
+        self.txt_norm = RmsNorm(config.context_dim)
+        self.img_in = Linear(config.in_channels * PATCH * PATCH, config.width)
+        self.txt_in = Linear(config.context_dim, config.width)
+        self.transformer_blocks = nn.ModuleList(QwenImageBlock(config) for _ in range(config.num_blocks))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.txt_in.weight.dtype
+
+    def text(self, context: torch.Tensor) -> torch.Tensor:
+        """Return the embedded text [B, T, D] of tokens [B, T, context_dim]."""
+        out: torch.Tensor = self.txt_in(self.txt_norm(context))
+        return out
+
+
+def _turned(places: torch.Tensor, batch: int, like: torch.Tensor) -> torch.Tensor:
+    """Return the rotations [B, T, 1, 64, 2, 2] at places [T, 3], in the type of `like`."""
+    pe = rotations(places[None])  # [1, 1, T, 64, 2, 2]
+    return pe.transpose(1, 2).to(like.dtype).expand(batch, -1, -1, -1, -1, -1)
+
+
+class QwenImageTransformer(QwenImageTrunk):
+    """`forward(x [B, in, 1, h, w], timesteps [B], context [B, T, context_dim])` -> `[B, out, 1, h, w]`.
+
+    `ref_latents` are reference pictures [B, in, 1, h, w], placed by `ref_latents_method`
+    (`double_stream.py::reference_corners`): `index` at indices of their own, `index_timestep_zero` too, as if their
+    time was 0, others beside each other; None is the network's own way. `control` holds a list `input` of additions to
+    the picture by block. Built without weights being drawn when a `torch.device("meta")` context is open.
+    """
+
+    def __init__(self, config: QwenImageConfig) -> None:
+        super().__init__(config)
+        if config.references_at_zero:
+            self.register_buffer(AT_ZERO, torch.empty(0, device="cpu"))
+        self.norm_out = LastNorm(config.width)
+        self.proj_out = Linear(config.width, PATCH * PATCH * config.out_channels)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: Control | None = None,
+        transformer_options: Options | None = None,
+        *,
+        ref_latents: Sequence[torch.Tensor] = (),
+        ref_latents_method: str | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        options = {} if transformer_options is None else transformer_options
+        own_method = TIME_ZERO_METHOD if self.config.references_at_zero else "index"
+        method = ref_latents_method or own_method
+        picture = picture_of(x)
+        padded = pad_to_patches(picture, PATCH)
+        tokens, places = self._with_references(padded, _size_of(picture), ref_latents, method)
+        img, txt = self.img_in(tokens), self.text(context)
+        num_drawn = patches_of(padded).shape[1]
+        is_apart = method == TIME_ZERO_METHOD and bool(ref_latents)
+        times = torch.cat([timesteps, torch.zeros_like(timesteps)]) if is_apart else timesteps
+        vec = self.time_text_embed(times, img.dtype)
+        all_places = torch.cat([text_places(_size_of(picture), context.shape[1], x.device), places])
+        pe = _turned(all_places, x.shape[0], img)
+        shared = {"vec": vec, "pe": pe, "transformer_options": options}
+        img = self._blocks(txt, img, {**shared, "num_drawn": num_drawn} if is_apart else shared, x, control)
+        drawn = self.proj_out(self.norm_out(img[:, :num_drawn], vec[: x.shape[0]]))
+        return self._picture(drawn, padded)[..., : x.shape[-2], : x.shape[-1]].reshape(
+            x.shape[0], self.config.out_channels, *x.shape[2:]
+        )
+
+    def _with_references(
+        self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the patches of the picture and of its references behind each other, and their places."""
+        tokens, places = [patches_of(padded)], [centred_places(target, device=padded.device)]
+        pictures = [picture_of(item) for item in references]
+        sizes = [_size_of(item) for item in pictures]
+        corners = reference_corners(sizes, target, "index" if method in ("index", TIME_ZERO_METHOD) else "offset")
+        for item, size, corner in zip(pictures, sizes, corners, strict=True):
+            tokens.append(patches_of(pad_to_patches(item, PATCH)))
+            places.append(centred_places(size, corner, device=padded.device))
+        return torch.cat(tokens, dim=1), torch.cat(places)
+
+    def _blocks(
+        self, txt: torch.Tensor, img: torch.Tensor, shared: dict[str, Any], x: torch.Tensor, control: Control | None
+    ) -> torch.Tensor:
+        """Return the picture's tokens [B, T, D] after all blocks."""
+        options = shared["transformer_options"]
+        replaced = options.get("patches_replace", {}).get("dit", {})
+        patches = options.get("patches", {}).get("double_block", ())
+        additions = [] if control is None else control.get("input", [])
+        for index, block in enumerate(self.transformer_blocks):
+            replacement = replaced.get(("double_block", index))
+            if replacement is None:
+                txt, img = block(txt, img, **shared)
+            else:
+                out = replacement({"img": img, "txt": txt, **shared}, {"original_block": _as_function(block)})
+                txt, img = out["txt"], out["img"]
+            for patch in patches:
+                out = patch({"img": img, "txt": txt, "x": x, "block_index": index, "transformer_options": options})
+                txt, img = out["txt"], out["img"]
+            addition = additions[index] if index < len(additions) else None
+            if addition is not None:
+                img = img + functional.pad(addition.to(img.dtype), (0, 0, 0, img.shape[1] - addition.shape[1]))
+        return img
+
+    def _picture(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the patches as a latent [B, C, h, w]."""
+        rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
+        cells = tokens.view(-1, rows, columns, self.config.out_channels, PATCH, PATCH)
+        return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, self.config.out_channels, rows * PATCH, columns * PATCH)
+
+
+class QwenImageControlNet(QwenImageTrunk):
+    """A control of the network: its blocks' outputs, each for a stretch of the network's blocks (InstantX 2025).
+
+    `forward(x [B, in, 1, h, w], timesteps [B], context [B, T, context_dim], hint [B, hint, 1, h, w])` -> lists of
+    additions by place.
+    """
+
+    def __init__(self, config: QwenImageConfig) -> None:
+        super().__init__(config)
+        self.controlnet_blocks = nn.ModuleList(Linear(config.width, config.width) for _ in range(config.num_blocks))
+        self.controlnet_x_embedder = Linear(config.hint_channels * PATCH * PATCH, config.width)
+
+    def forward(
+        self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, hint: torch.Tensor, **kwargs: object
+    ) -> dict[str, list[torch.Tensor]]:
+        picture = picture_of(x)
+        size = _size_of(picture)
+        seen = patches_of(pad_to_patches(picture_of(hint), PATCH))
+        img = self.img_in(patches_of(pad_to_patches(picture, PATCH))) + self.controlnet_x_embedder(seen)
+        txt = self.text(context)
+        vec = self.time_text_embed(timesteps, img.dtype)
+        places = torch.cat([text_places(size, context.shape[1], x.device), centred_places(size, device=x.device)])
+        pe = _turned(places, x.shape[0], img)
+        repeats = math.ceil(CONTROLLED_BLOCKS / len(self.controlnet_blocks))
+        additions: list[torch.Tensor] = []
+        for block, last in zip(self.transformer_blocks, self.controlnet_blocks, strict=True):
+            txt, img = block(txt, img, vec, pe)
+            additions.extend([last(img)] * repeats)
+        return {"input": additions[:CONTROLLED_BLOCKS]}
+
+
+def _as_function(block: nn.Module) -> BlockFunction:
+    """Return a block in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+        txt, img = block(**args)
+        return {"img": img, "txt": txt}
+
+    return original

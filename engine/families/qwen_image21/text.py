@@ -1,0 +1,137 @@
+"""The text encoder of Qwen-Image 2.1: the last layer of Qwen3-VL 8B. It reads pictures too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
+from engine.families.layouts import behind_first, saved_behind
+from engine.families.text.qwen3_vl_layout import published_layout
+from engine.families.text.qwen25_vl import ANSWER, SYSTEM
+from engine.families.text.t5 import lora_keys
+from engine.layers.language_model_shapes import EMBEDDING
+from engine.layers.qwen3_vl_vision import MARK as VISION_MARK
+from engine.layers.vision_language_model import VISION_PREFIX, VisionLanguageModel, vision_language_model_config
+from engine.text.chunk_encoding import NO_OPTIONS, Encoded, TokenWeights
+from engine.text.chunk_tokens import Chunks, TokenizerOptions
+from engine.text.language_tokens import qwen3
+from engine.text.qwen_encoding import QwenEncoder, QwenEncoding
+from engine.text.qwen_tokens import PICTURE, START_TOKEN, QwenTokenizer
+
+SLOT = "qwen3vl_8b"
+WIDTH = 4096
+OTHER_WIDTHS = (2048, 2560, 5120)  # of Qwen3-VL models that other networks read
+PREFIX = f"text_encoders.{SLOT}.transformer."
+PREFIXES = (PREFIX, f"{SLOT}.transformer.", "transformer.", "")  # of files of the encoder alone
+INSTRUCTION = "Comprehend and analyze the provided prompt."
+TEMPLATE = SYSTEM.format(INSTRUCTION) + ANSWER
+KEPT = "is_kept"  # of a picture's token: what the encoder sees of it stays in the conditioning
+
+
+def picture_template(num_pictures: int) -> str:
+    """Return the template of prompts with so many pictures, `{}` for the prompt."""
+    shown = " ".join(f"<image{number}>{PICTURE}" for number in range(1, num_pictures + 1))
+    return SYSTEM.format(INSTRUCTION) + shown + ANSWER
+
+
+class SplicedQwenEncoder(QwenEncoder):
+    """Qwen3-VL whose last layer is read without the final norm, and whose pictures leave their places alone.
+
+    The network has the pictures themselves there, unless their tokens are marked as `KEPT`.
+    """
+
+    def _states(
+        self,
+        embeds: torch.Tensor,
+        mask: torch.Tensor | None,
+        layer: int | None,
+        positions: torch.Tensor | None,
+        added: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        wanted = self.num_layers - 1 if layer is None else layer
+        return super()._states(embeds, mask, wanted, positions, added)
+
+    def encode_weighted(
+        self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
+    ) -> Encoded:
+        """Return the conditioning [1, T, D] from the second turn on, without the rows of its pictures.
+
+        The option `image_slots` has the place of each picture in it. Only the first chunk is read, and no weights.
+        """
+        tokens = [token[0] for token in chunks[0]]
+        read = self.read(tokens, layer_idx)
+        starts = [place for place, token in enumerate(tokens) if isinstance(token, int) and token == START_TOKEN]
+        first = read.firsts[starts[1]] if len(starts) > 1 else 0
+        kept = [row >= first for row in range(read.cond.shape[1])]
+        slots: list[int] = []
+        pictures = [token for token in tokens if isinstance(token, dict)]
+        for token, picture in zip(pictures, read.pictures, strict=True):
+            if not token.get(KEPT):
+                for row in range(picture.first, picture.first + picture.num_tokens):
+                    kept[row] = False
+                slots.append(sum(kept[: picture.first]))
+        # By numbers: a mask on a device has to be searched there, and the host waits for what was found.
+        rows = [row for row, is_kept in enumerate(kept) if is_kept]
+        cond = read.cond[:, torch.tensor(rows, dtype=torch.int64, device=read.cond.device)]
+        return Encoded(cond, None, {"image_slots": slots} if slots else NO_OPTIONS)
+
+
+class SplicedQwenTokenizer(QwenTokenizer):
+    """Prompts -> tokens, with the pictures before the prompt, each behind its number."""
+
+    def tokenize_with_weights(
+        self,
+        text: str,
+        return_word_ids: bool = False,
+        tokenizer_options: TokenizerOptions | None = None,
+        disable_weights: bool = True,
+        *,
+        llama_template: str | None = None,
+        images: Sequence[torch.Tensor] = (),
+        **kwargs: object,
+    ) -> Chunks:
+        """Return the chunk by slot, as `QwenTokenizer.tokenize_with_weights`.
+
+        With `keep_vision` what the encoder sees of the pictures stays in the conditioning, with `prevent_empty_text` an
+        empty prompt is a space.
+        """
+        chunks = super().tokenize_with_weights(
+            text or (" " if kwargs.get("prevent_empty_text") else ""), return_word_ids, tokenizer_options,
+            llama_template=llama_template or picture_template(len(images)), images=images,
+        )  # fmt: skip
+        if kwargs.get("keep_vision"):
+            for token, *_ in chunks[self.slot][0]:
+                if isinstance(token, dict):
+                    token[KEPT] = True
+        return chunks
+
+
+def _tokenizer(encoder: SplicedQwenEncoder, parts: TokenizerParts) -> SplicedQwenTokenizer:
+    encoding = encoder.encoding
+    return SplicedQwenTokenizer(
+        slot=encoding.slot, template=encoding.template, picture_template=encoding.picture_template, vocabulary=qwen3
+    )
+
+
+def fits(shapes: Shapes) -> bool:
+    """Return True for Qwen3-VL of a width that no other network reads."""
+    return VISION_PREFIX + VISION_MARK in shapes and shapes[EMBEDDING][1] not in OTHER_WIDTHS
+
+
+QWEN = TextEncoder(
+    encoding=QwenEncoding(SLOT, TEMPLATE, picture_template(1), WIDTH),
+    network=Network(
+        layouts=(behind_first(PREFIXES, EMBEDDING), published_layout),
+        in_checkpoint=(behind_first((PREFIX,), EMBEDDING),),
+        configure=vision_language_model_config,
+        build=VisionLanguageModel,
+        saved=partial(saved_behind, PREFIX),
+    ),
+    fits=fits,
+    lora_keys=partial(lora_keys, key=SLOT, numbers=()),
+    encoder_type=SplicedQwenEncoder,
+    tokenizer=_tokenizer,
+)

@@ -1,0 +1,90 @@
+"""The KL autoencoder of latent diffusion, eightfold and of four channels: its files, and the numbers of its latents."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.diffusion.latent_format import LatentFormat
+from engine.families.base import Network, NotRecognised, Shapes
+from engine.families.layouts import behind_first, saved_behind
+from engine.formats.weight_file import Names
+from engine.layers.diffusers_names import vae_names
+from engine.layers.vae_kl import AutoencoderKl, VaeConfig
+from engine.layers.vae_kl_shapes import TEMPORAL_MARK, vae_config
+from engine.settings import DtypePolicy
+
+PREFIX = "first_stage_model."
+PREFIXES = (PREFIX, "vae.", "")  # of files of the network alone
+MARK = "decoder.conv_in.weight"
+DIFFUSERS_MARK = "decoder.up_blocks.0.resnets.0.norm1.weight"
+LATENT_CHANNELS = 4
+
+FULL = VaeConfig(base_channels=128, level_channels=(128, 256, 512, 512), blocks_per_level=2)
+SMALL = VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_level=1)  # for tests
+
+
+class Sd15LatentFormat(LatentFormat):
+    """Latent format with a factor of 0.18215 for unit variance (Rombach et al. 2022, arXiv 2112.10752).
+
+    The table of colours is public knowledge of the community (fitted by least squares).
+    """
+
+    latent_channels = LATENT_CHANNELS
+    scale_factor = 0.18215
+    latent_rgb_factors = (
+        (0.3512, 0.2297, 0.3227),
+        (0.3250, 0.4974, 0.2350),
+        (-0.2829, 0.1762, 0.2721),
+        (-0.2120, -0.2616, -0.7177),
+    )
+    taesd_decoder_name = "taesd_decoder"
+    blank = (0.8223, -0.6876, 0.6364, 0.1380)
+
+
+class SdxlLatentFormat(Sd15LatentFormat):
+    """Latent format of the autoencoder for large pictures (Podell et al. 2023, arXiv 2307.01952, 2.4).
+
+    The colours are public knowledge of the community, as above.
+    """
+
+    scale_factor = 0.13025
+    latent_rgb_factors = (
+        (0.3651, 0.4232, 0.4341),
+        (-0.2533, -0.0042, 0.1068),
+        (0.1076, 0.1111, -0.0362),
+        (-0.3165, -0.2492, -0.2188),
+    )
+    latent_rgb_factors_bias = (0.1084, -0.0175, -0.0011)
+    taesd_decoder_name = "taesdxl_decoder"
+
+
+def _diffusers_layout(shapes: Shapes) -> Names | None:
+    return vae_names(shapes) if DIFFUSERS_MARK in shapes else None
+
+
+def _configure(shapes: Shapes) -> VaeConfig:
+    if MARK not in shapes or "encoder.conv_in.weight" not in shapes:
+        raise NotRecognised("a VAE without encoder or decoder")
+    if TEMPORAL_MARK in shapes:
+        raise NotRecognised("a VAE of videos")
+    if shapes[MARK][1] != LATENT_CHANNELS or "post_quant_conv.weight" not in shapes:
+        raise NotRecognised(f"a VAE of {shapes[MARK][1]} latent channels of another family")
+    return vae_config(shapes)
+
+
+LAYOUTS = (_diffusers_layout, behind_first(PREFIXES, MARK))
+
+
+def autoencoder_kl(prefix: str = PREFIX) -> Network:
+    """Describe the autoencoder of a family whose checkpoints have it behind `prefix`."""
+    return Network(
+        layouts=LAYOUTS,
+        in_checkpoint=(behind_first((prefix,), MARK),),
+        configure=_configure,
+        build=AutoencoderKl,
+        saved=partial(saved_behind, prefix),
+        dtypes=DtypePolicy(prefers=("bfloat16",)),  # float16 overflows, and is taken only when asked for
+    )
+
+
+AUTOENCODER_KL = autoencoder_kl()

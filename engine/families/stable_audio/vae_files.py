@@ -1,0 +1,25 @@
+"""The autoencoder of Stable Audio: its files, and the numbers of its latents."""
+
+from __future__ import annotations
+
+from engine.diffusion.latent_format import LatentFormat
+from engine.families.stable_audio.vae import MARK, OobleckVae, OobleckVaeConfig, oobleck_vae_config
+from engine.families.weight_norm_layout import sound_autoencoder
+from engine.settings import DtypePolicy
+
+FULL = OobleckVaeConfig()
+SMALL = OobleckVaeConfig(channels=8)
+AUTOENCODER = sound_autoencoder(
+    "pretransform.model.",
+    MARK,
+    configure=oobleck_vae_config,
+    build=OobleckVae,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+)
+
+
+class StableAudioLatentFormat(LatentFormat):
+    """Latents of 64 channels and one axis, not scaled."""
+
+    latent_channels = 64
+    latent_dimensions = 1

@@ -1,0 +1,41 @@
+"""The autoencoders of Stable Video Diffusion, with a decoder for videos, and of SV3D, that of pictures."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from engine.families.base import Network, NotRecognised, Shapes, Tensors
+from engine.families.layouts import behind_first, saved_behind
+from engine.families.sd15.vae_files import AUTOENCODER_KL, MARK, PREFIX, PREFIXES
+from engine.families.svd.vae import SvdVae
+from engine.layers.vae_kl import AutoencoderKl, VaeConfig
+from engine.layers.vae_kl_shapes import TEMPORAL_MARK, vae_config
+
+ORBIT_PREFIX = "conditioner.embedders.1.encoder."  # SV3D's checkpoints have it where the picture is encoded
+
+
+def _configure(shapes: Shapes) -> VaeConfig:
+    if MARK not in shapes or "encoder.conv_in.weight" not in shapes:
+        raise NotRecognised("a VAE without encoder or decoder")
+    if TEMPORAL_MARK not in shapes and "post_quant_conv.weight" not in shapes:
+        raise NotRecognised("a VAE of another family")
+    return vae_config(shapes)
+
+
+def _build(config: VaeConfig) -> nn.Module:
+    return SvdVae(config) if config.is_temporal else AutoencoderKl(config)
+
+
+def _saved(tensors: Tensors) -> dict[str, torch.Tensor]:
+    return saved_behind(PREFIX if TEMPORAL_MARK in tensors else ORBIT_PREFIX, tensors)
+
+
+AUTOENCODER_VIDEO = Network(
+    layouts=(behind_first(PREFIXES, MARK),),
+    in_checkpoint=(behind_first((ORBIT_PREFIX, PREFIX), MARK),),
+    configure=_configure,
+    build=_build,
+    saved=_saved,
+    dtypes=AUTOENCODER_KL.dtypes,
+)

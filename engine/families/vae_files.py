@@ -1,0 +1,30 @@
+"""Autoencoders whose checkpoints have them behind `vae.`: where files have their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from engine.families.base import Network, Shapes
+from engine.families.layouts import behind_first, saved_behind
+from engine.settings import DtypeName, DtypePolicy
+
+PREFIX = "vae."
+PREFIXES = (PREFIX, "first_stage_model.", "")  # of files of the network alone
+
+
+def vae_network(
+    mark: str, configure: Callable[[Shapes], Any], build: Callable[[Any], nn.Module], prefers: tuple[DtypeName, ...]
+) -> Network:
+    """Describe the autoencoder of files with the tensor `mark`. `prefers`: the dtypes to compute in, best first."""
+    return Network(
+        layouts=(behind_first(PREFIXES, mark),),
+        in_checkpoint=(behind_first((PREFIX,), mark),),
+        configure=configure,
+        build=build,
+        saved=partial(saved_behind, PREFIX),
+        dtypes=DtypePolicy(prefers=prefers),
+    )

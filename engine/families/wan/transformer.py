@@ -1,0 +1,402 @@
+"""The transformer of Wan 2.1 and 2.2 (Wan Team 2025, arXiv 2503.20314, section 4.2), of any width and depth.
+
+Blocks of self-attention over all patches of a video and cross-attention to the text, and to a picture where the network
+reads what a picture encoder saw. Places are rotations (Su et al. 2021, arXiv 2104.09864) by frame, row and column. Each
+latent frame may have a noise level of its own. Networks that read more than that are classes of their own beside this
+file. `B` batch, `C` channels, `F` latent frames, `h w` latent cells, `T` tokens, `D` width, `H` heads, `N` noise levels
+of an item. Module names are those of the original checkpoints.
+
+`transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
+functions by `("double_block", index)`, called with the block's inputs and `{"original_block": ...}`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.layers.attention import optimized_attention
+from engine.layers.basic import Conv2d, Linear
+from engine.layers.block_calls import BlockFunction
+from engine.layers.norms import RmsNorm
+from engine.layers.patches import PATCH, tokens_of
+from engine.layers.rotary import rotations
+from engine.layers.sinusoids import sinusoids_of_powers
+from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
+from engine.layers.unet_layers import Options
+from engine.layers.unet_shapes import Shapes, count_children
+
+HEAD_WIDTH = 128
+AXES = (44, 42, 42)  # channels of a head that rotate by frame, row and column
+TIME_WIDTH = 256  # of the sinusoids of the time
+NORM_EPS, PICTURE_NORM_EPS = 1e-6, 1e-5
+NUM_MODULATIONS = 6
+
+MARK = "head.modulation"
+FIRST = "patch_embedding.weight"
+OF_PICTURE = "blocks.0.cross_attn.k_img.weight"
+REFERENCE = "ref_conv.weight"
+
+# Weights that stay float32 in every type of the network, as ComfyUI keeps them: their layers compute in it.
+FLOAT32_ENDS = tuple(
+    f".{layer}.{weight}" for layer in ("patch_embedding", "vace_patch_embedding") for weight in ("weight", "bias")
+)
+
+Inputs = Mapping[str, Any]
+
+
+class Float32Conv3d(nn.Conv3d):
+    """A convolution that computes in float32 from weights of any type, and gives the type of its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.float()
+        out: torch.Tensor = self._conv_forward(x.float(), self.weight.float(), bias)
+        return out.to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class WanConfig:
+    """Configuration of the network. Channels are those of the latent.
+
+    `picture_dim` is the width of a picture encoder's tokens, 0 for a network that reads none; `picture_places` is the
+    number of tokens that have places of their own, those of a first and a last picture. `reference_channels` are those
+    of a reference picture's latent, 0 for a network without.
+    """
+
+    width: int
+    num_blocks: int
+    inner_width: int
+    context_dim: int = 4096
+    in_channels: int = 16
+    out_channels: int = 16
+    picture_dim: int = 0
+    picture_places: int = 0
+    reference_channels: int = 0
+
+    @property
+    def heads(self) -> int:
+        return self.width // HEAD_WIDTH
+
+
+def wan_config(shapes: Shapes) -> WanConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    nothing = (0, 0, 0)
+    return WanConfig(
+        width=shapes[MARK][-1],
+        num_blocks=count_children(shapes, "blocks"),
+        inner_width=shapes["blocks.0.ffn.0.weight"][0],
+        context_dim=shapes["text_embedding.0.weight"][1],
+        in_channels=shapes[FIRST][1],
+        out_channels=shapes["head.head.weight"][0] // PATCH**2,
+        picture_dim=shapes["img_emb.proj.1.weight"][1] if OF_PICTURE in shapes else 0,
+        picture_places=shapes.get("img_emb.emb_pos", nothing)[1],
+        reference_channels=shapes.get(REFERENCE, nothing)[1],
+    )
+
+
+def video_places(frames: int, rows: int, columns: int, *, device: torch.device, first_frame: int = 0) -> torch.Tensor:
+    """Return the places [1, frames * rows * columns, 3] of a video's patches."""
+    spans = ((first_frame, first_frame + frames), (0, rows), (0, columns))
+    axes = torch.meshgrid(*(torch.arange(*span, device=device) for span in spans), indexing="ij")
+    return torch.stack(axes, dim=-1).flatten(0, 2)[None].float()
+
+
+def rotations_at(places: torch.Tensor) -> torch.Tensor:
+    """Return the rotations [1, T, 1, 64, 2, 2] of tokens at places [1, T, 3]."""
+    return rotations(places, AXES).transpose(1, 2)
+
+
+def patched(x: torch.Tensor) -> torch.Tensor:
+    """Return a video [B, C, F, h, w] with rows and columns wrapped around to whole patches."""
+    height, width = x.shape[-2:]
+    return functional.pad(x, (0, -width % PATCH, 0, -height % PATCH, 0, 0), mode="circular")
+
+
+def spread(parts: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """Return what noise levels make [B, N, D] for each token [B, T, D], in order; as it is for one level."""
+    levels = parts.shape[1]
+    if levels in (1, num_tokens):
+        return parts
+    times = -(-num_tokens // levels)
+    return parts.repeat_interleave(times, dim=1)[:, :num_tokens]
+
+
+class Attention(nn.Module):
+    """Attention of tokens among each other, or over those of a text; norms are of all heads together."""
+
+    def __init__(self, width: int, context_width: int | None = None) -> None:
+        super().__init__()
+        self.heads = width // HEAD_WIDTH
+        given = width if context_width is None else context_width
+        self.q, self.k, self.v, self.o = (
+            Linear(width, width),
+            Linear(given, width),
+            Linear(given, width),
+            Linear(width, width),
+        )
+        self.norm_q, self.norm_k = RmsNorm(width), RmsNorm(width)
+        self.rotary_heads = RotaryHeads(token_dim=1, num_heads=self.heads)
+
+    def forward(
+        self, x: torch.Tensor, context: torch.Tensor, pe: torch.Tensor | None, options: Options | None
+    ) -> torch.Tensor:
+        """Return [B, T, D]. `pe` are the rotations [1, T, 1, 64, 2, 2] of both sides' places, None for no places."""
+        q, k = self.rotary_heads([(self.q(x), self.norm_q)], [(self.k(context), self.norm_k)], pe)
+        attended = optimized_attention(
+            q.flatten(2), k.flatten(2), self.v(context), self.heads, transformer_options=options
+        )
+        out: torch.Tensor = self.o(attended)
+        return out
+
+
+class PromptAttention(Attention):
+    """Attention to the text's tokens; a network that reads pictures attends to theirs too, by further layers."""
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__(config.width)
+        self.reads_picture = config.picture_dim > 0
+        if self.reads_picture:
+            self.k_img, self.v_img = Linear(config.width, config.width), Linear(config.width, config.width)
+            self.norm_k_img = RmsNorm(config.width)
+
+    def attend(
+        self, x: torch.Tensor, context: torch.Tensor, picture_tokens: int | None, options: Options | None
+    ) -> torch.Tensor:
+        """Return [B, T, D]. The first `picture_tokens` of `context` are a picture's; with None all are both."""
+        if not self.reads_picture:
+            return self.forward(x, context, None, options)
+        picture, text = context[:, :picture_tokens], context[:, picture_tokens:]
+        if picture_tokens is None:
+            text = context
+        q, k = self.rotary_heads([(self.q(x), self.norm_q)], [(self.k(text), self.norm_k)], None)
+        q, k = q.flatten(2), k.flatten(2)
+        k_img = self.norm_k_img(self.k_img(picture))
+        seen = optimized_attention(q, k_img, self.v_img(picture), self.heads, transformer_options=options)
+        read = optimized_attention(q, k, self.v(text), self.heads, transformer_options=options)
+        out: torch.Tensor = self.o(read + seen)
+        return out
+
+
+class WanBlock(nn.Module):
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        width, inner = config.width, config.inner_width
+        self.self_attn, self.cross_attn = Attention(width), PromptAttention(config)
+        self.norm3 = nn.LayerNorm(width, eps=NORM_EPS)
+        self.ffn = nn.Sequential(Linear(width, inner), Gelu("tanh"), Linear(inner, width))
+        self.modulation = nn.Parameter(torch.empty(1, NUM_MODULATIONS, width))
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS, is_joined=True), GatedResidual(is_joined=True)
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor,
+        vec: torch.Tensor,
+        pe: torch.Tensor,
+        options: Options | None,
+        picture_tokens: int | None = None,
+    ) -> torch.Tensor:
+        """Return [B, T, D]. `vec` is [B, N, 6, D]."""
+        shift, scale, gate, *second = (self.modulation.to(x).unsqueeze(0) + vec).unbind(2)  # each [B, N, D]
+        tokens = x.shape[1]
+        normed = self.adaptive_norm(x, spread(scale, tokens), spread(shift, tokens))
+        attended = self.self_attn(normed, normed, pe, options)
+        x, normed = self.residual_norm(x, attended, spread(gate, tokens), None, None, norm=self.norm3)
+        change = self.cross_attn.attend(normed, context, picture_tokens, options)
+        x, change = self.with_more(x, change, options)
+        x, normed = self.residual_norm(x, change, None, spread(second[1], tokens), spread(second[0], tokens))
+        out: torch.Tensor = self.residual(x, self.ffn(normed), spread(second[2], tokens))
+        return out
+
+    def with_more(
+        self, x: torch.Tensor, change: torch.Tensor, options: Options | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the tokens and what is yet to be added to them, after what else a block attends to: nothing here."""
+        return x, change
+
+
+class WanHead(nn.Module):
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        self.head = Linear(config.width, PATCH**2 * config.out_channels)
+        self.modulation = nn.Parameter(torch.empty(1, 2, config.width))
+        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS, is_joined=True)
+
+    def forward(self, x: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
+        """Return patches [B, T, 4 * C], channels innermost. `vec` is [B, N, D]."""
+        shift, scale = (self.modulation.to(x).unsqueeze(0) + vec.unsqueeze(2)).unbind(2)
+        tokens = x.shape[1]
+        out: torch.Tensor = self.head(self.adaptive_norm(x, spread(scale, tokens), spread(shift, tokens)))
+        return out
+
+
+class PictureProjection(nn.Module):
+    """Tokens of a picture encoder -> tokens of the network. Those of a first and a last picture have places."""
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        given = config.picture_dim
+        self.proj = nn.Sequential(
+            nn.LayerNorm(given, eps=PICTURE_NORM_EPS), Linear(given, given), nn.GELU(), Linear(given, config.width),
+            nn.LayerNorm(config.width, eps=PICTURE_NORM_EPS),
+        )  # fmt: skip
+        if config.picture_places:
+            self.emb_pos = nn.Parameter(torch.empty(1, config.picture_places, given))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if hasattr(self, "emb_pos"):
+            tokens = tokens[:, : self.emb_pos.shape[1]]
+            tokens = tokens + self.emb_pos[:, : tokens.shape[1]].to(tokens)
+        out: torch.Tensor = self.proj(tokens)
+        return out
+
+
+@dataclass(slots=True)
+class VideoTokens:
+    """A video on its way through the blocks.
+
+    `img` [B, T, D]; `levels` [B, N], the noise levels; `pe`, the rotations of all tokens; `first` and `grid`, where the
+    video's own tokens begin and their frames, rows and columns.
+    """
+
+    img: torch.Tensor
+    levels: torch.Tensor
+    pe: torch.Tensor
+    grid: tuple[int, int, int]
+    first: int = 0
+
+
+class WanTransformer(nn.Module):
+    """`forward(x [B, in, F, h, w], timesteps [B] or [B, F], context [B, T, context_dim])` -> `[B, out, F, h, w]`.
+
+    `clip_fea` [B, P, picture_dim] is what a picture encoder saw, `reference_latent` [B, C, h, w] a reference picture,
+    `time_dim_concat` [B, C, f, h, w] further frames behind the video. Built without weights being drawn when a
+    `torch.device("meta")` context is open.
+    """
+
+    block_type: type[WanBlock] = WanBlock
+
+    def __init__(self, config: WanConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.config = config
+        self.in_channels = config.in_channels
+        self.patch_size = (1, PATCH, PATCH)
+        self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
+        self.patch_embedding = Float32Conv3d(config.in_channels, width, self.patch_size, stride=self.patch_size)
+        self.text_embedding = nn.Sequential(
+            Linear(config.context_dim, width), nn.GELU(approximate="tanh"), Linear(width, width)
+        )
+        self.time_embedding = nn.Sequential(Linear(TIME_WIDTH, width), nn.SiLU(), Linear(width, width))
+        self.time_projection = nn.Sequential(nn.SiLU(), Linear(width, width * NUM_MODULATIONS))
+        self.blocks = nn.ModuleList(self.block_type(config) for _ in range(config.num_blocks))
+        self.head = WanHead(config)
+        self.img_emb = PictureProjection(config) if config.picture_dim else None
+        self.ref_conv = None
+        if config.reference_channels:
+            self.ref_conv = Conv2d(config.reference_channels, width, PATCH, stride=PATCH)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Computation type."""
+        return self.compute_dtype or self.head.modulation.dtype
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: object = None,
+        transformer_options: Options | None = None,
+        *,
+        clip_fea: torch.Tensor | None = None,
+        time_dim_concat: torch.Tensor | None = None,
+        **inputs: Any,
+    ) -> torch.Tensor:
+        options = {} if transformer_options is None else transformer_options
+        frames, height, width = x.shape[2:]
+        padded = patched(x)
+        if time_dim_concat is not None:
+            padded = torch.cat([padded, patched(time_dim_concat)], dim=2)
+        tokens = self.tokens_of(padded, timesteps, inputs)
+        time = self.time_embedding(sinusoids_of_powers(tokens.levels.flatten(), TIME_WIDTH).to(tokens.img.dtype))
+        time = time.view(x.shape[0], -1, time.shape[-1])  # [B, N, D]
+        text, picture_tokens = self._read(context, clip_fea)
+        vec = self.time_projection(time).view(*time.shape[:2], NUM_MODULATIONS, -1)
+        shared = {"txt": text, "vec": vec, "pe": tokens.pe, "transformer_options": options}
+        img = self.through_blocks(tokens, shared, picture_tokens, inputs)
+        count = math.prod(tokens.grid)
+        patches: torch.Tensor = self.head(img, time)[:, tokens.first : tokens.first + count]
+        patches = patches.view(-1, *tokens.grid, PATCH, PATCH, self.config.out_channels)
+        video = patches.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)  # [B, C, F, h, w]
+        return video[:, :, :frames, :height, :width]
+
+    def embedded(self, x: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+        """Return the patches [B, D, F, rows, columns] of a video of whole patches."""
+        cells: torch.Tensor = self.patch_embedding(x)
+        return cells
+
+    def tokens_of(self, x: torch.Tensor, timesteps: torch.Tensor, inputs: Inputs) -> VideoTokens:
+        """Return the tokens of a video of whole patches, and of a reference picture before them."""
+        cells = self.embedded(x, inputs)
+        frames, rows, columns = cells.shape[2:]
+        levels = timesteps.view(x.shape[0], -1)
+        img = tokens_of(cells)
+        reference: torch.Tensor | None = inputs.get("reference_latent")
+        if self.ref_conv is None or reference is None:
+            pe = rotations_at(video_places(frames, rows, columns, device=x.device))
+            return VideoTokens(img, levels, pe, (frames, rows, columns))
+        before = self.ref_conv(reference).flatten(2).transpose(1, 2)
+        pe = rotations_at(video_places(frames + 1, rows, columns, device=x.device))
+        joined = torch.cat([before, img], dim=1)
+        return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])
+
+    def _read(self, context: torch.Tensor, clip_fea: torch.Tensor | None) -> tuple[torch.Tensor, int | None]:
+        """Return the tokens of picture and text [B, S, D], and how many of them are the picture's."""
+        text: torch.Tensor = self.text_embedding(context)
+        if clip_fea is None:
+            return text, None
+        if self.img_emb is not None:
+            text = torch.cat([self.img_emb(clip_fea), text], dim=1)
+        return text, clip_fea.shape[-2]
+
+    def through_blocks(
+        self, tokens: VideoTokens, shared: dict[str, Any], picture_tokens: int | None, inputs: Inputs
+    ) -> torch.Tensor:
+        """Return the tokens [B, T, D] behind all blocks."""
+        img = tokens.img
+        memory = self.beside_blocks(tokens, shared, inputs)
+        replaced = shared["transformer_options"].get("patches_replace", {}).get("dit", {})
+        for index, block in enumerate(self.blocks):
+            original = _as_function(block, picture_tokens)
+            replacement = replaced.get(("double_block", index))
+            given = {"img": img, **shared}
+            out = original(given) if replacement is None else replacement(given, {"original_block": original})
+            img = self.after_block(index, out["img"], tokens, memory)
+        return img
+
+    def beside_blocks(self, tokens: VideoTokens, shared: dict[str, Any], inputs: Inputs) -> Any:
+        """Return what `after_block` needs of the inputs: nothing here."""
+        return None
+
+    def after_block(self, index: int, img: torch.Tensor, tokens: VideoTokens, memory: Any) -> torch.Tensor:
+        """Return the tokens behind a block with what the network reads beside the video: as they are here."""
+        return img
+
+
+def _as_function(block: nn.Module, picture_tokens: int | None) -> BlockFunction:
+    """Return a block in the form in which custom nodes call it."""
+
+    def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
+        img = block(args["img"], args["txt"], args["vec"], args["pe"], args["transformer_options"], picture_tokens)
+        return {"img": img}
+
+    return original

@@ -1,0 +1,92 @@
+"""The inputs of Wan's networks beside the latent: text, pictures seen or given, masks, reference pictures.
+
+`B` batch, `C` channels, `f` latent frames, `h w` latent cells, `T` tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from engine.diffusion.conditions import BatchedInput, RegularInput, spread_to_batch_size
+from engine.diffusion.denoiser import fit
+from engine.families.joint_text_denoiser import TextTokensDenoiser
+
+MASK_CHANNELS = 4  # of the frames that one latent frame is
+
+
+class VideoDenoiser(TextTokensDenoiser):
+    """A network that may read more channels than it draws: a mask and a latent of pictures.
+
+    `always_masked`: it reads a mask whatever the channels of the pictures are.
+    """
+
+    comfy_name = "WAN21"
+    always_masked = False
+
+    def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
+        """Return the further channels [B, C, f, h, w] of the network, zeros without pictures; None without any."""
+        noise: torch.Tensor = kwargs["noise"]
+        device: torch.device = kwargs["device"]
+        num_extra = int(self.diffusion_model.in_channels) - noise.shape[1]  # type: ignore[arg-type]
+        if num_extra == 0:
+            return None
+        given: torch.Tensor | None = kwargs.get("concat_latent_image")
+        if given is None:
+            image = noise.new_zeros(noise.shape[0], num_extra, *noise.shape[2:])
+        else:
+            image = spread_to_batch_size(self._each_processed(_resized(given.to(device), noise)), noise.shape[0])
+        room = num_extra - MASK_CHANNELS
+        if image.shape[1] != room and (not self.always_masked or image.shape[1] == num_extra):
+            return image
+        image = image[:, :room]
+        mask = self._mask(kwargs.get("concat_mask", kwargs.get("denoise_mask")), noise, device)
+        place = kwargs.get("concat_mask_index", 0)
+        return torch.cat([image[:, :place], mask, image[:, place:]], dim=1)
+
+    def _each_processed(self, image: torch.Tensor) -> torch.Tensor:
+        """Return latents beside each other, each as the network's own is."""
+        parts = torch.split(image, self.latent_format.latent_channels, dim=1)
+        return torch.cat([self.process_latent_in(part) for part in parts], dim=1)
+
+    def _seen(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return a picture encoder's tokens [B, T, D]. Raises ValueError for those of another encoder's width."""
+        config: Any = self.diffusion_model.config
+        if config.picture_dim and tokens.shape[-1] != config.picture_dim:
+            raise ValueError(
+                f"clip_vision_output: its picture encoder does not fit the model; got tokens of width "
+                f"{tokens.shape[-1]}, expected {config.picture_dim}, as CLIP ViT-H gives them"
+            )
+        return tokens
+
+    def _mask(self, mask: torch.Tensor | None, noise: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """Return the mask [B, 4, f, h, w] of what is given (1) and not drawn; nothing without a mask."""
+        if mask is None:
+            return torch.zeros_like(noise)[:, :MASK_CHANNELS]
+        if mask.shape[1] != MASK_CHANNELS:
+            mask = mask.mean(dim=1, keepdim=True)
+        kept = _resized(1.0 - mask.to(device), noise)
+        kept = functional.pad(kept, (0, 0, 0, 0, 0, max(0, noise.shape[2] - kept.shape[2])))
+        return spread_to_batch_size(kept.expand(-1, MASK_CHANNELS, -1, -1, -1), noise.shape[0])
+
+    def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        inputs = super().extra_conds(**kwargs)
+        seen = kwargs.get("clip_vision_output")
+        if seen is not None:
+            inputs["clip_fea"] = RegularInput(self._seen(seen.penultimate_hidden_states))
+        if kwargs.get("time_dim_concat") is not None:
+            inputs["time_dim_concat"] = RegularInput(self.process_latent_in(kwargs["time_dim_concat"]))
+        references = kwargs.get("reference_latents")
+        if references is not None:
+            inputs["reference_latent"] = RegularInput(self.process_latent_in(references[-1])[:, :, 0])
+        return inputs
+
+
+def _resized(frames: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return frames [B, C, f, h, w] of the size of `like`."""
+    if frames.shape[-2:] == like.shape[-2:]:
+        return frames
+    flat = fit(frames.transpose(1, 2).flatten(0, 1), like)
+    return flat.view(frames.shape[0], -1, *flat.shape[1:]).transpose(1, 2)

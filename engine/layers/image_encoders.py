@@ -1,0 +1,13 @@
+"""Both kinds of picture encoders: CLIP's with SigLIP's, and DINOv2's."""
+
+from __future__ import annotations
+
+from engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
+from engine.layers.dinov2 import Dinov2, Dinov2Config
+
+ImageEncoderConfig = ClipVisionConfig | Dinov2Config
+
+
+def image_encoder(config: ImageEncoderConfig) -> ClipVisionModel | Dinov2:
+    """Return the network of a configuration."""
+    return Dinov2(config) if isinstance(config, Dinov2Config) else ClipVisionModel(config)

@@ -1,0 +1,227 @@
+"""VIDEO: a video in a file or as pictures, with the members that ComfyUI's custom nodes use.
+
+`B` frames, `H W` pixels, `C` channels, `S` samples: pictures are float32 `[B, H, W, 3]`, 0..1, sounds float32 `[B, C,
+S]` with their sample rate. Nothing is decoded before a node asks for it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+from engine.cancel import check_cancelled
+from engine.media import video_files
+from engine.media.frame_stream import FrameStream
+from engine.media.opened import Source
+
+
+class Audio(TypedDict):
+    """AUDIO: a batch of waveforms [B, C, S], float32 -1..1, and their sample rate in Hz."""
+
+    waveform: torch.Tensor
+    sample_rate: int
+
+
+class _NodeChoice(str, Enum):  # noqa: UP042 - its values are formatted as ComfyUI's are
+    @classmethod
+    def as_input(cls) -> list[str]:
+        """Return the values that a node offers."""
+        return [member.value for member in cls]
+
+
+class VideoCodec(_NodeChoice):
+    AUTO = "auto"
+    H264 = "h264"
+
+
+class VideoContainer(_NodeChoice):
+    AUTO = "auto"
+    MP4 = "mp4"
+
+    @classmethod
+    def get_extension(cls, value: str) -> str:
+        """Return the suffix of a file in that container, without its dot. Raises ValueError for an unknown one."""
+        return cls.MP4.value if cls(value) is cls.AUTO else str(cls(value).value)
+
+
+@dataclass
+class VideoComponents:
+    """The parts of a video: pictures [B, H, W, 3], frames a second, sound, and the tags of its file."""
+
+    images: torch.Tensor
+    frame_rate: Fraction
+    audio: Audio | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class VideoInput(ABC):
+    """The interface of a video. Node packs derive classes of their own from it."""
+
+    @abstractmethod
+    def get_components(self) -> VideoComponents:
+        """Return pictures, sound and frame rate."""
+
+    @abstractmethod
+    def save_to(
+        self,
+        path: str | io.BytesIO,
+        format: str = VideoContainer.AUTO,
+        codec: str = VideoCodec.AUTO,
+        metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Write the video to a file or buffer. Values of `metadata` are stored as JSON, texts perhaps as they are."""
+
+    def get_stream_source(self) -> str | io.BytesIO:
+        """Return a path or a buffer that PyAV opens."""
+        buffer = io.BytesIO()
+        self.save_to(buffer)
+        buffer.seek(0)
+        return buffer
+
+    def get_dimensions(self) -> tuple[int, int]:
+        """Return width and height in pixels."""
+        height, width = self.get_components().images.shape[1:3]
+        return width, height
+
+    def get_duration(self) -> float:
+        """Return the duration in seconds."""
+        components = self.get_components()
+        return float(components.images.shape[0] / components.frame_rate)
+
+    def get_container_format(self) -> str:
+        """Return FFmpeg's name of the container, or several separated by commas."""
+        return video_files.container_format(self.get_stream_source())
+
+
+class VideoFromFile(VideoInput):
+    """A video in a file or buffer. `free_bytes` returns the memory that may be taken to decode it."""
+
+    def __init__(self, file: str | Path | io.BytesIO, free_bytes: Callable[[], int] = lambda: sys.maxsize) -> None:
+        self._file: Source = file
+        self._free_bytes = free_bytes
+
+    def get_stream_source(self) -> str | io.BytesIO:
+        if isinstance(self._file, io.BytesIO):
+            self._file.seek(0)
+            return self._file
+        return str(self._file)
+
+    def get_dimensions(self) -> tuple[int, int]:
+        return video_files.dimensions_px(self._file)
+
+    def get_duration(self) -> float:
+        return video_files.duration_seconds(self._file)
+
+    def get_container_format(self) -> str:
+        return video_files.container_format(self._file)
+
+    def get_components(self) -> VideoComponents:
+        return _components_of(video_files.read_video(self._file, self._free_bytes(), check_cancelled))
+
+    def get_components_internal(self, container: Any) -> VideoComponents:
+        """Return pictures, sound and frame rate of a container that a pack has opened with PyAV."""
+        return _components_of(video_files.read_opened(container, self._free_bytes(), check_cancelled))
+
+    def save_to(
+        self,
+        path: str | io.BytesIO,
+        format: str = VideoContainer.AUTO,
+        codec: str = VideoCodec.AUTO,
+        metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Copy the streams where container and codec may stay, else encode the video again."""
+        found = video_files.container_format(self._file)
+        is_container = format == VideoContainer.AUTO or format in found.split(",")
+        if is_container and codec in (VideoCodec.AUTO, video_files.codec_name(self._file) or codec):
+            wanted = format.value if isinstance(format, Enum) else format
+            to_format = (found if wanted == VideoContainer.AUTO else wanted) if _is_buffer(path) else None
+            video_files.copy_streams(self._file, path, _texts(metadata), to_format)
+        else:
+            VideoFromComponents(self.get_components()).save_to(path, format, codec, metadata)
+
+
+class VideoFromComponents(VideoInput):
+    """A video as pictures and sound in memory."""
+
+    def __init__(self, components: VideoComponents) -> None:
+        self._components = components
+
+    def get_components(self) -> VideoComponents:
+        parts = self._components
+        return VideoComponents(parts.images, parts.frame_rate, parts.audio)
+
+    def _frames(self) -> video_files.Frames:
+        return self._components.images
+
+    def save_to(
+        self,
+        path: str | io.BytesIO,
+        format: str = VideoContainer.AUTO,
+        codec: str = VideoCodec.AUTO,
+        metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Encode the video as MP4 of H.264 and AAC. Values of `metadata` are stored as JSON, texts too, as in ComfyUI.
+
+        Raises ValueError for another container or codec.
+        """
+        if format not in VideoContainer.as_input():
+            raise ValueError(f"format: not supported; got {format}, expected {VideoContainer.MP4.value}")
+        if codec not in VideoCodec.as_input():
+            raise ValueError(f"codec: not supported; got {codec}, expected {VideoCodec.H264.value}")
+        parts = self._components
+        video_files.write_mp4(
+            path,
+            self._frames(),
+            Fraction(parts.frame_rate),
+            {key: json.dumps(value) for key, value in (metadata or {}).items()},
+            parts.audio["waveform"] if parts.audio else None,
+            int(parts.audio["sample_rate"]) if parts.audio else 0,
+            VideoContainer.MP4.value if _is_buffer(path) else None,
+        )
+
+
+class VideoFromFrames(VideoFromComponents):
+    """A video whose pictures are decoded while it is written; `get_components` decodes them all."""
+
+    def __init__(self, frames: FrameStream, frame_rate: Fraction, audio: Audio | None = None) -> None:
+        super().__init__(VideoComponents(torch.empty(0, *frames.shape[1:]), frame_rate, audio))
+        self.frames = frames
+
+    def get_components(self) -> VideoComponents:
+        parts = self._components
+        return VideoComponents(self.frames.whole(), parts.frame_rate, parts.audio)
+
+    def get_dimensions(self) -> tuple[int, int]:
+        _, height, width, _ = self.frames.shape
+        return width, height
+
+    def get_duration(self) -> float:
+        return float(len(self.frames) / self._components.frame_rate)
+
+    def _frames(self) -> FrameStream:
+        return self.frames
+
+
+def _components_of(content: video_files.VideoContent) -> VideoComponents:
+    audio: Audio | None = None
+    if content.waveform is not None:
+        audio = {"waveform": content.waveform, "sample_rate": content.sample_rate_hz}
+    return VideoComponents(content.images, content.frame_rate, audio, dict(content.tags))
+
+
+def _is_buffer(path: object) -> bool:
+    return isinstance(path, io.BytesIO)
+
+
+def _texts(metadata: Mapping[str, object] | None) -> dict[str, str]:
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in (metadata or {}).items()}

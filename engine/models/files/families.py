@@ -1,0 +1,109 @@
+"""The family of each model file, read from the names and shapes of its tensors; no weights are read."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import BadModelFile
+from engine.families import registry
+from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
+from engine.formats.quantised.open_model import open_model
+from engine.formats.unfilled import unfilled
+from engine.formats.weight_file import Names, is_indexed, shape_of
+from engine.models.files.folders import ModelFolders
+
+DENOISER_KINDS = ("checkpoints", "diffusion_models")
+"""Kinds of files that hold a denoising network, by which a file's family is detected."""
+
+SCALE_TOLERANCE = 0.05  # in the number of weights: variants of a network have a few more or fewer
+MAX_KEPT = 10_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FileFamily:
+    """The family of a model file.
+
+    `family` is None for a file of no known family. `scale` is the one of the family's scales that has as many weights,
+    `variant` one of the family's variants, `num_weights` the number of weights of its denoising network.
+    """
+
+    name: str
+    size_bytes: int
+    family: str | None = None
+    variant: str = ""
+    scale: str | None = None
+    num_weights: int | None = None
+
+
+class FileFamilies:
+    """Cache of the families of model files, by size and modification time. Callable from any thread."""
+
+    def __init__(self, folders: ModelFolders) -> None:
+        self._folders = folders
+        self._known: dict[tuple[str, Path, int, int], FileFamily] = {}
+        self._num_weights: dict[tuple[str, str], int] = {}  # by family and scale
+
+    def describe(self, kind: str, names: Iterable[str] | None = None) -> list[FileFamily]:
+        """Return the families of files, by default of all of a kind; names without a file are left out.
+
+        Raises KeyError for a kind that is not one of `DENOISER_KINDS`.
+        """
+        if kind not in DENOISER_KINDS:
+            raise KeyError(kind)
+        wanted = self._folders.names(kind) if names is None else names
+        found = ((name, self._folders.path(kind, name)) for name in wanted)
+        described = (self._of_file(name, path) for name, path in found if path is not None)
+        return [item for item in described if item is not None]
+
+    def _of_file(self, name: str, path: Path) -> FileFamily | None:
+        try:
+            state = path.stat()
+        except OSError:  # removed since it was listed
+            return None
+        key = name, path, state.st_size, state.st_mtime_ns
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= MAX_KEPT:
+                self._known.clear()
+            known = self._known[key] = self._read(name, path, state.st_size)
+        return known
+
+    def _read(self, name: str, path: Path, size_bytes: int) -> FileFamily:
+        unknown = FileFamily(name, size_bytes)
+        try:
+            if not is_indexed(path):
+                return unknown
+            file = open_model(path)
+            found = registry.recognise(TensorIndex(file.shapes, file.metadata))
+        except (BadModelFile, NotRecognised, OSError):
+            return unknown
+        except registry.AmbiguousFile as error:
+            log.error("%s: %s", name, error)
+            return unknown
+        num_weights = _num_weights(found.match.names, file.shapes)
+        scale = self._scale_of(found.family, num_weights)
+        return FileFamily(name, size_bytes, found.family.name, found.match.variant, scale, num_weights)
+
+    def _scale_of(self, family: ModelFamily, num_weights: int) -> str | None:
+        for scale in family.scales:
+            if math.isclose(self._weights_at(family, scale), num_weights, rel_tol=SCALE_TOLERANCE):
+                return scale
+        return None
+
+    def _weights_at(self, family: ModelFamily, scale: str) -> int:
+        key = family.name, scale
+        if key not in self._num_weights:
+            with unfilled():
+                network = family.denoiser.build(family.scales[scale].denoiser)
+            self._num_weights[key] = sum(weight.numel() for weight in network.state_dict().values())
+        return self._num_weights[key]
+
+
+def _num_weights(names: Names, shapes: Shapes) -> int:
+    return sum(math.prod(shape_of(item, shapes)) for item in names.values())

@@ -1,0 +1,111 @@
+"""FilePrefetch: reads the model files of a prompt into the page cache while the prompt's first nodes compute.
+
+Text encoding then runs while the denoising network's file is still being read. Only the page cache is filled: loading
+itself stays on the thread that runs nodes, and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.formats.readahead import PIECE_BYTES, reading_ahead
+from engine.models.files.folders import ModelFolders
+
+# Names of loader nodes' inputs -> kind of file, in the order in which a prompt needs them.
+FILE_INPUTS: Mapping[str, str] = {
+    **dict.fromkeys(("clip_name", "clip_name1", "clip_name2", "clip_name3", "clip_name4"), "text_encoders"),
+    "ckpt_name": "checkpoints",
+    "unet_name": "diffusion_models",
+    "control_net_name": "controlnet",
+    "vae_name": "vae",
+}
+MAX_SHARE = 0.5  # of the RAM that is free: a file that is larger would push out of the page cache what is needed first
+
+log = logging.getLogger(__name__)
+
+
+def files_of(prompt: Mapping[str, Any], folders: ModelFolders) -> list[Path]:
+    """Return the model files that a prompt in API format names and that exist, in the order in which it needs them."""
+    named = list(_named(prompt))
+    ordered = [item for kind in dict.fromkeys(FILE_INPUTS.values()) for item in named if item[0] == kind]
+    paths = (folders.path(kind, name) for kind, name in dict.fromkeys(ordered))
+    return [path for path in paths if path is not None and path.is_file()]
+
+
+def _named(prompt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for node in prompt.values():
+        inputs = node.get("inputs", {})
+        for name, kind in FILE_INPUTS.items():
+            if isinstance(value := inputs.get(name), str):
+                yield kind, value
+
+
+class FilePrefetch:
+    """One background thread at most, which reads the files of the newest prompt.
+
+    `available_bytes` returns the free RAM, `is_loaded` is True for files whose weights are in use.
+    """
+
+    def __init__(self, available_bytes: Callable[[], int], is_loaded: Callable[[Path], bool]) -> None:
+        self._available_bytes = available_bytes
+        self._is_loaded = is_loaded
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, paths: Sequence[Path]) -> None:
+        """Read those of the files that are not loaded and fit into free RAM, instead of what is being read."""
+        wanted = [path for path in paths if not self._is_loaded(path) and self._fits(path)]
+        if not wanted:
+            return
+        with self._lock:
+            self._stop.set()
+            self._stop = threading.Event()
+            self._thread = threading.Thread(target=_read, args=(wanted, self._stop), name="file-prefetch", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """End the reading in progress. Waits for one piece of each reader."""
+        with self._lock:
+            self._stop.set()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until everything is read, or the reading has ended."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _fits(self, path: Path) -> bool:
+        try:
+            return path.stat().st_size <= MAX_SHARE * self._available_bytes()
+        except OSError:
+            return False
+
+
+def _read(paths: Sequence[Path], stop: threading.Event) -> None:
+    for path in paths:
+        began_seconds = time.monotonic()
+        try:
+            _read_file(path, stop)
+        except OSError as error:  # the loader of the file reports it
+            log.debug("%s is not read ahead: %s", path.name, error)
+        if stop.is_set():
+            return
+        log.debug("%s read ahead in %.2f s", path.name, time.monotonic() - began_seconds)
+
+
+def _read_file(path: Path, stop: threading.Event) -> None:
+    with path.open("rb") as file:
+        num_bytes = path.stat().st_size
+        with reading_ahead(file.fileno(), [(0, num_bytes)]) as ahead:
+            for start in range(0, num_bytes, PIECE_BYTES):
+                if stop.is_set():
+                    return
+                ahead.wait_for(start + PIECE_BYTES)

@@ -1,0 +1,31 @@
+"""Files of networks that nodes attach to a denoising network, by the rules of the families."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from engine.errors import BadModelFile
+from engine.families import registry
+from engine.families.unsupported import describe
+from engine.formats.fill import fill
+from engine.formats.refusals import refuses
+from engine.formats.unfilled import unfilled
+from engine.formats.weight_file import open_weights
+from engine.models.load import LoadTypes, configured
+
+
+@refuses("a model patch")
+def load_model_patch(path: Path, types: LoadTypes) -> torch.nn.Module:
+    """Load the network of a file, in the types of the family that it is for. Raises `BadModelFile`."""
+    file = open_weights(path)
+    found = registry.recognise_model_patch(file.shapes)
+    if found is None:
+        raise BadModelFile(path.name, describe(file.shapes), f"a model patch of {registry.patched_labels()}")
+    family, network, names = found
+    config = configured(file, network, names)
+    with unfilled():
+        module = network.build(config)
+    fill(module, file, names, types.of(family).unet_computed or types.of(family).unet, to=types.to)
+    return module

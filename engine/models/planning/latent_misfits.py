@@ -1,0 +1,161 @@
+"""VAEs that cannot decode what a prompt samples, told before it samples. Only headers of files are read.
+
+They have other channels, or, for videos, are the network of another family.
+
+Certain cases alone: a sampler whose model and a decoder whose VAE come from files of known families, with nothing
+between them but nodes that keep the number of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from contract.errors import Explanation, Problem
+
+from contract.graph.prompt import Node, Prompt, is_link
+from contract.graph.spec import NodeRules
+from engine.errors import BadModelFile
+from engine.families import registry
+from engine.families.base import NotRecognised, TensorIndex
+from engine.formats.safetensors_file import SafetensorsFile
+from engine.formats.unfilled import unfilled
+from engine.formats.weight_file import SAFETENSORS_ENDINGS
+from engine.models.files.folders import ModelFolders
+from engine.models.load import configured
+from engine.models.planning.prompt_stages import files_behind
+
+DECODERS = frozenset({"VAEDecode", "VAEDecodeTiled"})
+# Built-in nodes whose latents have as many channels as those that they take.
+PASSED_ON = frozenset(
+    {
+        "LatentUpscale", "LatentUpscaleBy", "LatentCrop", "LatentFlip", "LatentRotate", "LatentFromBatch",
+        "RepeatLatentBatch", "SetLatentNoiseMask",
+    }
+)  # fmt: skip
+SAMPLES, VAE = "samples", "vae"
+MAX_DECODERS = 20  # looked at: a prompt of very many costs no more
+MAX_KEPT = 10_000
+MAX_SHOWN = 20
+SCALE = "small"  # of a family's VAE that is built to know its type
+
+VIDEO_DIMENSIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Latents:
+    """Latents that a network samples or a VAE decodes, with the label of its family and the type of its VAE."""
+
+    channels: int
+    dimensions: int
+    label: str
+    vae: type[torch.nn.Module]
+
+    def problem_with(self, read: Latents) -> str | None:
+        """Return what a VAE of the latents `read` has and what was expected; None if it may decode these.
+
+        Several families of videos have as many channels, but VAEs of networks of their own. Families of pictures share
+        one, which differs by its weights alone.
+        """
+        if read.channels != self.channels:
+            return f"got a VAE of {read.channels} channels, expected one of {self.channels}, as {self.label} has it"
+        if VIDEO_DIMENSIONS in (self.dimensions, read.dimensions) and self.vae is not read.vae:
+            return f"got a VAE like that of {read.label}, expected one like that of {self.label}"
+        return None
+
+
+class LatentMisfits:
+    """Finder of such VAEs. Keeps what headers said, by size and modification time of the files."""
+
+    def __init__(self, folders: ModelFolders) -> None:
+        self._folders = folders
+        self._known: dict[tuple[str, Path, int, int], Latents | None] = {}
+
+    def find(self, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Mapping[str, Problem]:
+        """Return the problem of each decoder whose VAE does not take the latents that it is given, by node id."""
+        decoders = [node for node in prompt.values() if node.class_type in DECODERS][:MAX_DECODERS]
+        found = ((node.id, self._problem_of(node, prompt, rules)) for node in decoders)
+        return {node_id: problem for node_id, problem in found if problem is not None}
+
+    def _problem_of(self, node: Node, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Problem | None:
+        sampler = _sampler_of(node, prompt)
+        if sampler is None:
+            return None
+        models = files_behind(sampler, frozenset({"MODEL", "GUIDER"}), prompt, rules)
+        vaes = files_behind(node, frozenset({"VAE"}), prompt, rules)
+        if len(models) != 1 or len(vaes) != 1:
+            return None
+        sampled, read = self._latents("network", *models[0]), self._latents("vae", *vaes[0])
+        problem = None if sampled is None or read is None else sampled.problem_with(read)
+        if sampled is None or problem is None:
+            return None
+        message = f"vae: '{vaes[0][1]}' cannot decode what '{models[0][1]}' samples; {problem}"
+        explanation = Explanation(message, field=VAE, allowed=self._fitting(sampled))
+        extra = {"input_name": VAE, "received_value": vaes[0][1]}
+        return Problem("vae_of_other_latents", "VAE of other latents", message, extra, explanation)
+
+    def _fitting(self, sampled: Latents) -> list[str]:
+        """Return the first VAE files for such latents."""
+        known = ((name, self._latents("vae", "vae", name)) for name in self._folders.names("vae"))
+        fitting = [name for name, read in known if read is not None and sampled.problem_with(read) is None]
+        return fitting[:MAX_SHOWN]
+
+    def _latents(self, part: str, folder: str, name: str) -> Latents | None:
+        """Return the latents that the network or the VAE of a file works on; None where its header does not tell."""
+        try:
+            path = self._folders.path(folder, name)
+            if path is None or path.suffix.lower() not in SAFETENSORS_ENDINGS:
+                return None
+            state = path.stat()
+        except (KeyError, OSError, ValueError):
+            return None
+        key = part, path, state.st_size, state.st_mtime_ns
+        if key not in self._known:
+            if len(self._known) >= MAX_KEPT:
+                self._known.clear()
+            try:
+                file = SafetensorsFile(path)
+                self._known[key] = _of_network(file) if part == "network" else _of_vae(file, folder)
+            except (BadModelFile, NotRecognised, OSError):
+                self._known[key] = None
+        return self._known[key]
+
+
+def _sampler_of(node: Node, prompt: Prompt) -> Node | None:
+    """Return the node whose latents a decoder gets, None if others may have changed them on the way."""
+    for _ in prompt:
+        link = node.inputs.get(SAMPLES)
+        if not is_link(link) or link[0] not in prompt:
+            return None
+        node = prompt[link[0]]
+        if node.class_type not in PASSED_ON:
+            return node
+    return None
+
+
+def _of_network(file: SafetensorsFile) -> Latents:
+    found = registry.recognise(TensorIndex(file.shapes, file.metadata))
+    latent_format = found.family.parameterise(found.match, file).latent_format or found.family.latent_format
+    made = latent_format()
+    with unfilled():
+        vae = found.family.vae.build(found.family.scales[SCALE].vae)
+    return Latents(made.latent_channels, made.latent_dimensions, found.family.label, type(vae))
+
+
+def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
+    if folder == "vae":
+        family, names = registry.recognise_vae(file.shapes)
+    else:
+        family = registry.recognise(TensorIndex(file.shapes, file.metadata)).family
+        found = registry.names_of(family.vae, file.shapes, in_checkpoint=True)
+        if found is None:
+            return None
+        names = found
+    with unfilled():
+        network = family.vae.build(configured(file, family.vae, names))
+    channels: int | None = getattr(network, "latent_channels", None)
+    if channels is None:
+        return None
+    return Latents(channels, getattr(network, "latent_dim", 2), family.label, type(network))

@@ -1,0 +1,67 @@
+"""VAE of shapes: latents `[B, C, N]` to grids of voxels, and VOXEL and MESH values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.diffusion.options import OptionDict
+from engine.models.vae import Vae
+
+CHUNK_POINTS, RESOLUTION = 8000, 256  # ComfyUI's, where nothing else is asked for
+
+
+@dataclass
+class Voxel:
+    """VOXEL: `data` [B, z, y, x], 0..1, of which more than about a half lies inside a shape. Float32 on the CPU."""
+
+    data: torch.Tensor
+
+
+@dataclass
+class Mesh:
+    """MESH: the corners [V, 3] and triangles [F, 3] of each shape. Both are one tensor where all are of one size."""
+
+    vertices: torch.Tensor | Sequence[torch.Tensor]
+    faces: torch.Tensor | Sequence[torch.Tensor]
+
+
+class ShapeVae(Vae):
+    """VAE of shapes with ComfyUI's members. It decodes alone: its encoder reads clouds of points."""
+
+    latent_dim = 1
+
+    @torch.no_grad()
+    def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
+        """Decode latents [B, C, N] to grids [B, z, y, x] of 0..1 on the CPU, one after the other.
+
+        `vae_options` are those of the network (`engine/families/hunyuan3d/vae.py`): `octree_resolution`, the cells of
+        a side, `num_chunks`, the points computed at once, and `on_chunk`. Raises ValueError for latents of another VAE.
+        """
+        self._check_channels(samples_in)
+        if samples_in.ndim != 3:
+            found = f"{samples_in.ndim} axes, expected 3"
+            raise ValueError(f"samples: they are latents of another VAE than this one; got {found}")
+        options = {"num_chunks": CHUNK_POINTS, "octree_resolution": RESOLUTION, **(vae_options or {})}
+        shape = (1, *samples_in.shape[1:])
+        values = self.first_stage_model.decode_bytes(shape, options["num_chunks"], options["octree_resolution"])
+        grids = []
+        with self.patcher.in_use(working_bytes=values * self.vae_dtype.itemsize) as network:
+            for item in torch.split(samples_in, 1):
+                grid = network.decode(item.to(self.device, self.vae_dtype), **options)
+                grids.append(self.process_output(grid.to(self.output_device)))
+        return torch.cat(grids).movedim(1, -1)
+
+    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
+        """Raise ValueError: pictures cannot be encoded."""
+        raise ValueError("vae: one of shapes; got pictures or videos, expected a VAE of those")
+
+    def decode_tiled(self, samples: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        """Decode latents as `decode` does: points are computed in parts anyway."""
+        return self.decode(samples)
+
+    def encode_tiled(self, pixel_samples: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        """Raise ValueError: pictures cannot be encoded."""
+        return self.encode(pixel_samples)

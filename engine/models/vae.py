@@ -1,0 +1,304 @@
+"""VAE: pictures to latents and back. Pictures are IMAGE `[B, H, W, C]` 0..1, latents `[B, C, h, w]` unscaled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from engine.diffusion.options import OptionDict
+from engine.diffusion.shared_steps import computed_beside
+from engine.diffusion.stored_dtype import stored_dtype
+from engine.diffusion.tuned import tuned_attempt, tuned_decoder
+from engine.layers.tiles import run_in_tiles
+from engine.models.network_value import NetworkValue
+from engine.models.weight_handle import Network
+
+LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
+TILE_SHARE = 0.75  # of the device's room: the rest is for weights
+
+
+class Vae(NetworkValue):
+    """VAE with ComfyUI's members."""
+
+    crop_input = True
+    latent_dim = 2
+    disable_offload = False
+    not_video = False
+    extra_1d_channel: int | None = None
+    pad_channel_value: object = None
+
+    @property
+    def first_stage_model(self) -> Network:
+        """The network itself (`engine/layers/vae_kl.py::AutoencoderKl`)."""
+        return self.patcher.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.patcher.load_device
+
+    @property
+    def output_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def vae_dtype(self) -> torch.dtype:
+        return stored_dtype(self.first_stage_model)
+
+    @property
+    def working_dtypes(self) -> list[torch.dtype]:
+        """Types in which it may compute, the preferred one first."""
+        return list(dict.fromkeys((self.vae_dtype, torch.float32)))
+
+    @property
+    def downscale_index_formula(self) -> tuple[int, int, int] | None:
+        """Frames, rows and columns of a latent cell; None for a VAE of still pictures."""
+        return None
+
+    @property
+    def upscale_index_formula(self) -> tuple[int, int, int] | None:
+        """Frames, rows and columns that a latent cell becomes; None for a VAE of still pictures."""
+        return None
+
+    def throw_exception_if_invalid(self) -> None:
+        """Do nothing: a file without a VAE gives no value of this class."""
+
+    def memory_used_decode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
+        """Return the bytes that decoding latents of that shape takes in that type, besides the weights."""
+        return float(self._decode_bytes_per_cell() * math.prod(shape[2:]) * dtype.itemsize)
+
+    def memory_used_encode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
+        """Return the bytes that encoding pictures [B, C, H, W] takes in that type, besides the weights."""
+        return float(self._encode_bytes_per_pixel() * math.prod(shape[2:]) * dtype.itemsize)
+
+    def decode_tiled_(
+        self, samples: torch.Tensor, tile_x: int = 64, tile_y: int = 64, overlap: int = 16
+    ) -> torch.Tensor:
+        """Decode latents in tiles to pictures with their channels first, [B, C, H, W]."""
+        return self.decode_tiled(samples, tile_x, tile_y, overlap).movedim(-1, 1)
+
+    def encode_tiled_(
+        self, pixel_samples: torch.Tensor, tile_x: int = 512, tile_y: int = 512, overlap: int = 64
+    ) -> torch.Tensor:
+        """Encode pictures with their channels first, [B, C, H, W], in tiles."""
+        return self.encode_tiled(pixel_samples.movedim(1, -1), tile_x, tile_y, overlap)
+
+    def vae_output_dtype(self) -> torch.dtype:
+        """Return the type of its results."""
+        return torch.float32
+
+    @property
+    def latent_channels(self) -> int:
+        channels: int = self.first_stage_model.latent_channels
+        return channels
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of its pictures."""
+        channels: int = getattr(self.first_stage_model, "output_channels", 3)
+        return channels
+
+    @property
+    def downscale_ratio(self) -> int:
+        """Pixels per side of one latent cell."""
+        ratio: int = self.first_stage_model.downscale_ratio
+        return ratio
+
+    @property
+    def upscale_ratio(self) -> int:
+        """Pixels a side that one latent cell becomes."""
+        ratio: int = getattr(self.first_stage_model, "upscale_ratio", self.downscale_ratio)
+        return ratio
+
+    def spacial_compression_encode(self) -> int:
+        return self.downscale_ratio
+
+    def spacial_compression_decode(self) -> int:
+        return self.upscale_ratio
+
+    def temporal_compression_decode(self) -> int | None:
+        """Return the frames that a latent frame becomes, None for a VAE of still pictures."""
+        return None
+
+    def _takes_plain_pictures(self) -> bool:
+        """Return True for a network of pictures of 0..1, whose results are not clipped."""
+        return getattr(self.first_stage_model, "takes_plain_pictures", False)
+
+    def process_input(self, image: torch.Tensor) -> torch.Tensor:
+        return image if self._takes_plain_pictures() else image * 2.0 - 1.0
+
+    def process_output(self, image: torch.Tensor) -> torch.Tensor:
+        if self._takes_plain_pictures():
+            return image
+        return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
+
+    def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Cut the sides of `[..., H, W, C]`, evenly, to multiples of a latent cell."""
+        if not self.crop_input:
+            return pixels
+        ratio = self.downscale_ratio
+        for dim in (pixels.ndim - 3, pixels.ndim - 2):
+            size = pixels.shape[dim]
+            if size % ratio:
+                pixels = pixels.narrow(dim, (size % ratio) // 2, size // ratio * ratio)
+        return pixels
+
+    @torch.no_grad()
+    def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
+        """Decode latents to pictures on the CPU, as many at once as memory allows.
+
+        In tiles when memory ran out before. Raises ValueError for latents of another VAE.
+        """
+        self._check_channels(samples_in)
+        if self.patcher.memory_savings.tiles:
+            tile = self._tile_cells(self._decode_bytes_per_cell())
+            return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
+        height, width = samples_in.shape[2:]
+        return self._decoded(samples_in, self._decode_bytes_per_cell() * height * width * self.vae_dtype.itemsize)
+
+    def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        """Decode latents that take `item_bytes` of working memory each, as many at once as memory allows."""
+        return tuned_attempt(self.patcher, lambda: self._decoded_once(samples, item_bytes))
+
+    def _decoded_once(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+            pictures = [
+                self.process_output(self._decoded_beside(network, part).to(self.output_device).float())
+                for part in self._batches(samples, item_bytes)
+            ]
+        return torch.cat(pictures).movedim(1, -1)
+
+    def _decoded_beside(self, network: Network, samples: torch.Tensor) -> torch.Tensor:
+        """Decode latents on their device, where all weights are there beside other requests' sampling."""
+
+        def work() -> torch.Tensor:
+            pictures: torch.Tensor = network.decode(samples.to(self.device, self.vae_dtype))
+            return pictures
+
+        return computed_beside(work) if self.patcher.loaded_size() >= self.patcher.model_size() else work()
+
+    def _check_channels(self, samples: torch.Tensor) -> None:
+        expected: int | None = getattr(self.first_stage_model, "latent_channels", None)
+        if expected is not None and samples.shape[1] != expected:
+            raise ValueError(
+                f"samples: they are latents of another VAE than this one; got {samples.shape[1]} channels, expected "
+                f"{expected}"
+            )
+
+    @torch.no_grad()
+    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
+        """Encode pictures to latents on the CPU: the mean of the posterior, as in ComfyUI.
+
+        In tiles when memory ran out before.
+        """
+        if self.patcher.memory_savings.tiles:
+            tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
+            return self.encode_tiled(pixel_samples, tile_x=tile, tile_y=tile, overlap=tile // 8)
+        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        height, width = pixels.shape[2:]
+        return self._encoded(pixels, self._encode_bytes_per_pixel() * height * width * self.vae_dtype.itemsize)
+
+    def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        """Encode pictures that take `item_bytes` of working memory each, as many at once as memory allows."""
+        dtype = self.vae_dtype
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            latents = [
+                network.encode(self.process_input(part).to(self.device, dtype)).to(self.output_device).float()
+                for part in self._batches(pixels, item_bytes)
+            ]
+        return torch.cat(latents).contiguous()  # whatever the network computes in: draws like it follow its memory
+
+    @torch.no_grad()
+    def decode_tiled(
+        self,
+        samples: torch.Tensor,
+        tile_x: int = 64,
+        tile_y: int = 64,
+        overlap: int = 16,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Decode latents to pictures on the CPU: the mean of three passes over tiles of different shapes.
+
+        Sizes are in cells. `tile_t` and `overlap_t` are for videos.
+        """
+        item_bytes = self._decode_bytes_per_cell() * _tile_area(samples, tile_x, tile_y) * self.vae_dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            passes = [
+                run_in_tiles(
+                    samples, partial(self._decode_tile, network), tile=shape, overlap=overlap,
+                    scale=self.upscale_ratio, out_channels=self.output_channels, output_device=self.output_device,
+                )
+                for shape in _tile_shapes(tile_x, tile_y)
+            ]  # fmt: skip
+        return self.process_output(sum(passes[1:], start=passes[0]) / len(passes)).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode_tiled(
+        self,
+        pixel_samples: torch.Tensor,
+        tile_x: int = 512,
+        tile_y: int = 512,
+        overlap: int = 64,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Encode pictures to latents on the CPU as `decode_tiled` does, sizes in pixels."""
+        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * self.vae_dtype.itemsize
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            passes = [
+                run_in_tiles(
+                    pixels, partial(self._encode_tile, network), tile=shape, overlap=overlap,
+                    scale=1 / self.downscale_ratio, out_channels=self.latent_channels,
+                    output_device=self.output_device,
+                )
+                for shape in _tile_shapes(tile_x, tile_y)
+            ]  # fmt: skip
+        return sum(passes[1:], start=passes[0]) / len(passes)
+
+    def _decode_tile(self, network: Network, tile: torch.Tensor) -> torch.Tensor:
+        pictures: torch.Tensor = network.decode(tile.to(self.device, self.vae_dtype)).float()
+        return pictures
+
+    def _encode_tile(self, network: Network, tile: torch.Tensor) -> torch.Tensor:
+        latents: torch.Tensor = network.encode(self.process_input(tile).to(self.device, self.vae_dtype)).float()
+        return latents
+
+    def _decode_bytes_per_cell(self) -> int:
+        num_bytes: int = self.first_stage_model.decode_bytes_per_cell
+        return num_bytes
+
+    def _encode_bytes_per_pixel(self) -> int:
+        num_bytes: int = self.first_stage_model.encode_bytes_per_pixel
+        return num_bytes
+
+    def _tile_cells(self, bytes_per_cell: int) -> int:
+        """Return the side of the largest tiles whose working memory fits beside the smallest part of the weights.
+
+        64 cells as in ComfyUI, or less on a small device.
+        """
+        room = self.patcher.free_bytes() + self.patcher.loaded_size()
+        tile = LARGEST_TILE_CELLS
+        while tile > SMALLEST_TILE_CELLS and bytes_per_cell * tile**2 * self.vae_dtype.itemsize > room * TILE_SHARE:
+            tile //= 2
+        return tile
+
+    def _batches(self, items: torch.Tensor, item_bytes: int) -> tuple[torch.Tensor, ...]:
+        """Split the items into parts of as many as memory allows, and reserve it for one part. Only while in use."""
+        fitting = max(1, int(min(self.patcher.free_bytes() // max(1, item_bytes), items.shape[0])))
+        self.patcher.weights.begin_work(fitting * item_bytes)
+        return torch.split(items, fitting)
+
+
+def _tile_area(items: torch.Tensor, tile_x: int, tile_y: int) -> int:
+    """Return the area of the largest tile, cut at the edges."""
+    height, width = items.shape[2:]
+    return max(min(shape[0], height) * min(shape[1], width) for shape in _tile_shapes(tile_x, tile_y))
+
+
+def _tile_shapes(tile_x: int, tile_y: int) -> list[tuple[int, int]]:
+    """Return (height, width) of three kinds of tile, so that no seam of one lies on a seam of another."""
+    return [(tile_y * 2, tile_x // 2), (tile_y // 2, tile_x * 2), (tile_y, tile_x)]

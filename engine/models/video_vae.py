@@ -1,0 +1,347 @@
+"""VAE of a network that compresses time: latents `[B, C, f, h, w]`, a picture is a video of one frame.
+
+`F` frames, `f` latent frames. Pictures `[F, H, W, 3]` are the frames of one video, as in ComfyUI.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from engine.diffusion.options import OptionDict
+from engine.diffusion.tuned import tuned_decoder, tuned_stream
+from engine.layers.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
+from engine.media.frame_stream import FrameStream
+from engine.models.audio_vae import AudioVae
+from engine.models.shape_vae import ShapeVae
+from engine.models.vae import Vae
+from engine.models.weight_handle import WeightHandle
+
+WHOLE_VIDEO = 9999  # frames; more than fit any memory
+TILE_PX = 256  # a side, of tiles for lack of memory
+TILE_FRAMES, SHARED_FRAMES = 64, 16  # of them along time, for networks that see all frames of a video together
+WHOLE_FRAMES = 65  # such a network decodes at once anywhere; more only where the device has the memory for it
+PIXEL_BYTES = 12  # of a decoded frame in memory while others are computed, a byte of the dtype: 3 channels, twice
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTiling:
+    """Sizes of tiles and of what they share: in cells along the sides, in latent frames along time."""
+
+    tile_x: int
+    tile_y: int
+    overlap: int
+    tile_t: int | None = None
+    overlap_t: int | None = None
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Return latent frames and the two sides, in ComfyUI's order of them."""
+        return WHOLE_VIDEO if self.tile_t is None else max(2, self.tile_t), self.tile_x, self.tile_y
+
+    @property
+    def overlaps(self) -> tuple[int, int, int]:
+        return 1 if self.overlap_t is None else max(1, self.overlap_t), self.overlap, self.overlap
+
+
+class VideoVae(Vae):
+    """VAE of videos with ComfyUI's members."""
+
+    latent_dim = 3
+
+    @property
+    def frames_ratio(self) -> int:
+        """Frames, behind a video's first one, of one latent frame."""
+        ratio: int = self.first_stage_model.frames_ratio
+        return ratio
+
+    def temporal_compression_decode(self) -> int:
+        return self.frames_ratio
+
+    @property
+    def downscale_index_formula(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of pixels of a latent cell."""
+        return self.frames_ratio, self.downscale_ratio, self.downscale_ratio
+
+    @property
+    def upscale_index_formula(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of pixels that a latent cell becomes."""
+        return self.frames_ratio, self.upscale_ratio, self.upscale_ratio
+
+    def num_frames(self, latent_frames: int) -> int:
+        """Return the number of frames that latent frames become."""
+        return max(0, latent_frames * self.frames_ratio - (self.frames_ratio - 1))
+
+    def num_latent_frames(self, frames: int) -> int:
+        """Return the number of latent frames that frames become."""
+        return max(0, (frames + self.frames_ratio - 1) // self.frames_ratio)
+
+    @torch.no_grad()
+    def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
+        """Decode latents to videos [B, F, H, W, 3] on the CPU, as many at once as memory allows.
+
+        In tiles when memory ran out before, or would, or might be too little in RAM.
+        """
+        samples = self._latents_of(samples_in)
+        if self._is_decoded_in_tiles(samples):
+            return self._decoded_in_tiles(samples, self._saving_tiling())
+        return self._decoded(samples, self._decode_bytes(samples.shape, self._piece_frames()))
+
+    def _is_decoded_in_tiles(self, samples: torch.Tensor) -> bool:
+        """Return whether latents are decoded in tiles of time and sides.
+
+        After memory ran out; and before that, long videos of a network that sees all of their frames together: ComfyUI
+        tries to decode those at once, and takes tiles when that fails, which RAM does not survive.
+        """
+        if self.patcher.memory_savings.tiles:
+            return True
+        frames = self.num_frames(samples.shape[2])
+        if self._is_decoded_in_pieces or not self._sees_whole_videos or frames <= WHOLE_FRAMES:
+            return False
+        return self._decode_bytes(samples.shape) > self.patcher.weights.device_bytes
+
+    def _decoded_once(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
+        if not self._is_decoded_in_pieces or samples.shape[2] == 1:
+            return super()._decoded_once(samples, item_bytes)
+        frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
+        sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
+        videos = torch.empty(samples.shape[0], frames, *sides, self.output_channels, device=self.output_device)
+        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+            first = 0
+            for part in self._batches(samples, item_bytes):
+                items, place = slice(first, first + part.shape[0]), 0
+                for piece in network.decoded_pieces(part.to(self.device, self.vae_dtype)):
+                    end = place + piece.shape[2]
+                    pixels = self.process_output(piece.to(self.output_device).float())
+                    videos[items, place:end] = pixels.movedim(1, -1)
+                    place = end
+                first += part.shape[0]
+        return videos
+
+    def frame_stream(self, samples_in: torch.Tensor) -> FrameStream | None:
+        """Return the frames that `decode` makes, to be decoded as they are taken.
+
+        None for pictures, and for videos that the network decodes at once. Raises ValueError for latents of another
+        VAE.
+        """
+        samples = self._latents_of(samples_in)
+        if samples.shape[2] == 1:
+            return None
+        if self._is_decoded_in_tiles(samples):
+            return self._stream(samples, partial(self._tiled_frames, samples, self._saving_tiling()))
+        if not self._is_decoded_in_pieces:
+            return None
+        if samples.shape[0] > 1 and hasattr(self.first_stage_model, "drawn_noise"):
+            return None  # the videos of a batch share the noise that their cells get
+        return self._stream(samples, partial(self._decoded_frames, samples, self._drawn_noise(samples)))
+
+    def _drawn_noise(self, samples: torch.Tensor) -> dict[str, Sequence[torch.Tensor]]:
+        """Draw the noise that the network adds, now: generators may be seeded anew before the frames are taken."""
+        draw = getattr(self.first_stage_model, "drawn_noise", None)
+        return {} if draw is None else {"noise": draw(samples.shape, self.device, self.vae_dtype)}
+
+    def _stream(self, samples: torch.Tensor, decode: Callable[[], Iterator[torch.Tensor]]) -> FrameStream:
+        height, width = (cells * self.upscale_ratio for cells in samples.shape[3:])
+        frames = samples.shape[0] * self.num_frames(samples.shape[2])
+        return FrameStream((frames, height, width, self.output_channels), decode, samples.nbytes)
+
+    @torch.no_grad()
+    def _decoded_frames(
+        self, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
+    ) -> Iterator[torch.Tensor]:
+        """Yield the frames [f, H, W, 3] of one video after the other; in tiles when memory ran out before."""
+        if self.patcher.memory_savings.tiles:
+            yield from self._tiled_frames(samples, self._saving_tiling())
+            return
+        yield from tuned_stream(self.patcher, lambda: self._frames_once(samples, noise))
+
+    def _frames_once(
+        self, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
+    ) -> Generator[torch.Tensor, None, None]:
+        item_bytes = self._decode_bytes(samples.shape, self._piece_frames())
+        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+            self.patcher.weights.begin_work(item_bytes)
+            for item in torch.split(samples, 1):
+                for piece in network.decoded_pieces(item.to(self.device, self.vae_dtype), **noise):
+                    yield self._as_frames(piece)
+
+    def tiled_frame_stream(
+        self,
+        samples: torch.Tensor,
+        tile_x: int = 32,
+        tile_y: int = 32,
+        overlap: int = 8,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> FrameStream | None:
+        """Return the frames that `decode_tiled` makes, to be decoded as they are taken; None for pictures.
+
+        No more of them are held than tiles that overlap along time share.
+        """
+        samples = self._latents_of(samples)
+        if samples.shape[2] == 1:
+            return None
+        tiling = TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t)
+        return self._stream(samples, partial(self._tiled_frames, samples, tiling))
+
+    @torch.no_grad()
+    def _tiled_frames(self, samples: torch.Tensor, tiling: TimeTiling) -> Iterator[torch.Tensor]:
+        with self.patcher.in_use(working_bytes=self._tile_decode_bytes(samples, tiling)) as network:
+            for item in torch.split(samples, 1):
+                for stretch in stretches_in_tiles(
+                    item, partial(self._decode_tile, network), tile=tiling.tile, overlap=tiling.overlaps,
+                    scale=self._decode_scale(), output_device=self.output_device,
+                ):  # fmt: skip
+                    yield self._as_frames(stretch)
+
+    def _as_frames(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return the network's output [1, 3, f, H, W] as pictures [f, H, W, 3] on the CPU."""
+        return self.process_output(videos.to(self.output_device).float())[0].movedim(0, -1)
+
+    def _decode_scale(self) -> tuple[AxisScale, AxisScale, AxisScale]:
+        sides = even_scale(self.upscale_ratio)
+        return AxisScale(self.num_frames, lambda start: start * self.frames_ratio), sides, sides
+
+    def _tile_decode_bytes(self, samples: torch.Tensor, tiling: TimeTiling) -> int:
+        sizes = (min(pair) for pair in zip(tiling.tile, samples.shape[2:], strict=True))
+        return self._decode_bytes((1, samples.shape[1], *sizes))
+
+    @torch.no_grad()
+    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
+        """Encode the frames [F, H, W, 3] of a video, or videos [B, F, H, W, 3], to latents on the CPU.
+
+        In tiles when memory ran out before.
+        """
+        if self.patcher.memory_savings.tiles:
+            time = (TILE_FRAMES, SHARED_FRAMES) if self._sees_whole_videos else (None, None)
+            return self.encode_tiled(pixel_samples, TILE_PX, TILE_PX, TILE_PX // 4, *time)
+        pixels = self._videos_of(pixel_samples)
+        return self._encoded(pixels, self._encode_bytes(pixels.shape))
+
+    @torch.no_grad()
+    def decode_tiled(
+        self,
+        samples: torch.Tensor,
+        tile_x: int = 32,
+        tile_y: int = 32,
+        overlap: int = 8,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Decode latents to videos on the CPU by tiles. Sizes are in cells, and in latent frames along time."""
+        tiling = TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t)
+        return self._decoded_in_tiles(self._latents_of(samples), tiling)
+
+    def _decoded_in_tiles(self, samples: torch.Tensor, tiling: TimeTiling) -> torch.Tensor:
+        with self.patcher.in_use(working_bytes=self._tile_decode_bytes(samples, tiling)) as network:
+            videos = run_in_tiles(
+                samples, partial(self._decode_tile, network), tile=tiling.tile, overlap=tiling.overlaps,
+                scale=self._decode_scale(), out_channels=self.output_channels, output_device=self.output_device,
+            )  # fmt: skip
+        return self.process_output(videos).movedim(1, -1)
+
+    @torch.no_grad()
+    def encode_tiled(
+        self,
+        pixel_samples: torch.Tensor,
+        tile_x: int = 512,
+        tile_y: int = 512,
+        overlap: int = 64,
+        tile_t: int | None = None,
+        overlap_t: int | None = None,
+    ) -> torch.Tensor:
+        """Encode the frames of a video on the CPU as `decode_tiled` does, sizes in pixels and frames."""
+        pixels = self._videos_of(pixel_samples)
+        pixels = pixels[:, :, : self.num_frames(self.num_latent_frames(pixels.shape[2]))]
+        latent_tile = WHOLE_VIDEO if tile_t is None else max(2, self.num_latent_frames(tile_t))
+        shared = 1
+        if overlap_t is not None:
+            shared = self.num_frames(max(1, min(latent_tile // 2, self.num_latent_frames(overlap_t))))
+        tile = (self.num_frames(latent_tile), tile_x, tile_y)
+        shape = (1, 3, *(min(pair) for pair in zip(tile, pixels.shape[2:], strict=True)))
+        with self.patcher.in_use(working_bytes=self._encode_bytes(shape)) as network:
+            sides = even_scale(1 / self.downscale_ratio)
+            return run_in_tiles(
+                pixels, partial(self._encode_tile, network), tile=tile, overlap=(shared, overlap, overlap),
+                scale=(AxisScale(self.num_latent_frames, lambda start: start / self.frames_ratio), sides, sides),
+                out_channels=self.latent_channels, output_device=self.output_device,
+            )  # fmt: skip
+
+    def _latents_of(self, latents: torch.Tensor) -> torch.Tensor:
+        """Return latents as those of videos [B, C, f, h, w]. Raises ValueError for those of another VAE."""
+        self._check_channels(latents)
+        return latents.unsqueeze(2) if latents.ndim == 4 else latents
+
+    def _videos_of(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return pictures as videos [B, 3, F, H, W], their sides cut to whole cells.
+
+        They are the frames of one video, or each is a video of its own for a network of pictures.
+        """
+        cut = self.vae_encode_crop_pixels(pixels).movedim(-1, 1)
+        if cut.ndim == 5:
+            return cut
+        is_of_pictures = getattr(self.first_stage_model, "is_of_pictures", False)
+        return cut.unsqueeze(2) if is_of_pictures else cut.movedim(1, 0).unsqueeze(0)
+
+    def _decode_bytes(self, shape: tuple[int, ...], at_once: int | None = None) -> int:
+        """Return the working memory for decoding one latent of the shape [B, C, f, h, w], `at_once` frames at a time.
+
+        None: as many as the network computes together.
+        """
+        cells = math.prod(shape[3:])
+        frames = self.num_frames(shape[2])
+        left = self.frames_ratio if self._is_decoded_in_pieces else frames
+        frames_px = min(frames, left) * cells * self.upscale_ratio**2
+        itemsize: int = self.vae_dtype.itemsize
+        at_once = self._frames_at_once(frames) if at_once is None else min(frames, at_once)
+        working = self._decode_bytes_per_cell() * cells * at_once
+        return (working + frames_px * PIXEL_BYTES) * itemsize
+
+    def _encode_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the working memory for encoding one video of the shape [B, 3, F, H, W]."""
+        frame_px, itemsize = math.prod(shape[3:]), self.vae_dtype.itemsize
+        is_whole = getattr(self.first_stage_model, "encodes_whole_videos", False)
+        working = self._encode_bytes_per_pixel() * frame_px * (shape[2] if is_whole else self._frames_at_once(shape[2]))
+        return (working + shape[2] * frame_px * PIXEL_BYTES) * itemsize
+
+    def _frames_at_once(self, frames: int) -> int:
+        """Return how many of a video's frames are in work at a time."""
+        return frames if self._sees_whole_videos else 1
+
+    @property
+    def _is_decoded_in_pieces(self) -> bool:
+        """True for a network that yields the frames of a video as it decodes them."""
+        return hasattr(self.first_stage_model, "decoded_pieces")
+
+    def _piece_frames(self) -> int | None:
+        """Return how many frames are in work while a video is decoded in pieces; None for as many as in one go."""
+        frames: int | None = getattr(self.first_stage_model, "frames_decoded_at_once", None)
+        return frames
+
+    @property
+    def _sees_whole_videos(self) -> bool:
+        """True for a network that has all frames of a video in work together."""
+        return bool(getattr(self.first_stage_model, "works_on_whole_videos", False))
+
+    def _saving_tiling(self) -> TimeTiling:
+        """Return the tiles after memory ran out, also of time where memory would grow with the frames."""
+        tile = TILE_PX // self.upscale_ratio
+        if not self._sees_whole_videos:
+            return TimeTiling(tile, tile, tile // 4)
+        frames, shared = TILE_FRAMES // self.frames_ratio, SHARED_FRAMES // self.frames_ratio
+        return TimeTiling(tile, tile, tile // 4, frames, shared)
+
+
+def vae_of(weights: WeightHandle) -> Vae:
+    """Return the VAE of a network, by whether it is of sounds, of shapes, or compresses time."""
+    if getattr(weights.module, "is_of_sounds", False):
+        return AudioVae(weights)
+    if getattr(weights.module, "is_of_shapes", False):
+        return ShapeVae(weights)
+    is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
+    return VideoVae(weights) if is_of_videos else Vae(weights)

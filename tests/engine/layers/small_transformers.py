@@ -1,0 +1,451 @@
+"""Every transformer that denoises, and every control of one, as a small network with inputs.
+
+Weights and inputs are drawn by the seed; norms have factors other than one, so that none can be left out unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.families.ace_step.lyric_encoder import LyricEncoderConfig
+from engine.families.ace_step.transformer import AceStepConfig, AceStepTransformer
+from engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
+from engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
+from engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
+from engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
+from engine.families.cosmos_predict2.transformer import CosmosPredict2Config, CosmosPredict2Transformer
+from engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
+from engine.families.flux.transformer import FluxConfig, FluxTransformer
+from engine.families.flux2.transformer import Flux2Config, Flux2Transformer
+from engine.families.hidream.transformer import HiDreamConfig, HiDreamTransformer
+from engine.families.hunyuan3d.transformer import Hunyuan3dConfig, Hunyuan3dTransformer
+from engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
+from engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
+from engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
+from engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
+from engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
+from engine.families.lumina2.transformer import JointBlock, Lumina2Config, Lumina2Transformer
+from engine.families.mochi.transformer import MochiConfig, MochiTransformer
+from engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer
+from engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
+from engine.families.qwen_image.diffsynth_control import ControlBlock
+from engine.families.qwen_image.transformer import QwenImageConfig, QwenImageControlNet, QwenImageTransformer
+from engine.families.qwen_image21.layers import QwenImage21Config
+from engine.families.qwen_image21.transformer import QwenImage21Transformer
+from engine.families.sd3.controlnet import Sd3ControlNet, Sd3ControlNetConfig, Sd35ControlNet, Sd35ControlNetConfig
+from engine.families.sd3.transformer import Sd3Config, Sd3Transformer
+from engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
+from engine.families.wan.animate import FaceAttention
+from engine.families.wan.humo import HumoConfig, HumoTransformer
+from engine.families.wan.s2v import WanS2vConfig, WanS2vTransformer
+from engine.families.wan.transformer import WanConfig, WanTransformer
+from engine.families.wan.vace import WanVaceConfig, WanVaceTransformer
+from engine.formats.unfilled import give_memory, unfilled
+from engine.layers.rotary import rotations
+
+BATCH = 2
+
+
+class Drawn:
+    """Tensors drawn one after the other, of one type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._generator = torch.Generator().manual_seed(1)
+        self.dtype = dtype
+
+    def __call__(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self._generator).to(self.dtype)
+
+    def times(self, scale: float = 1.0) -> torch.Tensor:
+        return torch.tensor([0.3, 0.8]) * scale
+
+
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SmallTransformer:
+    """A network, as a function without arguments, and its inputs, as one of what draws tensors.
+
+    `families` are those whose checkpoints have this network.
+    """
+
+    build: Callable[[], nn.Module]
+    inputs: Callable[[Drawn], Inputs]
+    families: tuple[str, ...] = ()
+
+
+def _picture(channels: int, width: int, **more: Callable[[Drawn], Any]) -> Callable[[Drawn], Inputs]:
+    return _of((channels, 6, 4), width, 1.0, more)
+
+
+def _video(channels: int, width: int, scale: float = 1.0, **more: Callable[[Drawn], Any]) -> Callable[[Drawn], Inputs]:
+    return _of((channels, 3, 4, 6), width, scale, more)
+
+
+def _of(
+    shape: tuple[int, ...], width: int, scale: float, more: Mapping[str, Callable[[Drawn], Any]]
+) -> Callable[[Drawn], Inputs]:
+    def inputs(drawn: Drawn) -> Inputs:
+        given = {"x": drawn(BATCH, *shape), "timesteps": drawn.times(scale), "context": drawn(BATCH, 5, width)}
+        return {**given, **{name: make(drawn) for name, make in more.items()}}
+
+    return inputs
+
+
+FLUX = FluxConfig(width=256, num_double=2, num_single=2, context_dim=24, label_dim=16)
+FLUX_INPUTS = {"y": lambda drawn: drawn(BATCH, 16), "guidance": lambda drawn: torch.full((BATCH,), 3.5)}
+CHROMA: dict[str, Any] = {
+    "num_double": 2,
+    "num_single": 2,
+    "context_dim": 24,
+    "approximator_width": 32,
+    "approximator_layers": 1,
+}
+REFINED: dict[str, Any] = {"width": 256, "num_double": 2, "num_single": 2, "context_dim": 32, "num_refiners": 1}
+QWEN = QwenImageConfig(width=256, num_blocks=2, context_dim=24)
+SD3 = Sd3Config(num_blocks=3, width=128, context_dim=24, label_dim=16, position_side=16, norms_queries=True)
+SD3_DUAL = Sd3Config(
+    num_blocks=3, width=128, context_dim=24, label_dim=16, position_side=16, norms_queries=True,
+    dual_blocks=frozenset({0}),
+)  # fmt: skip
+WAN: dict[str, Any] = {
+    "width": 256,
+    "num_blocks": 2,
+    "inner_width": 96,
+    "context_dim": 24,
+    "in_channels": 4,
+    "out_channels": 4,
+}
+Z_IMAGE = Lumina2Config(
+    width=256, heads=2, key_heads=2, inner_width=96, num_layers=2, context_dim=16, time_width=64, time_inner=64,
+    num_refiners=1, axes=(32, 48, 48), theta=256.0, time_factor=1000.0, activates_time=False, pads_tokens=True,
+    query_eps=1.1920928955078125e-07,
+)  # fmt: skip
+LUMINA = Lumina2Config(
+    width=192, heads=2, key_heads=1, inner_width=96, num_layers=2, context_dim=16, time_width=64, time_inner=64,
+    num_refiners=1,
+)  # fmt: skip
+HUNYUAN_DIT = HunyuanDitConfig(
+    width=176, num_blocks=4, heads=2, inner_width=96, context_dim=24, second_dim=32, pooled_dim=16, num_first=4,
+    num_second=6,
+)  # fmt: skip
+TEXTS_OF_HUNYUAN_DIT: dict[str, Callable[[Drawn], Any]] = {
+    "text_embedding_mask": lambda drawn: torch.tensor([[1, 1, 1, 1, 0]] * BATCH),
+    "encoder_hidden_states_t5": lambda drawn: drawn(BATCH, 6, 32),
+    "text_embedding_mask_t5": lambda drawn: torch.tensor([[1, 1, 1, 0, 0, 0]] * BATCH),
+}
+SPEECH = HumoConfig(**WAN, speech_dim=8, speech_inner=16, speech_width=24)
+SOUND = WanS2vConfig(**WAN, sound_layers=2, sound_dim=8, num_sound_blocks=1, control_channels=4)
+
+
+class RefiningBlock(nn.Module):
+    """A block of a control of Z-Image, with rotations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = JointBlock(Z_IMAGE)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[1], dtype=torch.float32, device=x.device)[None, :, None].expand(-1, -1, 3)
+        out: torch.Tensor = self.block(x, None, rotations(places, Z_IMAGE.axes, Z_IMAGE.theta), time)
+        return out
+
+
+TRANSFORMERS: dict[str, SmallTransformer] = {
+    "flux": SmallTransformer(lambda: FluxTransformer(FLUX), _picture(16, 24, **FLUX_INPUTS), ("flux",)),
+    "flux with references": SmallTransformer(
+        lambda: FluxTransformer(FLUX), _picture(16, 24, **FLUX_INPUTS, ref_latents=lambda drawn: [drawn(2, 16, 4, 4)])
+    ),
+    "flux control": SmallTransformer(
+        lambda: FluxControlNet(FluxControlNetConfig(FLUX, HintKind.LATENT, num_modes=2)),
+        _picture(16, 24, **FLUX_INPUTS, hint=lambda drawn: drawn(2, 16, 6, 4), control_type=lambda drawn: [1]),
+    ),
+    "flux2": SmallTransformer(
+        lambda: Flux2Transformer(
+            Flux2Config(width=256, num_double=2, num_single=2, context_dim=24, in_channels=8, out_channels=8)
+        ),
+        _of((8, 3, 2), 24, 1.0, {"guidance": lambda drawn: torch.full((BATCH,), 3.5)}),
+        ("flux2",),
+    ),
+    "chroma": SmallTransformer(
+        lambda: ChromaTransformer(ChromaConfig(width=256, **CHROMA)), _picture(16, 24), ("chroma",)
+    ),
+    "chroma_radiance": SmallTransformer(
+        lambda: ChromaRadianceTransformer(
+            ChromaRadianceConfig(width=256, **CHROMA, pixel_width=8, num_pixel_layers=1, pixel_factor=2, num_frequencies=2)
+        ),
+        _of((3, 16, 32), 24, 1.0, {}),
+        ("chroma_radiance",),
+    ),
+    "hunyuan_video": SmallTransformer(
+        lambda: HunyuanVideoTransformer(
+            HunyuanVideoConfig(
+                **REFINED, patch=(1, 2, 2), in_channels=4, out_channels=4, label_dim=16, has_guidance=True
+            )
+        ),
+        _video(
+            4, 32, 1000.0, y=lambda drawn: drawn(BATCH, 16), guidance=lambda drawn: torch.full((BATCH,), 6.0),
+            attention_mask=lambda drawn: torch.tensor([[1, 1, 1, 0, 0]] * BATCH),
+        ),
+        ("hunyuan_video",),
+    ),
+    "hunyuan_video with a first frame": SmallTransformer(
+        lambda: HunyuanVideoTransformer(HunyuanVideoConfig(**REFINED, patch=(1, 2, 2), in_channels=4, out_channels=4)),
+        _video(4, 32, 1000.0, guiding_frame_index=lambda drawn: torch.zeros(BATCH)),
+    ),
+    "hunyuan_image": SmallTransformer(
+        lambda: HunyuanVideoTransformer(
+            HunyuanVideoConfig(**REFINED, in_channels=8, out_channels=8, glyph_width=24, glyph_inner=32)
+        ),
+        _of((8, 3, 2), 32, 1000.0, {"txt_byt5": lambda drawn: drawn(BATCH, 3, 24)}),
+        ("hunyuan_image",),
+    ),
+    "hunyuan_image_refiner": SmallTransformer(
+        lambda: HunyuanVideoTransformer(HunyuanVideoConfig(**REFINED, patch=(1, 1, 1), in_channels=8, out_channels=8)),
+        _of((8, 2, 2, 3), 32, 1000.0, {}),
+        ("hunyuan_image_refiner",),
+    ),
+    "hunyuan3d": SmallTransformer(
+        lambda: Hunyuan3dTransformer(
+            Hunyuan3dConfig(width=64, num_double=2, num_single=2, context_dim=24, latent_channels=8, head_width=16)
+        ),
+        _of((8, 12), 24, 1.0, {}),
+        ("hunyuan3d",),
+    ),
+    "qwen_image": SmallTransformer(
+        lambda: QwenImageTransformer(QWEN), _of((16, 1, 6, 4), 24, 1.0, {}), ("qwen_image",)
+    ),
+    "qwen_image with references at time 0": SmallTransformer(
+        lambda: QwenImageTransformer(QWEN),
+        _of(
+            (16, 1, 6, 4), 24, 1.0,
+            {
+                "ref_latents": lambda drawn: [drawn(BATCH, 16, 1, 4, 4)],
+                "ref_latents_method": lambda drawn: "index_timestep_zero",
+            },
+        ),
+    ),
+    "qwen_image control": SmallTransformer(
+        lambda: QwenImageControlNet(
+            QwenImageConfig(width=256, num_blocks=2, context_dim=24, hint_channels=16)
+        ),
+        _of((16, 1, 6, 4), 24, 1.0, {"hint": lambda drawn: drawn(BATCH, 16, 1, 6, 4)}),
+    ),
+    "qwen_image control of blocks": SmallTransformer(
+        lambda: ControlBlock(256), lambda drawn: {"tokens": drawn(2, 6, 256), "seen": drawn(1, 6, 256)}
+    ),
+    "qwen_image21": SmallTransformer(
+        lambda: QwenImage21Transformer(
+            QwenImage21Config(width=256, num_blocks=2, context_dim=24, inner_width=96, in_channels=8)
+        ),
+        _of(
+            (8, 3, 2), 24, 1.0,
+            {"ref_latents": lambda drawn: [drawn(BATCH, 8, 2, 2)], "image_slots": lambda drawn: [2]},
+        ),
+        ("qwen_image21",),
+    ),
+    "z_image": SmallTransformer(lambda: Lumina2Transformer(Z_IMAGE), _picture(16, 16), ("z_image",)),
+    "z_image control": SmallTransformer(RefiningBlock, lambda drawn: {"x": drawn(2, 7, 256), "time": drawn(2, 64)}),
+    "lumina2": SmallTransformer(
+        lambda: Lumina2Transformer(LUMINA),
+        _picture(16, 16, attention_mask=lambda drawn: torch.tensor([[1, 1, 1, 1, 0]] * BATCH)),
+        ("lumina2",),
+    ),
+    "omnigen2": SmallTransformer(
+        lambda: OmniGen2Transformer(
+            OmniGen2Config(
+                width=240, heads=2, key_heads=1, inner_width=96, num_layers=1, context_dim=16, time_width=64,
+                num_refiners=1,
+            )
+        ),
+        _picture(16, 16, ref_latents=lambda drawn: [drawn(BATCH, 16, 4, 4)]),
+        ("omnigen2",),
+    ),
+    "hidream": SmallTransformer(
+        lambda: HiDreamTransformer(
+            HiDreamConfig(
+                width=256, num_double=1, num_single=2, text_dim=24, language_dim=16, label_dim=16, expert_width=64,
+                shared_width=32, text_width=64,
+            )
+        ),
+        _of(
+            (16, 6, 4), 24, 1000.0,
+            {
+                "y": lambda drawn: drawn(BATCH, 16),
+                "encoder_hidden_states_llama3": lambda drawn: drawn(BATCH, 3, 5, 16),
+            },
+        ),
+        ("hidream",),
+    ),
+    "sd3": SmallTransformer(lambda: Sd3Transformer(SD3), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16)), ("sd3",)),
+    "sd3 with dual blocks": SmallTransformer(
+        lambda: Sd3Transformer(SD3_DUAL), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16))
+    ),
+    "sd3 with layers of the text": SmallTransformer(
+        lambda: Sd3Transformer(replace(SD3, num_text_layers=1)), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16))
+    ),
+    "sd3 control": SmallTransformer(
+        lambda: Sd3ControlNet(Sd3ControlNetConfig(replace(SD3, num_blocks=2))),
+        _picture(16, 24, y=lambda drawn: drawn(BATCH, 16), hint=lambda drawn: drawn(BATCH, 16, 6, 4)),
+    ),
+    "sd3 control of patches": SmallTransformer(
+        lambda: Sd35ControlNet(Sd35ControlNetConfig(num_blocks=2, width=128, embeds_twice=True, label_dim=16)),
+        _picture(
+            16, 24, y=lambda drawn: drawn(BATCH, 16), hint=lambda drawn: drawn(BATCH, 16, 6, 4),
+            borrowed=lambda drawn: {
+                "mlp.0.weight": drawn(128, 16) / 4, "mlp.0.bias": drawn(128), "mlp.2.weight": drawn(128, 128) / 12,
+                "mlp.2.bias": drawn(128),
+            },
+        ),
+    ),
+    "wan": SmallTransformer(
+        lambda: WanTransformer(WanConfig(**WAN)), _video(4, 24, 1000.0), ("wan", "wan22")
+    ),
+    "wan with a level for each frame": SmallTransformer(
+        lambda: WanTransformer(WanConfig(**WAN, picture_dim=16, picture_places=6)),
+        lambda drawn: {
+            "x": drawn(BATCH, 4, 3, 4, 6),
+            "timesteps": torch.tensor([[0.0, 500.0, 500.0]] * BATCH),
+            "context": drawn(BATCH, 5, 24),
+            "clip_fea": drawn(BATCH, 6, 16),
+        },
+    ),
+    "wan with controls": SmallTransformer(
+        lambda: WanVaceTransformer(WanVaceConfig(**WAN, num_control_blocks=1, control_channels=8)),
+        _video(
+            4, 24, 1000.0, vace_context=lambda drawn: drawn(BATCH, 1, 8, 3, 4, 6), vace_strength=lambda drawn: [0.7]
+        ),
+    ),
+    "wan with sound": SmallTransformer(
+        lambda: WanS2vTransformer(SOUND),
+        _video(4, 24, 1000.0, audio_embed=lambda drawn: drawn(BATCH, 2, 8, 12)),
+    ),
+    "wan with speech": SmallTransformer(
+        lambda: HumoTransformer(SPEECH),
+        _video(4, 24, 1000.0, audio_embed=lambda drawn: drawn(BATCH, 3, 8, 5, 8)),
+    ),
+    "wan with faces": SmallTransformer(
+        lambda: FaceAttention(256), lambda drawn: {"x": drawn(2, 12, 256), "faces": drawn(2, 3, 5, 256)}
+    ),
+    "ltx_video": SmallTransformer(
+        lambda: LtxVideoTransformer(
+            LtxVideoConfig(width=128, num_blocks=2, context_dim=24, in_channels=8)
+        ),
+        _video(8, 24, attention_mask=lambda drawn: torch.tensor([[1, 1, 1, 0, 0]] * BATCH)),
+        ("ltx_video",),
+    ),
+    "mochi": SmallTransformer(
+        lambda: MochiTransformer(
+            MochiConfig(width=128, text_width=64, num_blocks=2, heads=2, context_dim=24, in_channels=4)
+        ),
+        _video(4, 24, num_tokens=lambda drawn: 4),
+        ("mochi",),
+    ),
+    "cosmos1": SmallTransformer(
+        lambda: Cosmos1Transformer(
+            Cosmos1Config(
+                width=256, num_blocks=2, context_dim=24, inner_width=96, rank=16, in_channels=4, out_channels=4,
+                stretch=(2.0, 1.0, 1.0), places=(4, 4, 4),
+            )
+        ),
+        _video(4, 24),
+        ("cosmos1",),
+    ),
+    "cosmos_predict2": SmallTransformer(
+        lambda: CosmosPredict2Transformer(
+            CosmosPredict2Config(
+                width=256, num_blocks=2, context_dim=24, inner_width=96, rank=16, in_channels=4, out_channels=4
+            )
+        ),
+        _video(4, 24),
+        ("cosmos_predict2",),
+    ),
+    "pixart": SmallTransformer(
+        lambda: PixArtTransformer(PixArtConfig(width=144, num_blocks=2, context_dim=24)),
+        _of((4, 6, 4), 24, 1000.0, {}),
+        ("pixart",),
+    ),
+    "aura_flow": SmallTransformer(
+        lambda: AuraFlowTransformer(
+            AuraFlowConfig(
+                width=256, num_double=1, num_single=2, context_dim=24, time_dim=64, inner_width=96, position_side=8
+            )
+        ),
+        _picture(4, 24),
+        ("aura_flow",),
+    ),
+    "hunyuan_dit": SmallTransformer(
+        lambda: HunyuanDitTransformer(HUNYUAN_DIT), _of((4, 6, 4), 24, 1000.0, TEXTS_OF_HUNYUAN_DIT), ("hunyuan_dit",)
+    ),
+    "hunyuan_dit control": SmallTransformer(
+        lambda: HunyuanDitControlNet(HUNYUAN_DIT),
+        _of((4, 6, 4), 24, 1000.0, {**TEXTS_OF_HUNYUAN_DIT, "hint": lambda drawn: drawn(BATCH, 4, 6, 4)}),
+    ),
+    "krea2": SmallTransformer(
+        lambda: Krea2Transformer(
+            Krea2Config(
+                width=256, key_heads=1, inner_width=96, num_blocks=2,
+                text=FusionConfig(num_layers=3, width=32, heads=2, key_heads=2, inner_width=64),
+            )
+        ),
+        _of((16, 1, 6, 4), 96, 1.0, {}),
+        ("krea2",),
+    ),
+    "krea2 with references at time 0": SmallTransformer(
+        lambda: Krea2Transformer(
+            Krea2Config(
+                width=256, key_heads=1, inner_width=96, num_blocks=2,
+                text=FusionConfig(num_layers=3, width=32, heads=2, key_heads=2, inner_width=64),
+            )
+        ),
+        _of(
+            (16, 1, 6, 4), 96, 1.0,
+            {
+                "ref_latents": lambda drawn: [drawn(BATCH, 16, 1, 4, 4)],
+                "ref_latents_method": lambda drawn: "index_timestep_zero",
+            },
+        ),
+    ),
+    "ace_step": SmallTransformer(
+        lambda: AceStepTransformer(
+            AceStepConfig(
+                width=128, num_blocks=2, context_dim=24, in_channels=2, speaker_dim=16, num_lyric_tokens=20,
+                lyrics=LyricEncoderConfig(width=32, num_blocks=1, heads=2, inner_width=64),
+            )
+        ),
+        _of((2, 16, 12), 24, 1000.0, {"lyric_token_idx": lambda drawn: torch.tensor([[1, 5, 7]] * BATCH)}),
+        ("ace_step",),
+    ),
+    "stable_audio": SmallTransformer(
+        lambda: StableAudioTransformer(StableAudioConfig(width=128, num_blocks=2, context_dim=64, in_channels=8)),
+        _of(
+            (8, 12), 64, 1.0,
+            {
+                "seconds_start": lambda drawn: 0.0,
+                "seconds_total": lambda drawn: 20.0,
+            },
+        ),
+        ("stable_audio",),
+    ),
+}  # fmt: skip
+
+
+def small_transformer(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Inputs]:
+    """Build the network of this name with random weights of a type, and its inputs."""
+    made = TRANSFORMERS[name]
+    with unfilled():
+        network = made.build().requires_grad_(False).eval()
+    give_memory(network, "cpu")
+    generator = torch.Generator().manual_seed(0)
+    for parameter in (item for _, item in sorted(network.named_parameters())):
+        fan_in = parameter[0].numel() if parameter.ndim > 1 else 0
+        parameter.normal_(0.0, fan_in**-0.5 if fan_in > 1 else 0.2, generator=generator)
+        if fan_in <= 1:
+            parameter.add_(1.0)
+    return network.to(dtype), made.inputs(Drawn(dtype))

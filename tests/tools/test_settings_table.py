@@ -1,0 +1,63 @@
+"""The page of settings is generated from the fields of the sections, and lists every variable."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+import pytest
+from pydantic import SecretStr
+
+from tests.markdown import table_rows
+from tools import settings_table
+from tools.marked_part import with_part
+from tools.settings_table import PAGE, settings_tables, shown_default
+from worker.settings.section import variables_of
+from worker.settings.settings import Settings
+from worker.settings.variable_names import IGNORED_NAMES, known_names
+
+
+def test_the_page_is_current() -> None:
+    assert settings_table.main(["--check"]) == 0, "run `python tools/settings_table.py`"
+
+
+def test_the_page_names_every_variable_once_as_a_row() -> None:
+    rows = [row[0].strip("`") for row in table_rows(PAGE.read_text("utf-8"))]
+    assert rows == [variable.name for variable in variables_of(Settings)]
+    assert len(set(rows)) == len(rows) > 140
+
+
+def test_the_page_names_every_other_name() -> None:
+    page = PAGE.read_text("utf-8")
+    assert not [name for name in known_names() | IGNORED_NAMES if f"`{name}`" not in page]
+
+
+def test_every_setting_is_described_by_sentences() -> None:
+    rows = {row[0]: row[2] for row in table_rows(settings_tables())}
+    assert not [name for name, meaning in rows.items() if not re.search(r"\w.*\.$", meaning)]
+
+
+@pytest.mark.parametrize(
+    ("default", "shown"),
+    [
+        (None, "–"),
+        ("", "–"),
+        ((), "–"),
+        ({}, "–"),
+        (SecretStr(""), "–"),
+        (False, "false"),
+        (30.0, "`30`"),
+        (0.5, "`0.5`"),
+        (0, "`0`"),
+        (("a", "b"), "`a,b`"),
+        (PurePath("."), "`.`"),
+    ],
+)
+def test_defaults_are_shown_as_they_are_written(default: object, shown: str) -> None:
+    assert shown_default(default) == shown
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    assert with_part("a<b>old<e>c", "new", "<b>", "<e>") == "a<b>\nnew\n<e>c"
+    with pytest.raises(ValueError, match="no <b>"):
+        with_part("a", "new", "<b>", "<e>")

@@ -1,0 +1,95 @@
+"""Writes the tables of settings from the fields of `worker/settings/`, between the two marks of `docs/settings.md`.
+
+python tools/settings_table.py            # the file is rewritten in place
+python tools/settings_table.py --check    # exit code 1 when the tables are out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from tools.marked_part import with_part
+from worker.settings.section import Variable, variables_of
+from worker.settings.settings import Settings
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+BEGIN, END = "<!-- settings: tools/settings_table.py -->", "<!-- end of settings -->"
+HEADING = ("| Variable | Default | Meaning |", "| --- | --- | --- |")
+EMPTY = "–"
+
+
+def settings_tables() -> str:
+    """Return a heading and a table for each section, in the order of `Settings`."""
+    parts, titles = [], attribute_docstrings(Settings)
+    for section, field in Settings.model_fields.items():
+        variables = [variable for variable in variables_of(Settings) if variable.section == section]
+        described = attribute_docstrings(field.annotation)
+        rows = [_row(variable, described[variable.attribute]) for variable in variables]
+        parts.append("\n".join([f"## {titles[section]}", "", *HEADING, *rows]))
+    return "\n\n".join(parts)
+
+
+def attribute_docstrings(owner: Any) -> dict[str, str]:
+    """Return the docstring below each attribute that the source of a class declares, on one line."""
+    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(declared, ast.ClassDef)
+    return {
+        statement.target.id: " ".join(following.value.value.split())
+        for statement, following in pairwise(declared.body)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        if isinstance(following.value.value, str)
+    }
+
+
+def shown_default(value: Any) -> str:
+    """Return a default as a cell shows it: a dash for an empty one, lists by comma."""
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if value is None or value in ("", ()) or (isinstance(value, Mapping) and not value):
+        return EMPTY
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return f"`{value}`"
+
+
+def _row(variable: Variable, meaning: str) -> str:
+    if variable.names[1:]:
+        meaning += f" Also {', '.join(f'`{name}`' for name in variable.names[1:])}."
+    if variable.is_secret and f"{variable.name}_FILE" not in _declared_names():
+        meaning += f" `{variable.name}_FILE` names a file that holds it instead."
+    return f"| `{variable.name}` | {shown_default(variable.field.default)} | {meaning} |"
+
+
+def _declared_names() -> frozenset[str]:
+    return frozenset(name for variable in variables_of(Settings) for name in variable.names)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args(given)
+    old = PAGE.read_text(encoding="utf-8")
+    new = with_part(old, settings_tables(), BEGIN, END)
+    if arguments.check:
+        return int(new != old)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

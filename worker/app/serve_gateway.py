@@ -1,0 +1,127 @@
+"""Process of a gateway: reads the settings and runs the HTTP server until it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+import uvicorn
+
+from modifiers.registry import build_registry
+from worker.api.busy import busy
+from worker.app.integrations import build_producer
+from worker.errors import SettingsInvalid, WorkerError
+from worker.gateway.app import create_gateway_app
+from worker.gateway.gateway import Gateway
+from worker.gateway.job_records import JobRecords
+from worker.gateway.metrics import GatewayMetrics
+from worker.gateway.request_limits import RequestLimits
+from worker.gateway.request_rates import RequestRates
+from worker.gateway.routes import GatewayServices
+from worker.guard.auth import Gatekeeper
+from worker.guard.bodies import Bodies
+from worker.guard.identity.may_listen import check_may_listen
+from worker.guard.listener.certificate import Certificate
+from worker.guard.listener.connections import ConnectionTable
+from worker.guard.listener.open_files import fitting, num_open_files, raise_open_files
+from worker.guard.listener.server import GuardedServer
+from worker.guard.rate_limits import RateLimits
+from worker.guard.safe_address import AddressGuard
+from worker.observe.http_metrics import HttpMetrics
+from worker.observe.logs import LogForm, Redaction, set_up_logs
+from worker.observe.prompt_texts import PromptTexts
+from worker.prompts.rules import PromptRules
+from worker.settings.environment import load_settings, trusted_proxies
+from worker.settings.settings import Settings
+
+EXIT_UNUSABLE = 1
+EXIT_BAD_SETTING = 2
+GOODBYE_SECONDS = 30
+
+
+class GatewayServer(GuardedServer):
+    """Server that a signal stops once its replies are sent, without the signal's own exit code."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def build_services(settings: Settings) -> GatewayServices:
+    """Return what the gateway's routes use. Raises SettingsInvalid without a database and a broker."""
+    if not settings.database.is_set:
+        raise SettingsInvalid("DATABASE_URL: not set; a gateway keeps its jobs in PostgreSQL")
+    http_metrics = HttpMetrics()
+    per_second = settings.callers.requests_per_second
+    rates = None if per_second is None else RequestRates(settings.database, per_second)
+    return GatewayServices(
+        http_metrics=http_metrics,
+        metrics=GatewayMetrics(http_metrics),
+        limits=RequestLimits(
+            settings.queue.job_timeout_seconds,
+            AddressGuard(settings.network.private_hosts),
+            settings.s3.endpoint_url,
+        ),
+        metrics_are_open=settings.access.metrics_are_open,
+        gateway=Gateway(
+            JobRecords(settings.database),
+            build_producer(settings.broker),
+            settings.gateway,
+            settings.callers,
+            settings.retention,
+            rates,
+        ),
+        guard=Gatekeeper(settings.auth_config()),
+        caller_limits=settings.callers,
+        caller_rates=RateLimits(settings.callers),
+        request_rates=rates,
+        bodies=Bodies(settings.bodies, settings.json_structure),
+        modifiers=build_registry(settings.folders.modifiers_path),
+        prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+        fetches_models=settings.models.fetch_missing != "off",
+    )
+
+
+def serve_gateway(**overrides: Any) -> int:
+    """Run a gateway until it is stopped; return the exit code."""
+    try:
+        settings = load_settings(**overrides).settings
+        check_may_listen(settings)
+        form = LogForm(settings.log.format, settings.log.effective_level, has_colours=not settings.log.no_color)
+        set_up_logs(form, Redaction(settings.secret_values(), PromptTexts()))
+        raise_open_files()
+        services = build_services(settings)
+    except SettingsInvalid as error:
+        sys.stderr.write(f"Settings: {error.message}\n")
+        return EXIT_BAD_SETTING
+    config = uvicorn.Config(
+        create_gateway_app(
+            services, hsts_seconds=settings.listener.hsts_seconds, has_access_log=settings.log.has_access_log
+        ),
+        host=settings.listen_host,
+        port=settings.listener.port,
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
+    )
+    connections = ConnectionTable(fitting(settings.connections, num_open_files()), trusted_proxies())
+    tls = settings.tls_files()
+    structlog.get_logger("gateway").info("gateway starting", host=settings.listen_host, port=settings.listener.port)
+    try:
+        server = GatewayServer(config, connections, busy, None if tls is None else Certificate(tls))
+        server.run()
+    except (WorkerError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_UNUSABLE
+    return 0 if server.started else EXIT_UNUSABLE

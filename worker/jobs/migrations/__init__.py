@@ -1,1 +1,0 @@
-"""Alembic's migrations of the job database, run by `worker/jobs/store.py` when a front starts."""

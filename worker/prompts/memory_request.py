@@ -1,0 +1,33 @@
+"""The question to an engine of ours what memory a prompt takes on a card. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from worker.json.values import JsonObject
+from worker.prompts.model_needs import ModelNeeds
+from worker.prompts.prompt_work import PromptWork
+
+ROUTE: Final = "/api/v1/memory_plan"
+FOLDERS: Final[Mapping[str, str]] = {"unet": "diffusion_models", "clip": "text_encoders"}
+"""Older names of folders of model files."""
+
+
+def memory_request(
+    prompt: JsonObject, object_info: JsonObject, needs: ModelNeeds, vram_bytes: int | None
+) -> dict[str, object]:
+    """Return the body for an engine's memory plan; `vram_bytes` None: of its own device."""
+    missing = {
+        f"{FOLDERS.get(item.entry.kind, item.entry.kind)}/{item.model.name}": {
+            "size_bytes": item.entry.size_bytes,
+            "family": next(iter(item.entry.families), ""),
+        }
+        for item in needs.missing
+        if item.entry is not None
+    }
+    pictures = PromptWork(prompt, object_info).pictures
+    pixels = {
+        node_id: int(picture.sampled_pixels) for node_id, picture in pictures.items() if picture.pixels is not None
+    }
+    return {"prompt": prompt, "vram_bytes": vram_bytes, "missing": missing, "pixels": pixels}

@@ -1,0 +1,378 @@
+"""Parts of one prompt that several engines can run at the same time, for the results of one run. Pure.
+
+A prompt with several pictures is split in one of two ways. By `outputs`: every part runs some of the output nodes, with
+all that they need, so each picture has the bits of the whole run. By `batch`: the one latent that creates a batch is
+cut, and each part runs some items of it. An item has the same noise in every batch, but a processor rounds the last
+bits of wide and narrow batches differently. A prompt that enlarges pictures without sampling is split by `tiles`: the
+first part runs all of it, and the others compute tiles of the upscale, which the first takes where they are there. By
+`guidance`, where the operator wants it: a second engine computes the negative side of each step of one picture. Each
+way knows which nodes allow it; any other prompt is run whole, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from contract.wire import GUIDANCE_HELP, SHARED_GUIDANCE, SHARED_UPSCALE, UPSCALE_HELP
+from worker.json.values import JsonObject, object_at
+from worker.prompts.prompt_work import PromptWork
+
+MAX_OUTPUTS: Final = 256
+"""The most output nodes of a prompt that is split: each is followed through the graph."""
+
+MAX_FOLLOWED: Final = 200_000
+"""The most outputs times nodes of a prompt that is split."""
+
+MAX_BATCH: Final = 64
+"""The most items that LatentFromBatch addresses."""
+
+NOISE_PX: Final = 16
+"""Sides that are multiples of it have the same noise drawn item by item as drawn at once."""
+
+PACKS: Final = "custom_nodes"
+"""First part of the module of a class from a node pack."""
+
+CUTTER: Final = "LatentFromBatch"
+BATCH_NUMBER: Final = "%batch_num%"
+
+SAMPLERS: Final = frozenset({"KSampler", "KSamplerAdvanced"})
+DETERMINISTIC_SAMPLERS: Final = frozenset(
+    {
+        *("euler", "euler_cfg_pp", "heun", "heunpp2", "dpm_2", "lms", "ddim", "uni_pc", "uni_pc_bh2", "deis"),
+        *("dpmpp_2m", "dpmpp_2m_cfg_pp", "ipndm", "ipndm_v", "res_multistep", "res_multistep_cfg_pp"),
+        *("gradient_estimation", "gradient_estimation_cfg_pp"),
+    }
+)
+"""Samplers that draw no noise of their own, which would be drawn for the batch as a whole."""
+
+ITEM_BY_ITEM: Final = SAMPLERS | {
+    *("VAEDecode", "VAEDecodeTiled", "SaveImage", "PreviewImage", "LatentUpscale"),
+    *("LatentUpscaleBy", "ImageUpscaleWithModel", "ImageScale", "ImageScaleBy", "ImageSharpen", "ImageInvert"),
+}
+"""Classes that treat each item of a batch alone."""
+
+WITHOUT_ITEMS: Final = frozenset(
+    {
+        *("CheckpointLoaderSimple", "UNETLoader", "VAELoader", "CLIPLoader", "DualCLIPLoader", "TripleCLIPLoader"),
+        *("LoraLoader", "LoraLoaderModelOnly", "CLIPSetLastLayer", "CLIPTextEncode", "CLIPTextEncodeSDXL"),
+        *("CLIPTextEncodeFlux", "CLIPTextEncodeSD3", "FluxGuidance", "ConditioningZeroOut", "ConditioningCombine"),
+        *("ConditioningConcat", "ModelSamplingDiscrete", "ModelSamplingSD3", "ModelSamplingFlux"),
+        *("ModelSamplingAuraFlow", "RescaleCFG", "UpscaleModelLoader", "DarkroomRandomCheckpoint"),
+    }
+)
+"""Classes whose results apply to every item of a batch alike."""
+
+
+UPSCALE: Final = "ImageUpscaleWithModel"
+
+BEFORE_TILES: Final = frozenset(
+    {
+        *("LoadImage", "UpscaleModelLoader", "ImageScale", "ImageScaleBy", "ImageCrop", "ImageInvert", "ImageSharpen"),
+        *("ImageBlur", "ImagePadForOutpaint", "ImageBatch", "ImageFlip", "ImageRotate", "ImageFromBatch"),
+    }
+)
+"""Classes that every engine runs for itself to have the picture whose tiles it computes."""
+
+
+QUEUEING: Final = frozenset({"VHS_BatchManager"})
+"""Classes that count all outputs of a prompt, and queue it again when these are done."""
+
+
+BEFORE_GUIDANCE: Final = (
+    WITHOUT_ITEMS
+    | BEFORE_TILES
+    | {
+        *("EmptyLatentImage", "EmptySD3LatentImage", "VAEEncode", "VAEEncodeForInpaint", "SetLatentNoiseMask"),
+        *("LoadImageMask", "ControlNetLoader", "ControlNetApply", "ControlNetApplyAdvanced"),
+    }
+)
+"""Classes that both engines run for themselves before they sample in step."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """The output nodes that one engine runs, and all nodes that they need. One that `is_optional` only helps."""
+
+    prompt: JsonObject
+    targets: tuple[str, ...]
+    nodes: frozenset[str]
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSplit:
+    """Parts of a prompt, the first one with everything that is not worth a part. `reason` if there is only one.
+
+    `by_item` are the nodes that show a part of a batch in every part.
+    """
+
+    parts: tuple[PromptPart, ...] = ()
+    by: Literal["outputs", "batch", "tiles", "guidance"] | None = None
+    reason: str = ""
+    by_item: frozenset[str] = frozenset()
+
+
+def split_prompt(
+    prompt: JsonObject,
+    object_info: JsonObject,
+    max_parts: int,
+    *,
+    may_round: bool,
+    exchange: str = "",
+    shares_guidance: bool = False,
+) -> PromptSplit:
+    """Return the parts of a prompt for up to `max_parts` engines.
+
+    `may_round` allows splits by batch and, with `shares_guidance`, by guidance; `exchange` is a name for the tensors
+    that this run's engines exchange.
+    """
+    graph = _Graph(prompt, object_info)
+    work = PromptWork(prompt, object_info)
+    costs = {item.node_id: item.steps * item.picture.sampled_pixels for item in work.samplings()}
+    batches = next((node_id for node_id in prompt if graph.class_of(node_id) in QUEUEING), None)
+    if batches is not None:
+        return PromptSplit(reason=f"node {batches} goes on in prompts of its own")
+    targets = [node_id for node_id in prompt if graph.is_output(node_id)]
+    if len(targets) > MAX_OUTPUTS:
+        return PromptSplit(reason=f"more than {MAX_OUTPUTS} outputs")
+    if len(targets) * len(prompt) > MAX_FOLLOWED:
+        return PromptSplit(reason=f"{len(targets)} outputs of {len(prompt)} nodes are too many to be followed")
+    groups = _groups(graph, targets, costs)
+    if not groups:
+        return _by_tiles(graph, targets, max_parts, exchange)
+    if len(groups) > 1:
+        return _by_outputs(graph, targets, groups, costs, max_parts)
+    if not may_round:
+        return PromptSplit(reason="all outputs come from one sampling; quality `exact` keeps its batch whole")
+    found = _by_batch(graph, work, targets, max_parts)
+    return found if found.parts or not shares_guidance else _by_guidance(graph, targets, exchange)
+
+
+class _Graph:
+    """A prompt's nodes, their classes and what they need."""
+
+    def __init__(self, prompt: JsonObject, object_info: JsonObject) -> None:
+        self.prompt = prompt
+        self._object_info = object_info
+
+    def class_of(self, node_id: str) -> str:
+        return str(object_at(self.prompt, node_id).get("class_type"))
+
+    def declared(self, node_id: str) -> JsonObject:
+        return object_at(self._object_info, self.class_of(node_id))
+
+    def has_class(self, class_type: str) -> bool:
+        return class_type in self._object_info
+
+    def free_name(self, name: str) -> str:
+        """Return the name, or one like it that no node has."""
+        while name in self.prompt:
+            name += "."
+        return name
+
+    def is_output(self, node_id: str) -> bool:
+        return bool(self.declared(node_id).get("output_node"))
+
+    def is_of_pack(self, node_id: str) -> bool:
+        return str(self.declared(node_id).get("python_module", PACKS)).startswith(PACKS)
+
+    def inputs(self, node_id: str) -> JsonObject:
+        return object_at(self.prompt, node_id, "inputs")
+
+    def sources(self, node_id: str) -> Iterator[str]:
+        """Yield the nodes that a node's inputs are linked to."""
+        for value in self.inputs(node_id).values():
+            if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and value[0] in self.prompt:
+                yield value[0]
+
+    def needed_by(self, targets: Collection[str]) -> frozenset[str]:
+        """Return the nodes that run for the targets, these among them."""
+        found, left = set(targets), list(targets)
+        while left:
+            for source in self.sources(left.pop()):
+                if source not in found:
+                    found.add(source)
+                    left.append(source)
+        return frozenset(found)
+
+    def below(self, root: str) -> set[str]:
+        """Return the nodes that depend on a node."""
+        users: dict[str, list[str]] = {}
+        for node_id in self.prompt:
+            for source in self.sources(node_id):
+                users.setdefault(source, []).append(node_id)
+        found, left = set[str](), [root]
+        while left:
+            for user in users.get(left.pop(), ()):
+                if user not in found:
+                    found.add(user)
+                    left.append(user)
+        return found
+
+
+def _groups(graph: _Graph, targets: list[str], costs: Mapping[str, float]) -> list[list[str]]:
+    """Return the outputs that need a sampling, those together that share one, or that need each other."""
+    groups: list[tuple[set[str], list[str]]] = []
+    for target in targets:
+        needed = graph.needed_by([target])
+        if not needed & costs.keys():
+            continue
+        joined_nodes = {node_id for node_id in needed if node_id in costs or graph.is_output(node_id)}
+        joined_targets = [target]
+        others = []
+        for nodes, members in groups:
+            if nodes.isdisjoint(joined_nodes):
+                others.append((nodes, members))
+            else:
+                joined_nodes |= nodes
+                joined_targets = [*members, *joined_targets]
+        groups = [*others, (joined_nodes, joined_targets)]
+    return [members for _, members in groups]
+
+
+def _by_outputs(
+    graph: _Graph, targets: list[str], groups: list[list[str]], costs: Mapping[str, float], max_parts: int
+) -> PromptSplit:
+    """Spread the groups over parts of about the same cost: the dearest group first, to the cheapest part."""
+    bins: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(min(max_parts, len(groups)))]
+    priced = [(sum(costs.get(node_id, 0.0) for node_id in graph.needed_by(group)), group) for group in groups]
+    for cost, group in sorted(priced, key=lambda item: -item[0]):
+        least = min(range(len(bins)), key=lambda number: bins[number][0])
+        bins[least] = (bins[least][0] + cost, [*bins[least][1], *group])
+    spread = {target for _, members in bins for target in members}
+    bins[0] = (bins[0][0], [*bins[0][1], *(target for target in targets if target not in spread)])
+    parts = []
+    for _, members in bins:
+        ordered = tuple(target for target in targets if target in members)
+        parts.append(PromptPart(graph.prompt, ordered, graph.needed_by(ordered)))
+    for node_id in graph.prompt:
+        if graph.is_of_pack(node_id) and sum(node_id in part.nodes for part in parts) > 1:
+            return PromptSplit(reason=f"outputs share node {node_id} ({graph.class_of(node_id)}) of a node pack")
+    return PromptSplit(tuple(parts), "outputs")
+
+
+def _by_tiles(graph: _Graph, targets: list[str], max_parts: int, exchange: str) -> PromptSplit:
+    """Have the other engines compute tiles of the one upscale of a prompt."""
+    upscales = [node_id for node_id in graph.prompt if graph.class_of(node_id) == UPSCALE]
+    if not upscales or not exchange:
+        return PromptSplit(reason="no output needs a node that samples")
+    if len(upscales) > 1:
+        return PromptSplit(reason=f"several upscales: {upscales}")
+    upscale = upscales[0]
+    if graph.is_of_pack(upscale) or not (graph.has_class(SHARED_UPSCALE) and graph.has_class(UPSCALE_HELP)):
+        return PromptSplit(reason=f"the tiles of node {upscale} cannot be shared")
+    for node_id in sorted(graph.needed_by([upscale]) - {upscale}):
+        if graph.class_of(node_id) not in BEFORE_TILES or graph.is_of_pack(node_id):
+            return PromptSplit(reason=f"node {node_id} ({graph.class_of(node_id)}) may not run at each engine")
+    inputs = {**graph.inputs(upscale), "exchange": exchange}
+    shared = {
+        **graph.prompt,
+        upscale: {**object_at(graph.prompt, upscale), "class_type": SHARED_UPSCALE, "inputs": inputs},
+    }
+    first = PromptPart(shared, tuple(targets), graph.needed_by(targets))
+    name = graph.free_name(f"{upscale}.tiles")
+    needed = graph.needed_by([upscale]) - {upscale}
+    helping = {node_id: graph.prompt[node_id] for node_id in graph.prompt if node_id in needed}
+    helping[name] = {"class_type": UPSCALE_HELP, "inputs": inputs}
+    helper = PromptPart(helping, (name,), frozenset(helping), is_optional=True)
+    return PromptSplit((first, *[helper] * (max_parts - 1)), "tiles")
+
+
+def _by_guidance(graph: _Graph, targets: list[str], exchange: str) -> PromptSplit:
+    """Have a second engine compute the negative side of the one sampling of a prompt."""
+    samplers = [node_id for node_id in graph.prompt if graph.class_of(node_id) in SAMPLERS]
+    if len(samplers) != 1:
+        return PromptSplit(reason=f"several samplings: {samplers}" if samplers else "no sampler shares its guidance")
+    sampler = samplers[0]
+    inputs = graph.inputs(sampler)
+    if graph.is_of_pack(sampler) or not (graph.has_class(SHARED_GUIDANCE) and graph.has_class(GUIDANCE_HELP)):
+        return PromptSplit(reason=f"the guidance of node {sampler} cannot be shared")
+    if inputs.get("cfg") == 1 or not exchange:
+        return PromptSplit(reason=f"node {sampler} samples without guidance")
+    needed = graph.needed_by([sampler])
+    for node_id in sorted(needed - {sampler}):
+        if graph.class_of(node_id) not in BEFORE_GUIDANCE or graph.is_of_pack(node_id):
+            return PromptSplit(reason=f"node {node_id} ({graph.class_of(node_id)}) may not run at each engine")
+    shared, help_name = graph.free_name(f"{sampler}.guidance"), graph.free_name(f"{sampler}.help")
+
+    def with_guidance(prompt: JsonObject, *, is_helper: bool) -> dict[str, object]:
+        sharing = {"model": inputs.get("model"), "exchange": exchange, "is_helper": is_helper}
+        sampling = {**object_at(prompt, sampler), "inputs": {**inputs, "model": [shared, 0]}}
+        return {**prompt, shared: {"class_type": SHARED_GUIDANCE, "inputs": sharing}, sampler: sampling}
+
+    whole = with_guidance(graph.prompt, is_helper=False)
+    first = PromptPart(whole, tuple(targets), graph.needed_by(targets) | {shared})
+    helping = with_guidance(
+        {node_id: graph.prompt[node_id] for node_id in graph.prompt if node_id in needed}, is_helper=True
+    )
+    helping[help_name] = {"class_type": GUIDANCE_HELP, "inputs": {"samples": [sampler, 0]}}
+    return PromptSplit((first, PromptPart(helping, (help_name,), frozenset(helping), is_optional=True)), "guidance")
+
+
+def _by_batch(graph: _Graph, work: PromptWork, targets: list[str], max_parts: int) -> PromptSplit:
+    """Cut the one batch of a prompt into parts of about the same number of items."""
+    batches = [node_id for node_id in graph.prompt if _batch_of(graph, node_id) > 1]
+    if len(batches) != 1:
+        return PromptSplit(reason=f"several batches: {batches}" if batches else "one sampling without a batch")
+    creator = batches[0]
+    size, below = _batch_of(graph, creator), graph.below(creator)
+    reason = _whole_because(graph, work, creator, below)
+    if reason:
+        return PromptSplit(reason=reason)
+    num_parts, first = min(max_parts, size), 0
+    parts = []
+    for number in range(num_parts):
+        length = size // num_parts + (number < size % num_parts)
+        ours = tuple(target for target in targets if target in below or number == 0)
+        cut = _cut(graph, creator, first, length)
+        parts.append(PromptPart(cut, ours, graph.needed_by(ours)))
+        first += length
+    return PromptSplit(tuple(parts), "batch", by_item=frozenset(below))
+
+
+def _batch_of(graph: _Graph, node_id: str) -> int:
+    """Return the number of items of the latent that a node creates; 1 for any other node."""
+    size = graph.inputs(node_id).get("batch_size")
+    is_latent = graph.declared(node_id).get("output") == ["LATENT"]
+    return size if is_latent and isinstance(size, int) and not isinstance(size, bool) else 1
+
+
+def _whole_because(graph: _Graph, work: PromptWork, creator: str, below: set[str]) -> str:
+    """Return the reason why a batch cannot be cut; empty if it can."""
+    if not graph.has_class(CUTTER) or graph.is_of_pack(creator) or _batch_of(graph, creator) > MAX_BATCH:
+        return f"the batch of node {creator} cannot be cut"
+    for node_id in sorted(graph.needed_by([*below]) - below - {creator}):
+        if graph.class_of(node_id) not in WITHOUT_ITEMS:
+            return f"node {node_id} ({graph.class_of(node_id)}) may belong to items of the batch"
+    for node_id in sorted(below):
+        class_type, inputs = graph.class_of(node_id), graph.inputs(node_id)
+        if class_type not in ITEM_BY_ITEM:
+            return f"node {node_id} ({class_type}) may use the batch as a whole"
+        if BATCH_NUMBER in str(inputs.get("filename_prefix", "")):
+            return f"node {node_id} names files by their place in the batch"
+        if class_type in SAMPLERS and inputs.get("sampler_name") not in DETERMINISTIC_SAMPLERS:
+            return f"sampler {inputs.get('sampler_name')} of node {node_id} draws noise for the batch as a whole"
+        picture = work.pictures[node_id]
+        sides = (picture.width_px, picture.height_px)
+        if class_type in SAMPLERS and any(side is None or side % NOISE_PX for side in sides):
+            return f"the sides of node {node_id} are no multiples of {NOISE_PX} pixels"
+    return ""
+
+
+def _cut(graph: _Graph, creator: str, first: int, length: int) -> dict[str, object]:
+    """Return the prompt with items `first` to `first + length` of a latent in the place of the whole one."""
+    name = graph.free_name(f"{creator}.items")
+    cutter = {"class_type": CUTTER, "inputs": {"samples": [creator, 0], "batch_index": first, "length": length}}
+    linked = {node_id: _relinked(node, creator, name) for node_id, node in graph.prompt.items()}
+    return {**linked, name: cutter}
+
+
+def _relinked(node: object, old: str, new: str) -> object:
+    """Return a node with links to `new` in the place of those to `old`."""
+    changed = {
+        name: [new, *value[1:]] if isinstance(value, list) and value[:1] == [old] else value
+        for name, value in object_at(node, "inputs").items()
+    }
+    return {**node, "inputs": changed} if isinstance(node, Mapping) else node

@@ -1,0 +1,77 @@
+"""Erasure of secrets from the job database when a job ends.
+
+SQLite overwrites deleted data with zeros (`secure_delete`), but the write-ahead log keeps the former pages until it is
+truncated. Every commit that erases something is therefore followed by a checkpoint, debounced by `TRUNCATE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import sqlalchemy as sa
+
+from worker.guard.url_secrets import has_url_secrets, without_url_secrets
+from worker.storage.database import JOBS
+from worker.storage.job import Job, JobRequest
+from worker.storage.webhook_rows import Write
+
+TRUNCATE_SECONDS = 0.5
+
+
+class Erasure:
+    """The ids of live jobs with stored secrets, and a flag for erased secrets that are still in the write-ahead log."""
+
+    def __init__(self) -> None:
+        self._holding_urls: set[str] = set()
+        self._holding_credentials: set[str] = set()
+        self._log_holds_secrets = False
+
+    @property
+    def log_holds_secrets(self) -> bool:
+        return self._log_holds_secrets
+
+    def mark_log(self) -> None:
+        """Record that the write-ahead log holds erased secrets."""
+        self._log_holds_secrets = True
+
+    def log_emptied(self) -> None:
+        """Record that the write-ahead log holds no secret."""
+        self._log_holds_secrets = False
+
+    def begin(self, job: Job) -> None:
+        """Record the secrets of a job when it is stored or read back."""
+        kept = job.credentials
+        if kept is not None and (kept.s3 or kept.put or kept.webhook_secret or kept.download_headers):
+            self._holding_credentials.add(job.id)
+        webhook = job.request.webhook
+        given = [job.prompt, dict(job.request.extra), "" if webhook is None else webhook.url]
+        if has_url_secrets(given):
+            self._holding_urls.add(job.id)
+
+    def end(self, job: Job) -> list[Write]:
+        """Return the writes that erase the secrets in the URLs of an ending job; its credentials are already cleared.
+
+        There are none for a job without secrets.
+        """
+        had_credentials, had_urls = job.id in self._holding_credentials, job.id in self._holding_urls
+        self._holding_credentials.discard(job.id)
+        self._holding_urls.discard(job.id)
+        self._log_holds_secrets |= had_credentials or had_urls
+        if not had_urls:
+            return []
+        job.request = _erased(job.request)
+        erased = {
+            "prompt": json.dumps(without_url_secrets(job.prompt)),
+            "request": json.dumps(asdict(job.request)),
+        }
+        is_job = sa.and_(JOBS.c.id == sa.bindparam("erased_id"), JOBS.c.queued_ms == sa.bindparam("erased_queued_ms"))
+        named = {"erased_id": job.id, "erased_queued_ms": job.times.queued_at_ms}
+        return [(sa.update(JOBS).where(is_job).values(erased), named)]
+
+
+def _erased(request: JobRequest) -> JobRequest:
+    erased = replace(request, extra=without_url_secrets(dict(request.extra)))  # a page names inputs and models, too
+    if request.webhook is None:
+        return erased
+    return replace(erased, webhook=replace(request.webhook, url=without_url_secrets(request.webhook.url)))

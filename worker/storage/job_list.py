@@ -1,0 +1,157 @@
+"""Pages of the job list: the filter, the cursor and the query. SQL without a connection.
+
+Jobs are listed by arrival, the newest first. The query reads one range of an index for each pair of owner and state,
+so a page costs the same among a thousand jobs and among a million.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from worker.storage.database import JOBS
+from worker.storage.job import JobState, JobTimes
+
+Read = Callable[[sa.Select[Any]], Awaitable[list[sa.Row[Any]]]]
+"""Returns the rows of a query."""
+
+SHOWN_FAILURE = ("status", "code", "message")
+
+
+class CursorInvalid(ValueError):
+    """A cursor that no page has returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Position in the list: the last job of a page."""
+
+    queued_ms: int
+    number: int
+
+    @property
+    def text(self) -> str:
+        return base64.urlsafe_b64encode(f"{self.queued_ms}.{self.number}".encode()).decode().rstrip("=")
+
+    @staticmethod
+    def of(text: str) -> Cursor:
+        """Return the position of a cursor's text. Raises CursorInvalid."""
+        try:
+            plain = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode("ascii")
+            queued_ms, number = plain.split(".")
+            cursor = Cursor(int(queued_ms), int(number))
+        except (binascii.Error, ValueError):
+            raise CursorInvalid(text) from None
+        if cursor.text != text or max(abs(cursor.queued_ms), abs(cursor.number)) >= 2**63:
+            raise CursorInvalid(text)
+        return cursor
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Jobs to list. Empty `owners` or `states`: all. Times are epoch milliseconds of arrival, `before_ms` excluded.
+
+    The owner None stands for jobs older than ownership.
+    """
+
+    owners: tuple[str | None, ...] = ()
+    states: tuple[JobState, ...] = ()
+    since_ms: int | None = None
+    before_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """One job of the list, without its prompt and outputs."""
+
+    id: str
+    asked_id: str
+    owner: str | None
+    state: JobState
+    message: str
+    metadata: Mapping[str, Any]
+    timings: Mapping[str, Any]
+    failure: Mapping[str, Any] | None
+    cursor: Cursor
+
+
+async def read_page(
+    read: Read, wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table = JOBS
+) -> list[ListedJob]:
+    """Return the first `limit` jobs that pass the filter, after a position.
+
+    `listed` is the table with the indexes of the list. Two queries: PostgreSQL plans the second one for the days of the
+    page alone, since their times are in it.
+    """
+    positions = await read(_positions_query(wanted, after, limit, listed))
+    return [listed_job(row) for row in await read(_rows_query(positions))] if positions else []
+
+
+def _rows_query(positions: Sequence[sa.Row[Any]]) -> sa.Select[Any]:
+    """Return the query of the jobs at the positions, the newest first."""
+    columns = ("id", "asked_id", "owner", "state", "message", "metadata", "times", "failure", "queued_ms", "number")
+    newest_ms, oldest_ms = positions[0].queued_ms, positions[-1].queued_ms
+    return (
+        sa.select(*(JOBS.c[name] for name in columns))
+        .where(JOBS.c.number.in_([row.number for row in positions]), JOBS.c.queued_ms.between(oldest_ms, newest_ms))
+        .order_by(*_order(JOBS))
+    )
+
+
+def _positions_query(wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table) -> sa.Select[Any]:
+    """Return the query of time and number of the page's jobs, from the indexes alone."""
+    ranges = [
+        _range(condition, wanted, after, limit, listed)
+        for state in wanted.states or tuple(JobState)
+        for condition in _conditions(wanted.owners, state, listed)
+    ]
+    found = sa.union_all(*(sa.select(one.c.queued_ms, one.c.number) for one in ranges)).subquery()
+    return sa.select(found.c.queued_ms, found.c.number).order_by(*_order(found)).limit(limit)
+
+
+def _order(rows: sa.FromClause) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
+    return rows.c.queued_ms.desc(), rows.c.number.desc()
+
+
+def _conditions(owners: tuple[str | None, ...], state: JobState, listed: sa.Table) -> list[sa.ColumnElement[bool]]:
+    is_in_state = listed.c.state == state.value
+    if not owners:
+        return [is_in_state]
+    return [
+        sa.and_(listed.c.owner.is_(None) if owner is None else listed.c.owner == owner, is_in_state) for owner in owners
+    ]
+
+
+def _range(
+    condition: sa.ColumnElement[bool], wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table
+) -> sa.Subquery:
+    query = sa.select(listed.c.queued_ms, listed.c.number).where(condition)
+    if wanted.since_ms is not None:
+        query = query.where(listed.c.queued_ms >= wanted.since_ms)
+    if wanted.before_ms is not None:
+        query = query.where(listed.c.queued_ms < wanted.before_ms)
+    if after is not None:
+        query = query.where(sa.tuple_(listed.c.queued_ms, listed.c.number) < (after.queued_ms, after.number))
+    return query.order_by(*_order(listed)).limit(limit).subquery()
+
+
+def listed_job(row: Any) -> ListedJob:
+    """Return the entry for a row of jobs."""
+    failure = None if row.failure is None else json.loads(row.failure)
+    return ListedJob(
+        id=row.id,
+        asked_id=row.asked_id,
+        owner=row.owner,
+        state=JobState(row.state),
+        message=row.message,
+        metadata=json.loads(row.metadata),
+        timings=JobTimes(**json.loads(row.times)).as_json(),
+        failure=None if failure is None else {name: failure.get(name) for name in SHOWN_FAILURE},
+        cursor=Cursor(row.queued_ms, row.number),
+    )
