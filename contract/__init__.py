@@ -1,1 +1,1 @@
-"""Names as people write them. Standard library only; every package may import it."""
+"""What front and engine agree on: graphs, names of the wire, qualities, costs. Standard library only."""

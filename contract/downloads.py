@@ -14,6 +14,3 @@ PART_ENDING = ".part"
 JOURNAL_ENDING = ".blocks"
 CHECKED = b"checked"
 """Line of a journal: size, hash and structure of the part are right, and it is about to get its name."""
-
-ARRIVING_KEY = "arriving_files"
-"""Field of a prompt's `extra_data`: model files (`KIND/NAME`) that may be read while they are downloaded."""

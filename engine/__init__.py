@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from contract.errors import PromptRejected
-
     from engine.engine import Engine
     from engine.runtime.request import RunRequest, RunResult
     from engine.settings import EngineSettings
@@ -21,7 +20,7 @@ __all__ = ["Engine", "EngineSettings", "PromptRejected", "RunRequest", "RunResul
 _HOMES = {
     "Engine": "engine.engine",
     "EngineSettings": "engine.settings",
-    "PromptRejected": "engine.errors",
+    "PromptRejected": "contract.errors",
     "RunRequest": "engine.runtime.request",
     "RunResult": "engine.runtime.request",
 }

@@ -10,7 +10,6 @@ from typing import Any
 from engine.errors import BadInputFile
 
 FETCHED_FOLDER = "darkroom"  # in the input folder: files that requests brought
-OWN_FILES = "own_files"  # in a prompt's extra_data: names in the input folder; a prompt without it reads any file
 
 
 class ForeignFile(BadInputFile):

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from contract.wire import OWN_FILES
 from worker.engines.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.inputs.fetch import InputFetcher
@@ -19,7 +20,6 @@ from worker.storage.job import Credentials, Job
 
 FETCHED_AT_ONCE = 8  # per job
 FOLDER = FETCHED_FOLDER
-OWN_FILES = "own_files"  # key in extra_data, read by our own engine
 FETCHED_NAME = re.compile(rf"{FOLDER}/([0-9a-f]{{64}}\.\w+)")
 _PENDING_EXTENSION: Mapping[Media, str] = {"image": "png", "latent": "latent", "file": "bin"}
 
