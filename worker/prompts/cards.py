@@ -94,7 +94,8 @@ def card_named(name: str) -> Card | None:
 def seconds_on(card: Card, works: Sequence[SamplerWork]) -> float:
     """Return the estimated seconds of samplers on a card; within a factor of two of published ones.
 
-    `benchmark/published_seconds.toml` has those that it is checked against. Raises ValueError for a sampler of unknown work.
+    `benchmark/published_seconds.toml` has those that it is checked against. Raises ValueError for a sampler of unknown
+    work.
     """
     return sum(work.num_calls * (CALL_SECONDS + _known(work) * card.seconds_per_tflop) for work in works)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from worker.qualification.verdict import BenchmarkReport, Expectation, Verdict
 from worker.qualification.workload import DeviceFact, Workload
 
-REFERENCE = Path(__file__).resolve().parents[2] / "misc" / "gpu_reference.toml"
+REFERENCE = Path(__file__).with_name("gpu_reference.toml")
 MIN_HISTORY = 3
 COUNTED = frozenset({Verdict.PASS, Verdict.SLOW, Verdict.UNSTABLE})
 """Verdicts that count in a fleet's history: a machine that computed wrongly, or was too hot, is no reference."""

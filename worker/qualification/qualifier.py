@@ -1,7 +1,7 @@
 """Qualifier: runs one benchmark, from the facts of the engine to a report with a verdict.
 
-`worker/qualification/` decides the workload and the verdict; this module runs it through the engine's own queue, while the
-caller holds back the engine's other prompts. A result of a good machine is kept and reused for a while.
+`workload.py` and `verdict.py` decide; this module runs the workload through the engine's own queue, while the caller
+holds back the engine's other prompts. A result of a good machine is kept and reused for a while.
 """
 
 from __future__ import annotations

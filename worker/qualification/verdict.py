@@ -69,7 +69,10 @@ class Speed(Data):
 
 
 def wants_another(timings: Sequence[RunTiming], *, is_cpu: bool = False) -> bool:
-    """At least three runs; more while they are short, or until the last three agree (which a CPU's need not)."""
+    """Return True while another run is wanted: three at least, more while they are short or the last three differ.
+
+    Those of a CPU need not agree.
+    """
     if len(timings) < MIN_RUNS:
         return True
     if len(timings) >= MAX_RUNS:
@@ -79,7 +82,7 @@ def wants_another(timings: Sequence[RunTiming], *, is_cpu: bool = False) -> bool
 
 
 def counted(timings: Sequence[RunTiming]) -> Sequence[RunTiming]:
-    """The runs that count: all if they agree, else the last three (a machine may take a moment to settle)."""
+    """Return the runs that count: all if they agree, else the last three (a machine may take a moment to settle)."""
     return timings if spread_of(timings) <= MAX_SPREAD else timings[-MIN_RUNS:]
 
 
@@ -92,7 +95,7 @@ def spread_of(timings: Sequence[RunTiming]) -> float:
 
 
 def speed_of(timings: Sequence[RunTiming]) -> Speed:
-    """Raises ValueError without a single run."""
+    """Return the speed that the runs show. Raises ValueError without a single run."""
     if not timings:
         raise ValueError("no run to judge by")
     runs = counted(timings)
@@ -141,7 +144,7 @@ class Judgement(Data):
 
 
 def judge(speed: Speed, expectation: Expectation, evidence: Evidence) -> Judgement:
-    """The verdict and its reason; the worst that holds.
+    """Return the verdict and its reason; the worst that holds.
 
     What holds the clocks back is a verdict only where the speed suffers or nothing is known of what it should be: a
     card that meets its mark is not broken. A CPU shares its cores with whatever else runs, so there runs that differ

@@ -194,7 +194,7 @@ class OwnWorkload(Data):
         return False
 
     def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
-        """The workflow with new seeds, so that no run is answered from the engine's cache."""
+        """Return the workflow with new seeds, so that no run is answered from the engine's cache."""
         return with_new_seeds(self.workflow, rng, text)
 
 
@@ -202,7 +202,7 @@ Workload = TextToImage | OwnWorkload
 
 
 def parse_prompts(text: str) -> tuple[str, ...]:
-    """The prompts of `misc/test_prompts.txt`: one a line, empty lines and lines that start with # left out."""
+    """Return the prompts of `misc/test_prompts.txt`: one a line, without empty lines and lines that start with #."""
     lines = (line.strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))
 
@@ -215,7 +215,7 @@ def choose_workload(
     has_random_checkpoint: bool,
     family: FamilyFact | None = None,
 ) -> TextToImage | None:
-    """The built-in workload for this machine, or None if it can have none: neither a full-size checkpoint nor our node.
+    """Return the built-in workload for this machine; None without a full-size checkpoint and without our node.
 
     `family` is the one to measure, by default the unit's. On a CPU only a checkpoint that is named is used, as reading
     2 GB takes the better part of the time there is.
@@ -237,7 +237,7 @@ def choose_workload(
 
 
 def choose_checkpoint(wanted: str, checkpoints: Sequence[CheckpointFact], family: FamilyFact) -> str | None:
-    """The named checkpoint, else the first, of those with the family's full network; None if there is none.
+    """Return the named checkpoint, else the first, of those with the family's full network; None without one.
 
     A named one of an engine that says nothing of its files is taken at the user's word.
     """
@@ -249,7 +249,7 @@ def choose_checkpoint(wanted: str, checkpoints: Sequence[CheckpointFact], family
 
 
 def calibration(workload: TextToImage) -> TextToImage:
-    """The small run that tells how long a step takes on a CPU."""
+    """Return the small run that measures how long a step takes on a CPU."""
     return workload.model_copy(
         update={
             "width_px": min(workload.width_px, CPU_CALIBRATION_PX),
@@ -260,7 +260,7 @@ def calibration(workload: TextToImage) -> TextToImage:
 
 
 def fit_to_cpu(workload: TextToImage, calibrated: TextToImage, seconds: float) -> TextToImage:
-    """The largest picture, and then the most steps, with which warm-up and timed runs fit the budget.
+    """Return the largest picture, and then the most steps, with which warm-up and timed runs fit the budget.
 
     `seconds` is what the calibration took after its model was there; time grows with pixels and steps.
     """
@@ -288,7 +288,7 @@ def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | Non
 
 
 def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]:
-    """The built-in workflow in API format."""
+    """Return the built-in workflow in API format."""
 
     def node(class_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"class_type": class_type, "inputs": dict(inputs)}
@@ -323,7 +323,7 @@ def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]
 
 
 def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = "") -> dict[str, Any]:
-    """A copy in which every whole number called `seed` or `noise_seed`, and `__RANDOM_INT__`, is drawn anew.
+    """Return a copy in which every integer `seed` or `noise_seed`, and `__RANDOM_INT__`, has a new random value.
 
     `text` stands in the place of `__RANDOM_PROMPT__`.
     """
@@ -343,7 +343,7 @@ def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = 
 
 
 def estimated_workload_per_second(small_network: float, matrix_tflops: float | None) -> float:
-    """What a CPU would do with the full network, where only the small one was run.
+    """Return the estimated speed of a CPU with the full network, where only the small one was run.
 
     A small network in a small picture spends most of its time between its operations, so by its arithmetic alone
     (`small_network`, in the unit) a machine seems ten to a hundred times as slow as it is.

@@ -13,9 +13,8 @@ from worker.engines.families import Family, ModelFile, read_families
 from worker.prompts.cards import CARDS, card_named, seconds_on
 from worker.prompts.cost import work_of
 
-RUNS = tomllib.loads((Path(__file__).parents[3] / "benchmark/published_seconds.toml").read_text(encoding="utf-8"))[
-    "run"
-]
+PUBLISHED = Path(__file__).parents[3] / "benchmark" / "published_seconds.toml"
+RUNS = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["run"]
 FACTOR = 2.0
 
 
