@@ -44,9 +44,8 @@ COPY darkroom darkroom
 COPY worker worker
 COPY engine engine
 COPY modifiers modifiers
-COPY machine machine
-COPY names names
-COPY benchmark benchmark
+COPY host host
+COPY contract contract
 COPY misc misc
 RUN /opt/builder/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
@@ -82,6 +81,6 @@ ENV PATH=/opt/darkroom/bin:$PATH \
 EXPOSE 8000
 # Starting takes as long as the weights take to read; a worker that dies meanwhile ends the container by itself.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=600s --retries=3 \
-    CMD ["python", "-m", "darkroom.misc.probe", "health"]
+    CMD ["python", "-m", "darkroom.probe", "health"]
 STOPSIGNAL SIGTERM
 CMD ["darkroom", "serve"]

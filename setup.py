@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-MAPPED = ("worker", "engine", "modifiers", "machine", "names", "benchmark", "misc")
+MAPPED = ("worker", "engine", "modifiers", "host", "contract", "misc")
 
 PACKAGES = find_packages(include=[f"{name}*" for name in MAPPED])
 

@@ -1,7 +1,7 @@
 """Ask the worker in this container whether it is healthy, or wait until it has no job left.
 
-    python -m darkroom.misc.probe health             exit code 0: /health answers 200
-    python -m darkroom.misc.probe idle --seconds N   exit code 0: no job was left within N seconds
+    python -m darkroom.probe health             exit code 0: /health answers 200
+    python -m darkroom.probe idle --seconds N   exit code 0: no job was left within N seconds
 
 The image's HEALTHCHECK and preStop hooks call it every few seconds, so it needs the standard library alone. It looks
 where WORKER_HOST, WORKER_PORT and USE_SSL say, past any proxy that the environment names. The certificate is not
@@ -42,7 +42,7 @@ def ask(path: str) -> tuple[int, bytes]:
 
 
 def is_healthy() -> bool:
-    """Say on stderr why not."""
+    """Return True where /health answers 200; the reason of another answer goes to stderr."""
     try:
         return ask("/health")[0] == 200
     except (OSError, HTTPException) as error:
@@ -51,13 +51,19 @@ def is_healthy() -> bool:
 
 
 def jobs_left() -> int:
-    """Number of jobs that wait or run. Raises OSError, HTTPException, or ValueError where the reply is another's."""
+    """Return the number of jobs that wait or run.
+
+    Raises OSError, HTTPException, or ValueError where the reply is another program's.
+    """
     sizes = json.loads(ask("/queue-info")[1])
     return sum(value for name, value in sizes.items() if name.endswith("_queue_size") and isinstance(value, int))
 
 
 def becomes_idle(seconds: float) -> bool:
-    """Poll until no job is left. Nothing that listens has none; a reply that does not come in time says nothing."""
+    """Poll until no job is left, and return True, or for `seconds`.
+
+    Where nothing listens no job is left; a reply that does not come in time says nothing.
+    """
     ends = time.monotonic() + seconds
     while True:
         try:
@@ -75,6 +81,7 @@ def becomes_idle(seconds: float) -> bool:
 
 
 def main() -> int:
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="probe", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("health", help="exit code 0 when /health answers 200")

@@ -31,7 +31,20 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "demo" / "README.md",
 ]
-PLACES = ("benchmark", "demo", "deploy", "docs", "engine", "machine", "misc", "modifiers", "names", "tests", "worker")
+PLACES = (
+    "benchmark",
+    "demo",
+    "deploy",
+    "docs",
+    "engine",
+    "host",
+    "misc",
+    "modifiers",
+    "contract",
+    "tests",
+    "tools",
+    "worker",
+)
 A_USERS_OWN = {"misc/benchmark.json"}
 INPUT_ERRORS = (DownloadFailed.__module__, AddressRefused.__module__)
 NOT_FOR_CALLERS = {

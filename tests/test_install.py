@@ -23,8 +23,8 @@ from tests.engine.server.certificate import write_certificate
 from tests.installed import InstalledWheel, copy_tracked_files, tracked_files
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark")
-LOCKS = ROOT / "misc" / "locks"
+PACKAGES = ("darkroom", "worker", "engine", "modifiers", "host", "contract")
+LOCKS = ROOT / "tools" / "locks"
 TORCH_LOCK = LOCKS / "torch-cuda13.txt"
 ACCELERATORS = ("cuda13", "cuda12", "cpu")
 HASHED_LOCKS = (LOCKS / "build.txt", LOCKS / "image.txt", TORCH_LOCK)
@@ -147,8 +147,8 @@ class _Healthy(BaseHTTPRequestHandler):
 @pytest.mark.parametrize("uses_ssl", ["false", "True"])
 def test_the_health_check_asks_the_workers_own_route_and_no_proxy(uses_ssl: str, tmp_path: Path) -> None:
     words = json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])
-    assert words[:3] == ["python", "-m", "darkroom.misc.probe"]
-    command = [sys.executable, str(ROOT / "misc" / "probe.py"), *words[3:]]
+    assert words[:3] == ["python", "-m", "darkroom.probe"]
+    command = [sys.executable, str(ROOT / "darkroom" / "probe.py"), *words[3:]]
     with ThreadingHTTPServer(("127.0.0.1", 0), _Healthy) as server:
         if uses_ssl == "True":
             key, certificate = write_certificate(tmp_path)
@@ -221,7 +221,7 @@ def test_the_wheel_holds_every_tracked_file_of_the_packages(installed_wheel: Ins
     wanted = {
         str(path if path.parts[0] == "darkroom" else Path("darkroom") / path)
         for path in tracked_files(ROOT)
-        if path.parts[0] in PACKAGES and path.parts[:2] != ("benchmark", "results")
+        if path.parts[0] in PACKAGES
     }
     assert wanted - inside == set()
     assert {name.partition("/")[0] for name in inside if ".dist-info/" not in name} == {"darkroom"}
@@ -292,7 +292,7 @@ esac
 """
     )
     python.chmod(0o755)
-    subprocess.run([checkout / "misc" / "install.sh", "test"], check=True, capture_output=True)
+    subprocess.run([checkout / "tools" / "install.sh", "test"], check=True, capture_output=True)
     version = locked(TORCH_LOCK)["triton"]
     assert log.read_text() == (f"triton=={version}\n" if constrained else "")
 

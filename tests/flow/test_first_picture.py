@@ -15,7 +15,7 @@ from tests.flow.running_worker import CHECKPOINT, ROOT, RunningWorker
 def first_picture(
     url: str, process_id: int, output: Path, checkpoint: str = CHECKPOINT
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "misc" / "first_picture.py"), "--url", url, "--process-id", str(process_id)]
+    command = [sys.executable, str(ROOT / "tools" / "first_picture.py"), "--url", url, "--process-id", str(process_id)]
     command += [
         "--checkpoint",
         checkpoint,
