@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NoReturn
 
 from contract.errors import CallerError
-
 from engine.comfy.host import HOST
 
 COMPUTING_ROOTS = frozenset({"comfy", "comfy_extras", "nodes"})

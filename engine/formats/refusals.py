@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from contract.errors import EngineError
 
+from contract.errors import EngineError
 from engine.errors import BadModelFile
 
 MAX_SHOWN_LENGTH = 200

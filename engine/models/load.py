@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contract.errors import EngineError
 from torch import nn
 
+from contract.errors import EngineError
 from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import (

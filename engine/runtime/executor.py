@@ -19,11 +19,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from contract.errors import EngineError
-from contract.graph.node_ref import NodeRef
-
 from contract.graph.arriving import arriving_files, lateness
 from contract.graph.dynamic_inputs import nested
 from contract.graph.dynamic_prompt import DynamicPrompt
+from contract.graph.node_ref import NodeRef
 from contract.graph.prompt import Node, is_link
 from contract.graph.schedule import Schedule
 from contract.graph.signature import Signatures

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
-from contract.errors import CallerError, Problem
 
+from contract.errors import CallerError, Problem
 from contract.graph.spec import ValueDict
 from engine.errors import OutOfMemory
 from engine.server.machine import system

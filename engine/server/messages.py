@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from contract.graph.node_ref import NodeRef
-
 from engine.events import (
     Event,
     MemoryRelieved,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 
 from contract.graph.node_ref import NodeRef
-
 from engine.events import Event, NodeFinished, NodeProgress, NodeStarted
 from engine.server.messages import node_progress
 

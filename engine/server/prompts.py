@@ -8,8 +8,8 @@ import time
 import uuid
 
 from aiohttp import web
-from contract.errors import Problem, PromptRejected
 
+from contract.errors import Problem, PromptRejected
 from contract.graph.arriving import arriving_files
 from engine.server import messages
 from engine.server.queue import QueuedPrompt

@@ -10,8 +10,8 @@ from typing import get_args
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
-from contract.errors import Problem
 
+from contract.errors import Problem
 from contract.graph.spec import ValueDict, Values
 from contract.quality import QUALITIES
 from contract.wire import CHECKPOINT_KEY, KEY_FORM, is_checkpoint_key

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from contract.errors import EngineError
-
 from engine.events import (
     Event,
     NodeFinished,

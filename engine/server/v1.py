@@ -7,8 +7,8 @@ from dataclasses import asdict
 from functools import partial
 
 from aiohttp import web
-from contract.errors import Problem, PromptRejected
 
+from contract.errors import Problem, PromptRejected
 from contract.graph.explain import explain, explain_rejection
 from contract.graph.file_names import is_pending
 from engine.server.history import HistoryEntry

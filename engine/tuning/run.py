@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
-from contract.errors import EngineError
 
+from contract.errors import EngineError
 from engine.diffusion.options import Network, OptionDict, Options
 from engine.diffusion.tuned import tuning_active
 from engine.diffusion.wrappers import merge_options

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
-from contract.errors import EngineError
 
+from contract.errors import EngineError
 from engine.diffusion.tuned import tuning_active
 from engine.errors import OutOfMemory
 from engine.tuning.barred import BarredStrategies, error_in_words

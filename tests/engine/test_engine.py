@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from contract.errors import PromptRejected
 from safetensors.torch import load_file
 
+from contract.errors import PromptRejected
 from engine import Engine, EngineSettings, RunRequest
 from engine.errors import DeviceLost
 from engine.events import NodeStarted, RunInterrupted
@@ -132,9 +132,8 @@ def test_models_that_nodes_have_saved_are_found_again(engine: Engine, tmp_path: 
 
 
 def test_what_the_library_needs_is_importable_from_its_package() -> None:
-    from contract.errors import PromptRejected
-
     import engine
+    from contract.errors import PromptRejected
 
     assert engine.PromptRejected is PromptRejected
     assert all(getattr(engine, name) is not None for name in engine.__all__)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from contract.errors import Explanation, Problem
 
+from contract.errors import Explanation, Problem
 from contract.graph.prompt import Node, Prompt, is_link
 from contract.graph.spec import NodeRules
 from engine.errors import BadModelFile

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from contract.graph.dynamic_inputs import expanded, nested
 from contract.graph.spec import NodeRules
 from contract.graph.validate import check_prompt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from contract.graph.size import GraphLimits, check_size
 from tests.contract.graph.declared import node
 

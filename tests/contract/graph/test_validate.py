@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from contract.graph.size import GraphLimits
 from contract.graph.spec import InputCheck, InputSpec, NodeRules
 from contract.graph.validate import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from engine.events import NodeStarted
 from tests.contract.graph.declared import node
 from tests.engine.comfy.loading import loaded, write_pack

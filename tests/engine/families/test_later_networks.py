@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from engine.engine import Engine
 from engine.errors import BadModelFile
 from engine.families import registry

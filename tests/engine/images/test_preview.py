@@ -7,9 +7,9 @@ import json
 import struct
 
 import torch
-from contract.graph.node_ref import NodeRef
 from PIL import Image
 
+from contract.graph.node_ref import NodeRef
 from engine.events import PreviewMade
 from engine.images.preview import MAX_ANIMATION_FRAMES, latent_animation, latent_preview
 from engine.server.messages import preview

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from contract.graph.node_ref import NodeRef
-
 from engine.events import NodeFinished, NodeProgress, NodeStarted, RunSucceeded
 from engine.server.progress import WHOLE_UP_TO, ProgressBoard
 

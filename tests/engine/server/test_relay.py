@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from aiohttp import web
-from contract.graph.node_ref import NodeRef
 
+from contract.graph.node_ref import NodeRef
 from engine.events import NodeProgress, NodeStarted, NodeText, OutputReady, RunSaving
 from engine.server.progress import WHOLE_UP_TO
 from engine.server.queue import QueuedPrompt

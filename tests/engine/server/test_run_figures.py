@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contract.graph.node_ref import NodeRef
-
 from engine.events import (
     Event,
     NodeFinished,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from engine.comfy.packs.discovery import Pack, find_packs
 from engine.comfy.packs.loader import wanted_packs
 from engine.engine import Engine

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from engine.engine import Engine
 from engine.families import registry
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors

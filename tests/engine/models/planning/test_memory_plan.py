@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from engine.engine import Engine
 from engine.settings import EngineSettings
 from tests.tiny_checkpoint import make_tiny_checkpoint

@@ -12,9 +12,9 @@ import av
 import numpy as np
 import pytest
 import torch
-from contract.errors import PromptRejected
 from PIL import Image
 
+from contract.errors import PromptRejected
 from engine.engine import Engine, RunRequest, RunResult
 from engine.events import Event, RunFailed
 from engine.images.encode import write_png

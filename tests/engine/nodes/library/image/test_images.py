@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract.errors import PromptRejected
 from PIL import Image
 
+from contract.errors import PromptRejected
 from engine.engine import Engine, RunRequest, RunResult
 from engine.events import Event, RunFailed
 from engine.nodes.library.image import compositing, image_batches, image_filters, image_geometry, images, masks

@@ -11,8 +11,8 @@ from typing import Any
 import av
 import pytest
 import torch
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from engine.media.video import Audio
 from engine.nodes.library.media import audio_editing as editing
 from tests.engine.nodes.library.media.studio import Studio, of_class

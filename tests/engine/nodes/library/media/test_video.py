@@ -9,8 +9,8 @@ from typing import Any
 
 import av
 import pytest
-from contract.errors import PromptRejected
 
+from contract.errors import PromptRejected
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 
