@@ -1,4 +1,4 @@
-"""What the start-up benchmark's times mean, and whether they will do. Pure."""
+"""Verdict on the times of the start-up benchmark. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RunTiming(Data):
 
 
 class Speed(Data):
-    """What the timed runs say. `spread` is (most - least) / median, of it/s where steps were seen, else of seconds."""
+    """Speed of the timed runs. `spread` is (most - least) / median, of it/s where steps were seen, else of seconds."""
 
     its_per_second: float | None = None
     best_its_per_second: float | None = None
@@ -114,7 +114,7 @@ def speed_of(timings: Sequence[RunTiming]) -> Speed:
 
 
 class Expectation(Data):
-    """What the machine should do, and who says so. Limits are hard; `expected_its` is met at `SLOW_BELOW` of it."""
+    """Expected speed of the machine, and its source. Limits are hard; `expected_its` is met at `SLOW_BELOW` of it."""
 
     min_its: float | None = None
     max_seconds: float | None = None
@@ -130,7 +130,7 @@ class Expectation(Data):
 
 
 class Evidence(Data):
-    """What else was seen: the fixed computation (`fault` says how it went wrong), and what held the clocks back."""
+    """Further findings: the fault of the fixed computation, and the reasons for which the clocks were held back."""
 
     is_cpu: bool = False
     fault: str | None = None
@@ -184,7 +184,7 @@ def _why_slow(speed: Speed, expectation: Expectation) -> str | None:
 
 
 class BenchmarkReport(Data):
-    """What `GET /benchmark` shows of one engine. Figures that could not be had are null, `missing` says why."""
+    """Report of `GET /benchmark` on one engine. A figure that could not be measured is null, `missing` says why."""
 
     verdict: Verdict
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""What the start-up benchmark runs: which prompts to send to which kind of machine. Pure.
+"""Workload of the start-up benchmark: the prompts to send to each kind of machine. Pure.
 
 The workload is text-to-image with one family of models through the engine's own queue, so what is measured is what jobs
 get. A checkpoint is used only where it is one of that family at full size (`CheckpointFact`, which the caller gets from
@@ -43,11 +43,11 @@ RANDOM_INT: Final = "__RANDOM_INT__"
 RANDOM_PROMPT: Final = "__RANDOM_PROMPT__"
 
 UNIT_FLOPS: Final = 34.6e12
-"""Of the unit of work: 20 steps with guidance at 1.607e12, decoding 2.5e12, counted by torch's FlopCounterMode."""
+"""Operations of the unit of work: 20 guided steps at 1.607e12, decoding 2.5e12, counted by torch's FlopCounterMode."""
 
 
 MATRIX_SHARE: Final = 0.5
-"""Of the speed of plain matrix products, what the full network reaches on a CPU at least."""
+"""Share of the speed of plain matrix products that the full network reaches on a CPU at least."""
 
 
 class Wanted(Protocol):
@@ -149,7 +149,7 @@ class TextToImage(Data):
 
     @property
     def is_standard(self) -> bool:
-        """What published figures are about: the default family's full network in the unit's size."""
+        """True for the workload of published figures: the default family's full network in the unit's size."""
         has_unit_size = (self.width_px, self.height_px) == (UNIT_SIDE_PX, UNIT_SIDE_PX)
         return self.family.is_default and self.scale in (None, GPU_SCALE) and has_unit_size
 
@@ -159,13 +159,13 @@ class TextToImage(Data):
 
     @property
     def workload(self) -> float:
-        """Of one run. The small network's is what its arithmetic is of the unit's, about the same in all families."""
+        """Work of one run. The small network's is its share of the unit's arithmetic, about equal in all families."""
         pixels, unit = self.width_px * self.height_px, UNIT_WORKLOAD * self.family.passes
         if self.scale == CPU_SCALE:
             return unit * _small_network_flops(pixels, self.num_steps) / UNIT_FLOPS
         return unit * self.family.pixel_cost * pixels * self.num_steps / (UNIT_PIXELS * UNIT_STEPS)
 
-    def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
+    def prompt(self, text: str, rng: random.Random) -> dict[str, object]:
         return text_to_image(self, text, rng.randrange(2**32))
 
 
@@ -193,7 +193,7 @@ class OwnWorkload(Data):
     def is_estimate(self) -> bool:
         return False
 
-    def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
+    def prompt(self, text: str, rng: random.Random) -> dict[str, object]:
         """Return the workflow with new seeds, so that no run is answered from the engine's cache."""
         return with_new_seeds(self.workflow, rng, text)
 
@@ -287,10 +287,10 @@ def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | Non
     )
 
 
-def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]:
+def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, object]:
     """Return the built-in workflow in API format."""
 
-    def node(class_type: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def node(class_type: str, inputs: Mapping[str, object]) -> dict[str, object]:
         return {"class_type": class_type, "inputs": dict(inputs)}
 
     source = (
@@ -328,7 +328,7 @@ def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = 
     `text` stands in the place of `__RANDOM_PROMPT__`.
     """
 
-    def fresh(name: str, value: Any) -> Any:
+    def fresh(name: str, value: object) -> object:
         is_seed = name in ("seed", "noise_seed") and isinstance(value, int) and not isinstance(value, bool)
         if is_seed or value == RANDOM_INT:
             return rng.randrange(2**32)
