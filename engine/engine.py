@@ -40,7 +40,7 @@ from contract.graph.signature import Signatures, unique_keys
 from contract.graph.size import GraphLimits
 from contract.graph.spec import NodeRules, ValueDict
 from contract.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
-from contract.wire import CHECKPOINT_KEY
+from contract.wire import CHECKPOINT_KEY, PREVIEW_METHOD_KEY, QUALITY_KEY
 from engine.cancel import CancelToken
 from engine.comfy.host import PackServer
 from engine.comfy.packs.loader import PackReport, load_custom_nodes
@@ -327,7 +327,7 @@ class Engine:
         """
         if self._is_frozen:
             raise RuntimeError("the engine is frozen")
-        read_quality(request.extra_data.get("quality"))
+        read_quality(request.extra_data.get(QUALITY_KEY))
         folder_of_key(None, request.extra_data.get(CHECKPOINT_KEY))
         cancel = CancelToken()
         number = next(self._run_numbers)
@@ -641,7 +641,7 @@ class Engine:
             self._forget_changed_files()
             self._prefetch_files(request)
             self._busy_places.add(place)
-            asked = request.extra_data.get("quality")
+            asked = request.extra_data.get(QUALITY_KEY)
             quality = read_quality(asked)
             with (
                 torch.inference_mode(),
@@ -652,7 +652,7 @@ class Engine:
                 asyncio.Runner(loop_factory=self._loop_factory()) as runner,
             ):
                 told = on_event if asked is None else _with_usage(request.prompt_id, usage, on_event)
-                services = self._services_for(place, quality, request.extra_data.get("preview_method"))
+                services = self._services_for(place, quality, request.extra_data.get(PREVIEW_METHOD_KEY))
                 return runner.run(run_nodes(request, services, cancel, told))
         except BaseException as error:  # noqa: BLE001 - the run: whoever waits for it gets its error
             return partial(_raise, error)

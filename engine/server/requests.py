@@ -14,7 +14,7 @@ from aiohttp.http import HttpProcessingError
 from contract.errors import Problem
 from contract.graph.spec import ValueDict, Values
 from contract.quality import QUALITIES
-from contract.wire import CHECKPOINT_KEY, KEY_FORM, is_checkpoint_key
+from contract.wire import CHECKPOINT_KEY, KEY_FORM, PREVIEW_METHOD_KEY, QUALITY_KEY, is_checkpoint_key
 from engine.settings import PreviewMethod
 
 LONGEST_SHOWN = 200
@@ -88,13 +88,13 @@ def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
     pnginfo = (extra_data or {}).get("extra_pnginfo")
     if not isinstance(pnginfo, (dict, type(None))):
         raise _bad_request("invalid_extra_data", "extra_data.extra_pnginfo is not an object", _shown(pnginfo))
-    quality = (extra_data or {}).get("quality")
+    quality = (extra_data or {}).get(QUALITY_KEY)
     if quality not in (None, *QUALITIES):
-        allowed = f"extra_data.quality is unknown; expected one of {', '.join(QUALITIES)}"
+        allowed = f"extra_data.{QUALITY_KEY} is unknown; expected one of {', '.join(QUALITIES)}"
         raise _bad_request("invalid_extra_data", allowed, _shown(quality))
-    method = (extra_data or {}).get("preview_method")
+    method = (extra_data or {}).get(PREVIEW_METHOD_KEY)
     if method not in (None, *PREVIEW_METHODS):
-        allowed = f"extra_data.preview_method is unknown; expected one of {', '.join(PREVIEW_METHODS)}"
+        allowed = f"extra_data.{PREVIEW_METHOD_KEY} is unknown; expected one of {', '.join(PREVIEW_METHODS)}"
         raise _bad_request("invalid_extra_data", allowed, _shown(method))
     key = (extra_data or {}).get(CHECKPOINT_KEY)
     if key is not None and not is_checkpoint_key(key):

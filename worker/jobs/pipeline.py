@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from contract.wire import ARRIVING_KEY
+from contract.wire import ARRIVING_KEY, PREVIEW_METHOD_KEY, QUALITY_KEY
 from worker.concurrency.backoff import Backoff
 from worker.engines.client import EngineClient, EngineLost, PromptRecalled
 from worker.engines.loss import Loss, LossReason, error_of_loss
@@ -803,5 +803,5 @@ def _since(began: float) -> int:
 
 def _drawing_of(job: Job, engine: EngineClient) -> dict[str, str]:
     """Return the requested quality and previews; a foreign engine has no qualities."""
-    previews = {"preview_method": "auto"} if job.request.wants_previews else {}
-    return {"quality": job.request.quality, **previews} if engine.has_check else previews
+    previews = {PREVIEW_METHOD_KEY: "auto"} if job.request.wants_previews else {}
+    return {QUALITY_KEY: job.request.quality, **previews} if engine.has_check else previews
