@@ -14,7 +14,7 @@ from typing import Any
 
 TRIAL_SECONDS = 60.0
 RUN_SECONDS = 240.0  # for all nodes of a pack
-PACKAGES = Path(__file__).resolve().parents[2]
+PACKAGES = Path(__file__).resolve().parents[3]
 START = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
     "runpy.run_module('engine', run_name='__main__', alter_sys=True)"
