@@ -1,6 +1,6 @@
 """Meta-path finder that serves ComfyUI's import names, installed when custom nodes are loaded.
 
-`import comfy.utils` gives `names/comfy/utils.py` beside this file. A module that ComfyUI has and this engine has not
+`import comfy.utils` gives `engine/comfy/names/comfy/utils.py`. A module that ComfyUI has and this engine has not
 gives one whose known names are placeholders (`missing_symbol.py`), but for a pack that imports them with a fallback of
 its own (`fallbacks.py`). A name that ComfyUI does not have either is missing as usual, so that packs which probe for
 versions get the same result as in ComfyUI.

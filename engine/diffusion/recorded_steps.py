@@ -2,7 +2,7 @@
 
 A sampler is a function of its start, its levels, the network's answers and the random numbers it draws. Given the same
 answers again it makes the same steps, whatever it remembers between them. So the answers are what is recorded, and
-every sampler resumes to the bit, those of node packs among them. `engine/resume` implements it.
+every sampler resumes to the bit, those of node packs among them. `engine/runtime/resume` implements it.
 """
 
 from __future__ import annotations

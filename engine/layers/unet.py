@@ -1,6 +1,6 @@
 """The UNet of latent diffusion (Rombach et al. 2022, arXiv 2112.10752), of any width and depth.
 
-What the network consists of is data (`UnetConfig`, read from tensor shapes by `engine/checkpoints`); module names are
+What the network consists of is data (`UnetConfig`, read from tensor shapes by `engine/models`); module names are
 those of the original checkpoints. `B` batch, `C` channels, `h w` latent cells, `T` tokens, `D` their width, `E` width
 of the time embedding.
 

@@ -1,1 +1,1 @@
-"""The modules that custom nodes import, under the names below this folder. `compat/finder.py` serves them."""
+"""The modules that custom nodes import, under the names below this folder. `engine/comfy/finder.py` serves them."""

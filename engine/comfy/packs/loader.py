@@ -4,8 +4,8 @@ A pack is a folder with an `__init__.py`, or a single `.py` file, in `custom_nod
 `custom_nodes` folder that `extra_model_paths.yaml` names. It registers its classes in ComfyUI's ways: with
 `NODE_CLASS_MAPPINGS`, or with `comfy_entrypoint()`, which gives a `ComfyExtension`.
 
-Packs find ComfyUI's import names served by `compat/`. One that is new or has changed is first imported in a process of
-its own (`trial.py`), so that one that dies or hangs costs itself only.
+Packs find ComfyUI's import names served by `engine/comfy/finder.py`. One that is new or has changed is first imported
+in a process of its own (`trial.py`), so that one that dies or hangs costs itself only.
 """
 
 from __future__ import annotations
