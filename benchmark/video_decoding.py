@@ -39,7 +39,8 @@ from engine.media.video_files import write_mp4
 from engine.memory.model_memory import ModelMemory
 from engine.models.load import LoadTypes
 from engine.models.random_weights import random_networks
-from engine.models.video_vae import VideoVae, vae_of
+from engine.models.vae_of import vae_of
+from engine.models.video_vae import VideoVae
 from engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "video_decoding.json"

@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.options import OptionDict
 from engine.diffusion.tuned import tuned_attempt, tuned_decoder
 from engine.layers.tiles import AxisScale, even_scale, run_in_tiles
 from engine.models.vae import TILE_SHARE, Vae
@@ -51,29 +50,24 @@ class AudioVae(Vae):
         extra = num_samples % ratio
         return pixels if extra == 0 else pixels.narrow(1, extra // 2, num_samples - extra)
 
-    @torch.no_grad()
-    def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
-        """Decode latents to sounds [B, S, C] on the CPU, as many at once as memory allows.
+    def _latents_of(self, samples: torch.Tensor) -> torch.Tensor:
+        checked = super()._latents_of(samples)
+        self._check_axes(checked)
+        return checked
 
-        In tiles when memory ran out before. Raises ValueError for latents of another VAE.
-        """
-        self._check_latents(samples_in)
-        if self.patcher.memory_savings.tiles:
-            return self.decode_tiled(samples_in, tile_x=self._fitting_cells(tuple(samples_in.shape[:-1])))
-        item_bytes = self.first_stage_model.decode_bytes(tuple(samples_in.shape)) * self.vae_dtype.itemsize
-        return self._decoded(samples_in, item_bytes)
+    def _decoded_in_small_tiles(self, samples: torch.Tensor) -> torch.Tensor:
+        return self.decode_tiled(samples, tile_x=self._fitting_cells(tuple(samples.shape[:-1])))
 
-    @torch.no_grad()
-    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
-        """Encode sounds [B, S, C] to latents on the CPU. In tiles when memory ran out before.
+    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
+        num_values: int = self.first_stage_model.decode_bytes(shape)
+        return num_values * self.vae_dtype.itemsize
 
-        Raises ValueError for a sound that is shorter than a latent cell, or of more channels than the VAE has.
-        """
-        waveform = self._waveform_of(pixel_samples)
-        if self.patcher.memory_savings.tiles:
-            return self.encode_tiled(pixel_samples)
-        item_bytes = self.first_stage_model.encode_bytes(tuple(waveform.shape)) * self.vae_dtype.itemsize
-        return self._encoded(waveform, item_bytes)
+    def _encoded_in_small_tiles(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.encode_tiled(pixels)
+
+    def _encode_bytes(self, shape: tuple[int, ...]) -> int:
+        num_values: int = self.first_stage_model.encode_bytes(shape)
+        return num_values * self.vae_dtype.itemsize
 
     @torch.no_grad()
     def decode_tiled(
@@ -86,11 +80,11 @@ class AudioVae(Vae):
         overlap_t: int | None = None,
     ) -> torch.Tensor:
         """Decode latents to sounds on the CPU by stretches along time. Sizes are in cells; 0 and None: the usual."""
-        self._check_latents(samples)
+        samples = self._latents_of(samples)
         tile = tile_x or TILE_CELLS
         shared = min(OVERLAP_CELLS if overlap is None else overlap, tile // 2)
         longest = (*samples.shape[:-1], min(tile, samples.shape[-1]))
-        item_bytes = self.first_stage_model.decode_bytes(longest) * self.vae_dtype.itemsize
+        item_bytes = self._decode_bytes(longest)
         height, ratio = samples.shape[2:-1], self.upscale_ratio
         flat = samples.flatten(1, -2) if height else samples  # one axis of time
 
@@ -114,14 +108,14 @@ class AudioVae(Vae):
         overlap_t: int | None = None,
     ) -> torch.Tensor:
         """Encode sounds [B, S, C] to latents on the CPU by stretches along time. Sizes are in samples."""
-        waveform = self._waveform_of(pixel_samples)
-        ratio, network_of = self.downscale_ratio, self.first_stage_model
+        waveform = self._items_of(pixel_samples)
+        ratio = self.downscale_ratio
         tile = max(1, (tile_x or ENCODED_TILE_CELLS * ratio) // ratio) * ratio
         wanted = ENCODED_OVERLAP_CELLS * ratio if overlap is None else overlap
         shared = min(wanted, tile // 2) // ratio * ratio
         longest = (*waveform.shape[:-1], min(tile, waveform.shape[-1]))
-        item_bytes = network_of.encode_bytes(longest) * self.vae_dtype.itemsize
-        height = getattr(network_of, "latent_height", 1)
+        item_bytes = self._encode_bytes(longest)
+        height = getattr(self.first_stage_model, "latent_height", 1)
         scale: list[AxisScale] = [even_scale(1 / ratio)]
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             latents = run_in_tiles(
@@ -135,29 +129,30 @@ class AudioVae(Vae):
     def _fitting_cells(self, shape: tuple[int, ...]) -> int:
         """Return the cells of the longest stretch whose working memory fits the device; 128 at most."""
         room = (self.patcher.free_bytes() + self.patcher.loaded_size()) * TILE_SHARE
-        cells, network = TILE_CELLS, self.first_stage_model
-        while cells > LEAST_CELLS and network.decode_bytes((*shape, cells)) * self.vae_dtype.itemsize > room:
+        cells = TILE_CELLS
+        while cells > LEAST_CELLS and self._decode_bytes((*shape, cells)) > room:
             cells //= 2
         return cells
 
     def _decode_stretch(self, network: Network, shape: torch.Size, stretch: torch.Tensor) -> torch.Tensor:
-        latent = stretch.reshape(1, *shape, stretch.shape[-1])
-        sound: torch.Tensor = network.decode(latent.to(self.device, self.vae_dtype)).float()
-        return sound
+        return self._decode_tile(network, stretch.reshape(1, *shape, stretch.shape[-1]))
 
     def _encode_stretch(self, network: Network, stretch: torch.Tensor) -> torch.Tensor:
-        latent: torch.Tensor = network.encode(stretch.to(self.device, self.vae_dtype)).float()
+        latent = self._encode_tile(network, stretch)
         return latent.flatten(1, -2) if latent.ndim == 4 else latent
 
-    def _waveform_of(self, sounds: torch.Tensor) -> torch.Tensor:
-        """Return sounds [B, S, C] as waveforms [B, C, S] of whole cells and the VAE's channels."""
-        if sounds.ndim != 3:
-            raise ValueError(f"audio: not a sound; got shape {list(sounds.shape)}, expected [batch, samples, channels]")
-        if sounds.shape[1] < self.downscale_ratio:
+    def _items_of(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return audio [B, S, C] as waveforms [B, C, S] of whole cells and the VAE's channels.
+
+        Raises ValueError for audio that is shorter than a latent cell, or of another number of channels.
+        """
+        if pixels.ndim != 3:
+            raise ValueError(f"audio: not a sound; got shape {list(pixels.shape)}, expected [batch, samples, channels]")
+        if pixels.shape[1] < self.downscale_ratio:
             least = self.downscale_ratio / self.sample_rate_hz
-            found = f"{sounds.shape[1] / self.sample_rate_hz:g} s"
+            found = f"{pixels.shape[1] / self.sample_rate_hz:g} s"
             raise ValueError(f"audio: shorter than one latent cell; got {found}, expected at least {least:.3g} s")
-        waveform = self.vae_encode_crop_pixels(sounds).movedim(-1, 1)
+        waveform = super()._items_of(pixels)
         if waveform.shape[1] == 1:
             return waveform.expand(-1, self.output_channels, -1)
         if waveform.shape[1] != self.output_channels:
@@ -166,9 +161,3 @@ class AudioVae(Vae):
                 f"{self.output_channels} or 1"
             )
         return waveform
-
-    def _check_latents(self, samples: torch.Tensor) -> None:
-        self._check_channels(samples)
-        if samples.ndim != self.latent_dim + 2:
-            found = f"{samples.ndim} axes, expected {self.latent_dim + 2}"
-            raise ValueError(f"samples: they are latents of another VAE than this one; got {found}")

@@ -41,9 +41,7 @@ class ShapeVae(Vae):
         a side, `num_chunks`, the points computed at once, and `on_chunk`. Raises ValueError for latents of another VAE.
         """
         self._check_channels(samples_in)
-        if samples_in.ndim != 3:
-            found = f"{samples_in.ndim} axes, expected 3"
-            raise ValueError(f"samples: they are latents of another VAE than this one; got {found}")
+        self._check_axes(samples_in)
         options = {"num_chunks": CHUNK_POINTS, "octree_resolution": RESOLUTION, **(vae_options or {})}
         shape = (1, *samples_in.shape[1:])
         values = self.first_stage_model.decode_bytes(shape, options["num_chunks"], options["octree_resolution"])

@@ -59,7 +59,7 @@ from engine.models.patching.module_patcher import ModulePatcher
 from engine.models.random_weights import random_networks
 from engine.models.recent_models import RecentModels
 from engine.models.vae import Vae
-from engine.models.video_vae import vae_of
+from engine.models.vae_of import vae_of
 from engine.models.weight_handle import WeightHandle
 from engine.text.clip_encoding import TextEncoderSet
 from engine.text.clip_tokens import BytePairs, TokenizerSet

@@ -151,12 +151,30 @@ class Vae(NetworkValue):
 
         In tiles when memory ran out before. Raises ValueError for latents of another VAE.
         """
-        self._check_channels(samples_in)
-        if self.patcher.memory_savings.tiles:
-            tile = self._tile_cells(self._decode_bytes_per_cell())
-            return self.decode_tiled(samples_in, tile_x=tile, tile_y=tile, overlap=tile // 4)
-        height, width = samples_in.shape[2:]
-        return self._decoded(samples_in, self._decode_bytes_per_cell() * height * width * self.vae_dtype.itemsize)
+        samples = self._latents_of(samples_in)
+        if self._is_decoded_in_tiles(samples):
+            return self._decoded_in_small_tiles(samples)
+        return self._decoded(samples, self._decode_bytes(tuple(samples.shape)))
+
+    def _latents_of(self, samples: torch.Tensor) -> torch.Tensor:
+        """Return latents as the network takes them. Raises ValueError for those of another VAE."""
+        self._check_channels(samples)
+        return samples
+
+    def _is_decoded_in_tiles(self, samples: torch.Tensor) -> bool:
+        """Return True for latents that are decoded in tiles unasked: after memory ran out."""
+        return bool(self.patcher.memory_savings.tiles)
+
+    def _decoded_in_small_tiles(self, samples: torch.Tensor) -> torch.Tensor:
+        """Decode latents in tiles that fit the memory."""
+        tile = self._tile_cells(self._decode_bytes_per_cell())
+        return self.decode_tiled(samples, tile_x=tile, tile_y=tile, overlap=tile // 4)
+
+    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the working memory for decoding one of the latents of the shape [B, C, h, w], in bytes."""
+        _, _, height, width = shape
+        itemsize: int = self.vae_dtype.itemsize
+        return self._decode_bytes_per_cell() * height * width * itemsize
 
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents that take `item_bytes` of working memory each, as many at once as memory allows."""
@@ -187,18 +205,38 @@ class Vae(NetworkValue):
                 f"{expected}"
             )
 
+    def _check_axes(self, samples: torch.Tensor) -> None:
+        expected = self.latent_dim + 2
+        if samples.ndim != expected:
+            raise ValueError(
+                f"samples: they are latents of another VAE than this one; got {samples.ndim} axes, expected {expected}"
+            )
+
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
         """Encode pictures to latents on the CPU: the mean of the posterior, as in ComfyUI.
 
         In tiles when memory ran out before.
         """
+        items = self._items_of(pixel_samples)
         if self.patcher.memory_savings.tiles:
-            tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
-            return self.encode_tiled(pixel_samples, tile_x=tile, tile_y=tile, overlap=tile // 8)
-        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
-        height, width = pixels.shape[2:]
-        return self._encoded(pixels, self._encode_bytes_per_pixel() * height * width * self.vae_dtype.itemsize)
+            return self._encoded_in_small_tiles(pixel_samples)
+        return self._encoded(items, self._encode_bytes(tuple(items.shape)))
+
+    def _items_of(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return pictures as the network takes them, [B, C, H, W], their sides cut to whole cells."""
+        return self.vae_encode_crop_pixels(pixels).movedim(-1, 1)
+
+    def _encoded_in_small_tiles(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Encode pictures in tiles that fit the memory."""
+        tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
+        return self.encode_tiled(pixels, tile_x=tile, tile_y=tile, overlap=tile // 8)
+
+    def _encode_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the working memory for encoding one of the pictures of the shape [B, C, H, W], in bytes."""
+        _, _, height, width = shape
+        itemsize: int = self.vae_dtype.itemsize
+        return self._encode_bytes_per_pixel() * height * width * itemsize
 
     def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Encode pictures that take `item_bytes` of working memory each, as many at once as memory allows."""
@@ -246,7 +284,7 @@ class Vae(NetworkValue):
         overlap_t: int | None = None,
     ) -> torch.Tensor:
         """Encode pictures to latents on the CPU as `decode_tiled` does, sizes in pixels."""
-        pixels = self.vae_encode_crop_pixels(pixel_samples).movedim(-1, 1)
+        pixels = self._items_of(pixel_samples)
         item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * self.vae_dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             passes = [

@@ -1,6 +1,7 @@
 """VAE of a network that compresses time: latents `[B, C, f, h, w]`, a picture is a video of one frame.
 
-`F` frames, `f` latent frames. Pictures `[F, H, W, 3]` are the frames of one video, as in ComfyUI.
+`F` frames, `f` latent frames. Latents are decoded to videos `[B, F, H, W, 3]`. Videos of that shape are encoded, and
+pictures `[F, H, W, 3]` as the frames of one video, as in ComfyUI.
 """
 
 from __future__ import annotations
@@ -12,14 +13,10 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.options import OptionDict
 from engine.diffusion.tuned import tuned_decoder, tuned_stream
 from engine.layers.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
 from engine.media.frame_stream import FrameStream
-from engine.models.audio_vae import AudioVae
-from engine.models.shape_vae import ShapeVae
 from engine.models.vae import Vae
-from engine.models.weight_handle import WeightHandle
 
 WHOLE_VIDEO = 9999  # frames; more than fit any memory
 TILE_PX = 256  # a side, of tiles for lack of memory
@@ -80,19 +77,8 @@ class VideoVae(Vae):
         """Return the number of latent frames that frames become."""
         return max(0, (frames + self.frames_ratio - 1) // self.frames_ratio)
 
-    @torch.no_grad()
-    def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
-        """Decode latents to videos [B, F, H, W, 3] on the CPU, as many at once as memory allows.
-
-        In tiles when memory ran out before, or would, or might be too little in RAM.
-        """
-        samples = self._latents_of(samples_in)
-        if self._is_decoded_in_tiles(samples):
-            return self._decoded_in_tiles(samples, self._saving_tiling())
-        return self._decoded(samples, self._decode_bytes(samples.shape, self._piece_frames()))
-
     def _is_decoded_in_tiles(self, samples: torch.Tensor) -> bool:
-        """Return whether latents are decoded in tiles of time and sides.
+        """Return True for latents that are decoded in tiles of time and sides unasked.
 
         After memory ran out; and before that, long videos of a network that sees all of their frames together: ComfyUI
         tries to decode those at once, and takes tiles when that fails, which RAM does not survive.
@@ -102,7 +88,13 @@ class VideoVae(Vae):
         frames = self.num_frames(samples.shape[2])
         if self._is_decoded_in_pieces or not self._sees_whole_videos or frames <= WHOLE_FRAMES:
             return False
-        return self._decode_bytes(samples.shape) > self.patcher.weights.device_bytes
+        return self._decode_bytes_at_once(tuple(samples.shape)) > self.patcher.weights.device_bytes
+
+    def _decoded_in_small_tiles(self, samples: torch.Tensor) -> torch.Tensor:
+        return self._decoded_in_tiles(samples, self._saving_tiling())
+
+    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
+        return self._decode_bytes_at_once(shape, self._piece_frames())
 
     def _decoded_once(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
@@ -163,7 +155,7 @@ class VideoVae(Vae):
     def _frames_once(
         self, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
     ) -> Generator[torch.Tensor, None, None]:
-        item_bytes = self._decode_bytes(samples.shape, self._piece_frames())
+        item_bytes = self._decode_bytes(tuple(samples.shape))
         with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
             self.patcher.weights.begin_work(item_bytes)
             for item in torch.split(samples, 1):
@@ -209,19 +201,11 @@ class VideoVae(Vae):
 
     def _tile_decode_bytes(self, samples: torch.Tensor, tiling: TimeTiling) -> int:
         sizes = (min(pair) for pair in zip(tiling.tile, samples.shape[2:], strict=True))
-        return self._decode_bytes((1, samples.shape[1], *sizes))
+        return self._decode_bytes_at_once((1, samples.shape[1], *sizes))
 
-    @torch.no_grad()
-    def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
-        """Encode the frames [F, H, W, 3] of a video, or videos [B, F, H, W, 3], to latents on the CPU.
-
-        In tiles when memory ran out before.
-        """
-        if self.patcher.memory_savings.tiles:
-            time = (TILE_FRAMES, SHARED_FRAMES) if self._sees_whole_videos else (None, None)
-            return self.encode_tiled(pixel_samples, TILE_PX, TILE_PX, TILE_PX // 4, *time)
-        pixels = self._videos_of(pixel_samples)
-        return self._encoded(pixels, self._encode_bytes(pixels.shape))
+    def _encoded_in_small_tiles(self, pixels: torch.Tensor) -> torch.Tensor:
+        time = (TILE_FRAMES, SHARED_FRAMES) if self._sees_whole_videos else (None, None)
+        return self.encode_tiled(pixels, TILE_PX, TILE_PX, TILE_PX // 4, *time)
 
     @torch.no_grad()
     def decode_tiled(
@@ -256,7 +240,7 @@ class VideoVae(Vae):
         overlap_t: int | None = None,
     ) -> torch.Tensor:
         """Encode the frames of a video on the CPU as `decode_tiled` does, sizes in pixels and frames."""
-        pixels = self._videos_of(pixel_samples)
+        pixels = self._items_of(pixel_samples)
         pixels = pixels[:, :, : self.num_frames(self.num_latent_frames(pixels.shape[2]))]
         latent_tile = WHOLE_VIDEO if tile_t is None else max(2, self.num_latent_frames(tile_t))
         shared = 1
@@ -272,23 +256,23 @@ class VideoVae(Vae):
                 out_channels=self.latent_channels, output_device=self.output_device,
             )  # fmt: skip
 
-    def _latents_of(self, latents: torch.Tensor) -> torch.Tensor:
+    def _latents_of(self, samples: torch.Tensor) -> torch.Tensor:
         """Return latents as those of videos [B, C, f, h, w]. Raises ValueError for those of another VAE."""
-        self._check_channels(latents)
-        return latents.unsqueeze(2) if latents.ndim == 4 else latents
+        checked = super()._latents_of(samples)
+        return checked.unsqueeze(2) if checked.ndim == 4 else checked
 
-    def _videos_of(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _items_of(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return pictures as videos [B, 3, F, H, W], their sides cut to whole cells.
 
         They are the frames of one video, or each is a video of its own for a network of pictures.
         """
-        cut = self.vae_encode_crop_pixels(pixels).movedim(-1, 1)
+        cut = super()._items_of(pixels)
         if cut.ndim == 5:
             return cut
         is_of_pictures = getattr(self.first_stage_model, "is_of_pictures", False)
         return cut.unsqueeze(2) if is_of_pictures else cut.movedim(1, 0).unsqueeze(0)
 
-    def _decode_bytes(self, shape: tuple[int, ...], at_once: int | None = None) -> int:
+    def _decode_bytes_at_once(self, shape: tuple[int, ...], at_once: int | None = None) -> int:
         """Return the working memory for decoding one latent of the shape [B, C, f, h, w], `at_once` frames at a time.
 
         None: as many as the network computes together.
@@ -335,13 +319,3 @@ class VideoVae(Vae):
             return TimeTiling(tile, tile, tile // 4)
         frames, shared = TILE_FRAMES // self.frames_ratio, SHARED_FRAMES // self.frames_ratio
         return TimeTiling(tile, tile, tile // 4, frames, shared)
-
-
-def vae_of(weights: WeightHandle) -> Vae:
-    """Return the VAE of a network, by whether it is of sounds, of shapes, or compresses time."""
-    if getattr(weights.module, "is_of_sounds", False):
-        return AudioVae(weights)
-    if getattr(weights.module, "is_of_shapes", False):
-        return ShapeVae(weights)
-    is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
-    return VideoVae(weights) if is_of_videos else Vae(weights)

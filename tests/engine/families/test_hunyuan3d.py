@@ -15,7 +15,7 @@ from engine.families.hunyuan3d.vae_files import SmallShapeLatentFormat
 from engine.memory.model_memory import ModelMemory
 from engine.models.kinds.clip_vision_value import ClipVisionOutput
 from engine.models.vae import Vae
-from engine.models.video_vae import vae_of
+from engine.models.vae_of import vae_of
 from engine.settings import EngineSettings
 
 FAMILY = registry.family_named("hunyuan3d")

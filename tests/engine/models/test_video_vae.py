@@ -14,7 +14,8 @@ from engine.memory.relief import MemorySavings
 from engine.models.load import LoadTypes
 from engine.models.random_weights import random_networks
 from engine.models.vae import Vae
-from engine.models.video_vae import VideoVae, vae_of
+from engine.models.vae_of import vae_of
+from engine.models.video_vae import VideoVae
 from engine.settings import EngineSettings, MemorySettings
 
 

@@ -1,0 +1,19 @@
+"""The VAE value that fits a network."""
+
+from __future__ import annotations
+
+from engine.models.audio_vae import AudioVae
+from engine.models.shape_vae import ShapeVae
+from engine.models.vae import Vae
+from engine.models.video_vae import VideoVae
+from engine.models.weight_handle import WeightHandle
+
+
+def vae_of(weights: WeightHandle) -> Vae:
+    """Return the VAE of a network, by whether it is of sounds, of shapes, or compresses time."""
+    if getattr(weights.module, "is_of_sounds", False):
+        return AudioVae(weights)
+    if getattr(weights.module, "is_of_shapes", False):
+        return ShapeVae(weights)
+    is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
+    return VideoVae(weights) if is_of_videos else Vae(weights)
