@@ -1,7 +1,7 @@
 """The unit of work: 100 is one picture of the engine's default family, 512x512 pixels in 20 guided steps.
 
-Requests are counted in it (`worker/prompts/cost.py`), and the start-up benchmark measures it. It is fixed, so that figures
-of different machines and times compare.
+Requests are counted in it (`worker/prompts/cost.py`), and the start-up benchmark measures it. It is fixed, so that
+figures of different machines and times compare.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Placing: what a request needs and what workers have announced, put to the routing, and its answer as a stream. Pure.
 
-Costs of prompts are those of `worker/prompts/cost.py`, at the price of the default family: a gateway knows no model files.
+Costs of prompts are those of `worker/prompts/cost.py`, at the price of the default family: a gateway knows no model
+files.
 """
 
 from __future__ import annotations

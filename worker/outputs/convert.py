@@ -1,4 +1,4 @@
-"""Conversion of pictures to another format, and thumbnails. Runs in media processes alone (`worker/outputs/media_child.py`).
+"""Conversion of pictures to another format, and thumbnails. Runs in media processes alone (`media_child.py`).
 
 Transparency is composed onto white if the format has none, and 16 bits are
 reduced to 8 if it has no more. All frames of an animation and the colour profile are kept. The source's metadata is not

@@ -119,7 +119,7 @@ async def test_a_setting_that_does_not_parse_is_named(tmp_path: Path) -> None:
 async def test_the_version_is_that_of_the_distribution() -> None:
     shown = await invoked("--version")
     assert (shown.exit_code, shown.output) == (0, f"darkroom {metadata.version(DISTRIBUTION)}\n")
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     assert project["project"]["version"] == metadata.version(DISTRIBUTION)
 
 

@@ -11,7 +11,7 @@ from tests.fakes import FakeEngine, draw
 from tests.markdown import code_blocks
 from tests.worker.running_front import running_front
 
-PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "upgrade.md").read_text(encoding="utf-8")
 
 
 async def follow(block: str, base: Path) -> None:

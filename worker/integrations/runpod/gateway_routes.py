@@ -1,4 +1,4 @@
-"""RunPod's forms of requests and replies at a gateway: those of `worker/integrations/runpod/routes.py`, for jobs that run elsewhere."""
+"""RunPod's forms of requests and replies at a gateway: those of `routes.py`, for jobs that run elsewhere."""
 
 from __future__ import annotations
 

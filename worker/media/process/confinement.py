@@ -69,7 +69,7 @@ def confine_job(limits: JobLimits, reads: list[Path], writes: list[Path]) -> Non
 
 def _interpreter_folders() -> list[Path]:
     """Return the folders of libraries, of which one may be imported late."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     libraries = (entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
     folders = dict.fromkeys(map(Path, (*SYSTEM_FOLDERS, sys.prefix, sys.base_prefix, *libraries)))
     return [folder for folder in (*folders, package) if folder.is_dir() and folder != Path("/")]

@@ -1,8 +1,9 @@
 """Child processes in which files that strangers or node packs made are decoded and encoded. Blocking: call in a thread.
 
 Libraries of codecs are large and take memory by the pixel, and the front holds the secrets. Each job runs in a process
-forked for it from a warm one (`worker/outputs/media_child.py`), confined to its files, to memory and to time. A warm process is
-started when the first job needs it, ends by itself when idle, and with the front. It never reads a file itself.
+forked for it from a warm one (`worker/outputs/media_child.py`), confined to its files, to memory and to time. A warm
+process is started when the first job needs it, ends by itself when idle, and with the front. It never reads a file
+itself.
 
 A job is the name of an operation and its arguments; what comes back is data, read with bounds.
 """

@@ -14,7 +14,7 @@ from tests.s3_server import free_ports
 from worker.guard.listener.errors import CannotListen
 from worker.guard.listener.server import bind
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.timeout(60)

@@ -16,7 +16,7 @@ import httpx
 from tests.worker.running_front import until
 from worker.engines.supervisor import free_port
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 START_SECONDS = 300
 PROGRAM = """
 import json, sys, time
