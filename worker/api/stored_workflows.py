@@ -25,6 +25,7 @@ from worker.errors import EngineUnreachable, Problem, RequestRejected
 from worker.json.values import JsonObject, object_at
 from worker.prompts.page_workflow import app_mode_of, as_prompt
 from worker.prompts.workflows.overrides import PlaceFinder
+from worker.prompts.workflows.stored import schema_of_inputs
 from worker.settings.api_keys import Scope
 from worker.storage.stored_workflow import NAME, NAME_RULE, NamedInput, StoredWorkflow
 
@@ -251,6 +252,6 @@ async def _shown(
             for name, named in stored.inputs.items()
         },
         "outputs": list(stored.outputs),
-        "schema": stored.schema(object_info),
+        "schema": schema_of_inputs(stored, object_info),
     }
     return shown | ({FIELD: stored.document} if has_document else {})

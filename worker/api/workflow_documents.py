@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from worker.api.stored_workflows import RUN_ROUTES
 from worker.json.values import JsonObject
+from worker.prompts.workflows.stored import schema_of_inputs
 from worker.storage.stored_workflow import StoredWorkflow
 
 REFERENCE: Final = "#/components/schemas/"
@@ -22,7 +23,7 @@ def add_typed_routes(document: dict[str, Any], workflows: Iterable[StoredWorkflo
     paths, schemas = document["paths"], document["components"]["schemas"]
     for workflow in workflows:
         key = f"Inputs_{_identifier(workflow.name)}"
-        schemas[key] = workflow.schema(object_info) | {"title": key}
+        schemas[key] = schema_of_inputs(workflow, object_info) | {"title": key}
         for route in RUN_ROUTES:
             operation = copy.deepcopy(paths[route]["post"])
             operation["operationId"] = f"{operation['operationId']}_{_identifier(workflow.name)}"

@@ -17,13 +17,13 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from contract.quality import DEFAULT_QUALITY, QualityName
+from contract.unit import UNIT_WORKLOAD
 from worker.engines.loss import Loss
 from worker.engines.preview_frames import PreviewFrame
 from worker.errors import WorkerError, http_status
 from worker.json.long import canonical_pieces
 from worker.json.values import JsonObject
 from worker.outputs.options import OutputOptions
-from worker.prompts.cost import UNIT_COST
 from worker.storage.progress import Progress
 
 MAX_ATTEMPTS = 2
@@ -224,7 +224,7 @@ class Job:
     preview: PreviewFrame | None = None  # the newest, not stored
     is_recovered: bool = False
     is_at_engine: bool = False  # its prompt has been sent, so no other job overtakes it
-    cost: float = UNIT_COST  # recomputed after a restart
+    cost: float = UNIT_WORKLOAD  # recomputed after a restart
     began_at: float = 0.0  # monotonic clock: when the engine began, as far as is known
     run_seconds: float | None = None  # run time on the engine, without its queue; summed over engines
     needs_less_memory: bool = False  # it ran out of memory and runs again with less

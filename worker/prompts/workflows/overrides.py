@@ -19,6 +19,7 @@ from contract.nearest import nearest_name, nearest_names
 from worker.errors import Problem, RequestRejected
 from worker.json.values import JsonObject, object_at
 from worker.prompts.workflows.expansion import Expansion
+from worker.storage.stored_workflow import Place
 
 EVERY: Final = "#"
 FIELD: Final = "input.overrides"
@@ -29,18 +30,6 @@ MAX_COMPARED: Final = 2000
 MAX_TARGET_LENGTH: Final = 300
 MAX_SHOWN: Final = 1000
 SECTIONS: Final = ("required", "optional")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Input of a node of a prompt."""
-
-    node_id: str
-    input_name: str
-
-    @property
-    def target(self) -> str:
-        return f"{self.node_id}.{self.input_name}"
 
 
 @dataclass(frozen=True, slots=True)
