@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from worker.guard.identity.may_listen import check_may_listen
-
 from worker.errors import SettingsInvalid
+from worker.guard.identity.may_listen import check_may_listen
 from worker.settings.environment import load_settings
 
 

@@ -55,7 +55,6 @@ from worker.settings.platforms import (
 )
 from worker.settings.qualification import BenchmarkConfig, WarmUpConfig
 from worker.settings.section import by_section, variables_of
-from worker.settings.settings import own_key_path
 from worker.settings.tracing import TracingConfig
 
 VAST_MAX_WAIT_SECONDS = 10.0
@@ -333,6 +332,11 @@ class Settings(BaseSettings):
         key_files = (self.access.api_keys_file, self.access.admin_api_keys_file)
         paths = (self.folders.state_path, Path(".env"), self.tls.key, *key_files)
         return tuple(path.absolute() for path in paths if path is not None)
+
+
+def own_key_path(state_directory: Path) -> Path:
+    """Return the path of the front's own key within a state directory."""
+    return state_directory / "keys" / "front"
 
 
 def is_of_this_machine(host: str) -> bool:

@@ -6,9 +6,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from worker.guard.identity.key_ring import KeyRing
 
 from worker.errors import SettingsInvalid
+from worker.guard.identity.key_ring import KeyRing
 from worker.settings.api_keys import (
     ALL_SCOPES,
     CUSTOMER_SCOPES,

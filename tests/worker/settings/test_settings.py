@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker.guard.identity.may_listen import check_may_listen
 
 from worker.errors import SettingsInvalid
+from worker.guard.identity.may_listen import check_may_listen
 from worker.settings.environment import child_environment, hub_access, load_settings, runpod_environment
 from worker.settings.settings import Settings
 from worker.settings.start_checks import find_open_doors

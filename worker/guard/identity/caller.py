@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final
 
-
-class Scope(StrEnum):
-    """A permission of a key: send and cancel jobs, read one's own jobs, operate the worker."""
-
-    SUBMIT = "submit"
-    READ = "read"
-    ADMIN = "admin"
-
-
-ALL_SCOPES: Final = frozenset(Scope)
-CUSTOMER_SCOPES: Final = frozenset({Scope.SUBMIT, Scope.READ})
+from worker.settings.api_keys import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -100,17 +99,6 @@ FORWARDING_PREFIXES: Final = (
     "x-zscaler-",
 )
 """Prefixes of further headers that proxies add."""
-
-
-@lru_cache(maxsize=256)  # asked once or more of every request, about the same few hosts
-def is_loopback(host: str | None) -> bool:
-    """Return True for a loopback address in any notation."""
-    try:
-        address = ipaddress.ip_address(host or "")
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 def direct_host(host: str | None, header_names: Iterable[str]) -> str | None:

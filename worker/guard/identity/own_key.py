@@ -13,12 +13,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from worker.settings.settings import own_key_path
+
 SECRET_BYTES = 32
-
-
-def own_key_path(state_directory: Path) -> Path:
-    """Return the path of the front's own key within a state directory."""
-    return state_directory / "keys" / "front"
 
 
 def read_own_key(path: Path) -> str:
