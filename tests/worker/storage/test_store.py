@@ -29,7 +29,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from worker.storage.job import Job, JobRequest, JobTimes
-from worker.jobs import database
+from worker.storage import database
 from worker.storage.store import ChangeUnwritable, JobStore
 
 async def main():
