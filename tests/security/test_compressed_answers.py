@@ -26,12 +26,11 @@ from worker.inputs.refusals import DownloadFailed
 from worker.integrations.vast.ledger import Ledger
 from worker.integrations.vast.public_key import PublicKeySource
 from worker.integrations.vast.reports import Reporter
-from worker.integrations.vast.timing import VastTiming
 from worker.models.download.open_source import SourceAccess
 from worker.models.errors import DownloadBroke
 from worker.outputs.webhook import WebhookSender
 from worker.settings.environment import HubAccess
-from worker.settings.platforms import VastConfig
+from worker.settings.platforms import VastConfig, VastTiming
 from worker.storage.webhook_rows import WebhookRow
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from worker.guard.listener.certificate import Certificate
 from worker.guard.listener.server import GuardedServer
 from worker.guard.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
 from worker.guard.listener.web_socket import GuardedWebSocket
-from worker.integrations.vast.timing import VastTiming
 from worker.settings.environment import load_settings
+from worker.settings.platforms import VastTiming
 from worker.settings.settings import Settings
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 from worker.errors import Problem, RequestRejected
 from worker.guard.json_body import parse_text
 from worker.guard.json_scan import FoundJson
-from worker.integrations.runpod.shapes import InputRefused, read_pictures, substitute_pictures
 from worker.json.values import JsonObject, object_at
+from worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
 from worker.prompts.workflows.forms import (
     EXPECTED,
     HOLDERS,
@@ -142,7 +142,7 @@ def _with_pictures(workflow: JsonObject, images: object) -> JsonObject:
     """Return a workflow with the images that worker-comfyui's clients send along. Raises RequestRejected."""
     try:
         pictures = read_pictures(images)
-    except InputRefused as refused:
+    except SentImagesInvalid as refused:
         message = "; ".join([refused.message, *refused.details])[:1000]
         raise RequestRejected([Problem(message, field="input.images", type="images")]) from None
     return substitute_pictures(workflow, pictures) if pictures else workflow

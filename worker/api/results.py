@@ -12,6 +12,7 @@ from structlog.contextvars import bind_contextvars
 
 from worker.api.internal_requests import internal_identity
 from worker.api.services import Services
+from worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
 from worker.errors import (
     Forbidden,
     JobNotFound,
@@ -31,7 +32,6 @@ from worker.guard.foreign_page import is_of_foreign_page
 from worker.guard.identity.caller import Identity
 from worker.guard.identity.loopback import direct_host
 from worker.guard.rate_limits import caller_name
-from worker.integrations.vast.envelope import EnvelopeRejected, SignatureRejected
 from worker.jobs.envelope import refusal, result_of
 from worker.json.finite import FiniteJSONResponse
 from worker.outputs.inline import with_data

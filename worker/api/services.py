@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fastapi import FastAPI
+
 from modifiers.registry import ModifierRegistry
-from worker.app.platform import Platform
+from worker.autoscaler.platform import Platform
 from worker.doctor.check import Check
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
@@ -52,6 +54,14 @@ class RequestGuard(Protocol):
         self, peer: str | None, headers: Sequence[tuple[str, str]], *, has_vast_envelope: bool = False
     ) -> Identity:
         """Identify the caller of a request. Raises Unauthorized, Forbidden."""
+        ...
+
+
+class PlatformRoutes(Protocol):
+    """Routes that a platform's clients use."""
+
+    def attach(self, app: FastAPI, services: Services) -> None:
+        """Add the routes to an application."""
         ...
 
 
@@ -108,3 +118,4 @@ class Services:
     splits_requests: bool = False
     shows_folders: bool = True  # of this machine, in results
     intake: Intake | None = None  # of jobs from a broker
+    platform_routes: PlatformRoutes | None = None

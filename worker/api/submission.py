@@ -26,13 +26,13 @@ from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.api.services import Services
 from worker.autoscaler.autoscaler import Caller
+from worker.autoscaler.envelope import EnvelopeRejected, OpenedEnvelope
 from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.errors import RequestIdTaken, RequestRejected, SubmissionFailed, WorkerError
 from worker.guard.bodies import LARGE_BODY_BYTES, Lease
 from worker.guard.json_body import nested_too_deeply, parse_json
 from worker.guard.json_scan import FoundJson
 from worker.inputs.uploads import ReceivedFile
-from worker.integrations.vast.envelope import Envelope, EnvelopeRejected, caller_of, is_envelope, repeat_id
 from worker.jobs.admission import Admitted, clean_id, fresh_id
 from worker.jobs.ownership import id_to_use, own_id
 from worker.json.values import JsonObject
@@ -100,8 +100,8 @@ class _Submission:
             size_bytes = len(self._received.content)
             body = await _json_of(services, self._received.content)
             if is_multipart(request):
-                body = _whole(body)
-            self.is_vast = is_envelope(body)
+                body = _whole(services, body)
+            self.is_vast = services.platform.envelopes.is_envelope(body)
             identity = check_caller(request, has_vast_envelope=self.is_vast)
             counted_as = caller_of_jobs(request, identity)
             envelope = self._open_envelope(body) if self.is_vast else None
@@ -116,11 +116,12 @@ class _Submission:
             parsed = replace(parsed, warnings=(*parsed.warnings, *self._id_warnings))
             return await self._admit(parsed, digest, identity.key_name, counted_as, is_named=is_named)
 
-    def _open_envelope(self, body: JsonObject) -> Envelope:
-        self._caller = caller_of(body)
-        return self._services.platform.open_envelope(body)
+    def _open_envelope(self, body: JsonObject) -> OpenedEnvelope:
+        envelopes = self._services.platform.envelopes
+        self._caller = envelopes.caller_of(body)
+        return envelopes.open_request(body)
 
-    async def _choose_id(self, parsed: ParsedRequest, envelope: Envelope | None, digest: str, owner: str) -> bool:
+    async def _choose_id(self, parsed: ParsedRequest, envelope: OpenedEnvelope | None, digest: str, owner: str) -> bool:
         """Set the ids of the job. Returns True if the request names one, so that it may be a repetition."""
         named = parsed.input.request_id or self._request.headers.get("idempotency-key", "")
         place = "input.request_id" if parsed.input.request_id else "Idempotency-Key"
@@ -199,17 +200,17 @@ async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, 
     try:
         return await services.bodies.parse(content)
     except RequestRejected as error:
-        if services.platform.vast is None:
+        if not services.platform.expects_envelopes:
             raise
         raise EnvelopeRejected(error.problems, {"error": "invalid JSON"}) from None
 
 
-async def _repeated_id(services: Services, envelope: Envelope | None, digest: str) -> str:
+async def _repeated_id(services: Services, envelope: OpenedEnvelope | None, digest: str) -> str:
     """Return the job id for a request that the platform's client may repeat, while the job runs and after it succeeded.
 
     A job that failed or was cancelled is run again, under a new id.
     """
-    repeated = repeat_id(envelope, digest) if envelope else ""
+    repeated = envelope.repeat_id(digest) if envelope else ""
     earlier = await services.store.find(repeated) if repeated else None
     is_over = earlier is not None and earlier.state.is_terminal and earlier.state is not JobState.COMPLETED
     return "" if is_over else repeated
@@ -237,16 +238,17 @@ async def _receive(request: Request, services: Services, lease: Lease) -> Receiv
     def check_before_file(content: bytearray | None) -> None:
         if not sender.is_known:
             body = parse_json(content or b"{}")
-            check_caller(request, has_vast_envelope=is_envelope(body))
-            services.platform.envelopes.open(body)
+            envelopes = services.platform.envelopes
+            check_caller(request, has_vast_envelope=envelopes.is_envelope(body))
+            envelopes.open(body)
             sender.identify()
 
     return await read_multipart(request, services.uploads, services.bodies, lease, check_before_file)
 
 
-def _whole(body: dict[str, object]) -> dict[str, object]:
+def _whole(services: Services, body: dict[str, object]) -> dict[str, object]:
     """Return the body of a request whose part named `input` holds the body or only its `input` object."""
-    return body if "input" in body or is_envelope(body) else {"input": body}
+    return body if "input" in body or services.platform.envelopes.is_envelope(body) else {"input": body}
 
 
 def _parse(

@@ -43,17 +43,12 @@ from worker.api.results import refuse
 from worker.api.schemas import problem_of
 from worker.api.services import Services
 from worker.api.sync_waiters import SyncWaiters
+from worker.app.integrations import dialect_routers
 from worker.errors import MethodNotAllowed, RequestRejected, RouteNotFound, WorkerError
-from worker.integrations.comfy_cloud import routes as comfy_cloud
-from worker.integrations.comfy_v2 import assets as comfy_assets
-from worker.integrations.comfy_v2 import jobs as comfy_jobs
-from worker.integrations.openai import routes as openai_images
-from worker.integrations.runpod import routes as runpod
-from worker.integrations.vast import routes as vast
 from worker.jobs.envelope import refusal
 
 MAX_PATH_LENGTH = 200
-PARTS = (  # the first ones are found first
+PARTS = (  # the first ones are found first, those of the dialects last
     generate,
     batch,
     stored_workflows,
@@ -68,16 +63,11 @@ PARTS = (  # the first ones are found first
     documentation,
     benchmark,
     webhooks,
-    runpod,
     model_hint,
-    openai_images,
     own_pages,
     interface_keys,
     interface,
     worker_info,
-    comfy_assets,
-    comfy_cloud,
-    comfy_jobs,
 )
 
 log = structlog.get_logger("api")
@@ -101,11 +91,11 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
         app.add_middleware(AccessLog)
     app.add_middleware(RequestTracing, tracer=services.tracer)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)
-    for part in PARTS:
+    for router in (*(part.router for part in PARTS), *dialect_routers()):
         # Not `include_router`, which analyses every route and the forms of its replies anew for the first request.
-        app.router.routes.extend(part.router.routes)
-    if services.platform.vast is not None:
-        vast.attach_vast(app, services, services.platform.vast)
+        app.router.routes.extend(router.routes)
+    if services.platform_routes is not None:
+        services.platform_routes.attach(app, services)
     checked_routes(app.router.routes)
 
     @app.exception_handler(WorkerError)

@@ -37,7 +37,6 @@ from worker.guard.identity.browser_sessions import BrowserSessions
 from worker.guard.identity.own_key import OwnKey
 from worker.guard.listener.connections import ConnectionTable, connection_table
 from worker.guard.rate_limits import RateLimits, key_name_of
-from worker.integrations.vast.timing import VastTiming
 from worker.jobs.admission import Admission, Gate, free_bytes_of
 from worker.jobs.caller_quota import CallerQuota, StoredElsewhere
 from worker.jobs.event_notices import EventNotices
@@ -78,6 +77,7 @@ from worker.qualification.readiness import Readiness
 from worker.qualification.state import VERDICTS, Qualification
 from worker.qualification.warm_up import WarmUp
 from worker.settings.jobs import QueueLimits
+from worker.settings.platforms import VastTiming
 from worker.settings.settings import Settings
 from worker.settings.workload import Workload
 from worker.sources.intake import Intake
@@ -254,6 +254,9 @@ class Front:
         quota = self._build_caller_quota(queue_info)
         http_metrics, (metrics, scrape) = HttpMetrics(), self._build_metrics(pipeline, queue_info)
         metrics.registry.register(http_metrics)
+        platform, platform_routes = build_platform(
+            settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing
+        )
         return Services(
             store=self.store,
             pool=pool,
@@ -297,7 +300,8 @@ class Front:
             check_put_url=self._external_io.check_put_url,
             check_hub=self._external_io.check_hub,
             check_s3=self._external_io.check_s3,
-            platform=build_platform(settings, metrics.registry, self._cancel, self._stop_server, self._vast_timing),
+            platform=platform,
+            platform_routes=platform_routes,
             queue_info=queue_info,
             metrics_are_open=settings.access.metrics_are_open,
             run_clock=clock,

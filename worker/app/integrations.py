@@ -1,53 +1,110 @@
-"""The broker that the settings name. Libraries of brokers are extras, imported here for the one that is used."""
+"""Registry of the integrations: the module of each, loaded when a setting names it.
+
+Platforms' envelopes and the dialects of other servers are part of every worker by default, so their modules are loaded
+for each; those of brokers and platforms where a setting names one. Nothing else names a module of
+`worker/integrations/`, and none of them names another.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter
 
 from host.distribution import install_command
+from worker.autoscaler.autoscaler import Autoscaler
+from worker.autoscaler.envelope import Envelopes
 from worker.errors import SettingsInvalid
 from worker.settings.broker import BrokerConfig, BrokerKind
 from worker.sources.broker import Broker, Producer
 
-PACKAGES = {BrokerKind.REDIS: "redis", BrokerKind.NATS: "nats"}
+DIALECTS: Final = {
+    "runpod": ("worker.integrations.runpod.routes",),
+    "openai": ("worker.integrations.openai.routes",),
+    "comfy_v2": ("worker.integrations.comfy_v2.assets", "worker.integrations.comfy_v2.jobs"),
+    "comfy_cloud": ("worker.integrations.comfy_cloud.routes",),
+}
+"""Modules with a `router`, for every worker: the first routes are found first."""
+
+GATEWAY_DIALECTS: Final = ("worker.integrations.runpod.gateway_routes",)
+
+BROKERS: Final = {
+    BrokerKind.REDIS: ("worker.integrations.redis.streams", "RedisBroker"),
+    BrokerKind.NATS: ("worker.integrations.nats.jetstream", "NatsBroker"),
+    BrokerKind.SQS: ("worker.integrations.sqs.queue", "SqsBroker"),
+}
+PRODUCERS: Final = (BrokerKind.REDIS, BrokerKind.NATS)
+"""Brokers that have results and events, as a gateway needs."""
+
+PACKAGES: Final = {BrokerKind.REDIS: "redis", BrokerKind.NATS: "nats"}
+"""Libraries of brokers, which are extras."""
+
+RUNPOD: Final = "worker.integrations.runpod.build"
+VAST: Final = "worker.integrations.vast.build"
+VAST_LAUNCH_FAILURE: Final = "worker.integrations.vast.launch_failure"
+MCP: Final = "worker.integrations.mcp.server"
+
+
+def dialect_routers() -> list[APIRouter]:
+    """Return the routers of all dialects, in the order in which their routes are found."""
+    return [importlib.import_module(module).router for modules in DIALECTS.values() for module in modules]
+
+
+def gateway_routers() -> list[APIRouter]:
+    """Return the routers of the dialects that a gateway has."""
+    return [importlib.import_module(module).router for module in GATEWAY_DIALECTS]
+
+
+def gateway_envelopes() -> Envelopes:
+    """Return the parser of the envelopes that may come to a gateway."""
+    envelopes: Envelopes = importlib.import_module(VAST).unsigned_envelopes()
+    return envelopes
+
+
+def vast_parts(*arguments: Any) -> Any:
+    """Return Vast's parts of a worker (`worker/integrations/vast/build.py`)."""
+    return importlib.import_module(VAST).build_vast(*arguments)
+
+
+def runpod_autoscaler(*arguments: Any) -> Autoscaler:
+    """Return RunPod's loop of a worker. Raises SettingsInvalid when its package is not installed."""
+    autoscaler: Autoscaler = importlib.import_module(RUNPOD).build_runpod(*arguments)
+    return autoscaler
+
+
+def launch_failure_reporter() -> Callable[..., None]:
+    """Return the function that reports to Vast that a worker could not start."""
+    report: Callable[..., None] = importlib.import_module(VAST_LAUNCH_FAILURE).report_error_until_stopped
+    return report
+
+
+def mcp_server() -> Any:
+    """Return the module of the MCP server. Raises ModuleNotFoundError when its package is not installed."""
+    return importlib.import_module(MCP)
 
 
 def build_broker(config: BrokerConfig) -> Broker | None:
     """Return the broker of `BROKER_URL`, None without one. Raises SettingsInvalid if its library is not installed."""
-    kind = config.kind
-    if kind is None:
+    if config.kind is None:
         return None
-    _check_library(kind)
-    if kind is BrokerKind.NATS:
-        from worker.integrations.nats.jetstream import NatsBroker
-
-        return NatsBroker(config)
-    if kind is BrokerKind.SQS:
-        from worker.integrations.sqs.queue import SqsBroker
-
-        return SqsBroker(config)
-    from worker.integrations.redis.streams import RedisBroker
-
-    return RedisBroker(config)
+    broker: Broker = _broker(config.kind, config)
+    return broker
 
 
 def build_producer(config: BrokerConfig) -> Producer:
     """Return the producer's side of `BROKER_URL`. Raises SettingsInvalid without one that has results and events."""
-    kind = config.kind
-    if kind is BrokerKind.REDIS:
-        _check_library(kind)
-        from worker.integrations.redis.streams import RedisBroker
-
-        return RedisBroker(config)
-    if kind is BrokerKind.NATS:
-        _check_library(kind)
-        from worker.integrations.nats.jetstream import NatsBroker
-
-        return NatsBroker(config)
-    raise SettingsInvalid("BROKER_URL: a gateway needs a broker with results; expected redis:// or nats://")
+    if config.kind not in PRODUCERS:
+        raise SettingsInvalid("BROKER_URL: a gateway needs a broker with results; expected redis:// or nats://")
+    producer: Producer = _broker(config.kind, config)
+    return producer
 
 
-def _check_library(kind: BrokerKind) -> None:
+def _broker(kind: BrokerKind, config: BrokerConfig) -> Any:
     package = PACKAGES.get(kind)
     if package is not None and importlib.util.find_spec(package) is None:
         raise SettingsInvalid(f"BROKER_URL: the package {package} is not installed; {install_command(kind.value)}")
+    module, name = BROKERS[kind]
+    return getattr(importlib.import_module(module), name)(config)

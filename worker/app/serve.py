@@ -109,9 +109,9 @@ def serve(**overrides: Any) -> int:
         sys.stderr.write(f"{error}\n")
         write_marker("Application startup failed")
         if settings.is_under_vast:
-            from worker.integrations.vast.launch_failure import report_error_until_stopped
+            from worker.app.integrations import launch_failure_reporter
 
-            report_error_until_stopped(settings.vast_config(), str(error))
+            launch_failure_reporter()(settings.vast_config(), str(error))
         return EXIT_UNUSABLE
 
 

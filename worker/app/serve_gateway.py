@@ -13,7 +13,7 @@ import uvicorn
 
 from modifiers.registry import build_registry
 from worker.api.busy import busy
-from worker.app.integrations import build_producer
+from worker.app.integrations import build_producer, gateway_envelopes, gateway_routers
 from worker.errors import SettingsInvalid, WorkerError
 from worker.gateway.app import create_gateway_app
 from worker.gateway.gateway import Gateway
@@ -65,6 +65,8 @@ def build_services(settings: Settings) -> GatewayServices:
     rates = None if per_second is None else RequestRates(settings.database, per_second)
     return GatewayServices(
         http_metrics=http_metrics,
+        envelopes=gateway_envelopes(),
+        dialects=tuple(gateway_routers()),
         metrics=GatewayMetrics(http_metrics),
         limits=RequestLimits(
             settings.queue.job_timeout_seconds,

@@ -219,9 +219,10 @@ def mcp(
 ) -> None:
     """Serve the Model Context Protocol on standard input and output, so that assistants draw with a worker."""
     from darkroom.client import AsyncClient
+    from worker.app.integrations import mcp_server
 
     try:
-        from worker.integrations.mcp import server as mcp_server
+        server = mcp_server()
     except ModuleNotFoundError as error:
         typer.echo(f"mcp: the module {error.name} is not installed; {install_command('mcp')}", err=True)
         raise typer.Exit(EXIT_BAD_SETTING) from None
@@ -231,7 +232,7 @@ def mcp(
 
     async def serve_tools() -> None:
         async with AsyncClient(worker.url, api_key or worker.own_key, verify=worker.verify) as client:
-            await mcp_server.serve_stdio(mcp_server.DrawingTools(client, folder))
+            await server.serve_stdio(server.DrawingTools(client, folder))
 
     asyncio.run(serve_tools())
 

@@ -22,7 +22,6 @@ from worker.errors import RequestRejected, RouteNotFound, WorkerError
 from worker.gateway import probes
 from worker.gateway.counted import count_request
 from worker.gateway.routes import GatewayServices, has_envelope, router
-from worker.integrations.runpod import gateway_routes as runpod
 from worker.jobs.envelope import refusal
 from worker.version import version
 
@@ -39,7 +38,11 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
 
     app = FastAPI(title="Darkroom gateway", version=version(), lifespan=enter, docs_url=None, redoc_url=None)
     app.state.services = services
-    routes = [*probes.router.routes, *router.routes, *runpod.router.routes]
+    routes = [
+        *probes.router.routes,
+        *router.routes,
+        *(route for dialect in services.dialects for route in dialect.routes),
+    ]
     app.add_middleware(SmallBodies, limits=services.bodies.structure, routes=routes)
     app.add_middleware(PackedBodies)
     app.add_middleware(PageHeaders, hsts_seconds=hsts_seconds)
@@ -47,7 +50,7 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
         app.add_middleware(AccessLog)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)
     app.include_router(probes.router)
-    for counted in (router, runpod.router):
+    for counted in (router, *services.dialects):
         app.include_router(counted, dependencies=[Depends(count_request)])
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/docs/{name}", part_of_docs, include_in_schema=False)

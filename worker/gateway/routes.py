@@ -23,6 +23,7 @@ from worker.api.request_warnings import find_form_warnings, id_warning
 from worker.api.results import check_caller, not_found
 from worker.api.schemas import ParsedRequest, is_true, parse_generate
 from worker.api.services import RequestGuard
+from worker.autoscaler.envelope import Envelopes
 from worker.concurrency.off_loop import off_loop
 from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
 from worker.gateway.checks import check_request
@@ -35,7 +36,6 @@ from worker.gateway.request_rates import RequestRates
 from worker.guard.bodies import Bodies, Sender
 from worker.guard.json_scan import FoundJson
 from worker.guard.rate_limits import RateLimits
-from worker.integrations.vast.envelope import is_envelope, parse_envelope
 from worker.jobs.admission import clean_id, fresh_id
 from worker.jobs.envelope import result_of
 from worker.jobs.ownership import find_job, id_to_use, own_id
@@ -68,7 +68,9 @@ class GatewayServices:
     http_metrics: HttpMetrics
     metrics: GatewayMetrics
     limits: RequestLimits
+    envelopes: Envelopes
     metrics_are_open: bool = False
+    dialects: tuple[APIRouter, ...] = ()
     fetches_models: bool = False
 
 
@@ -267,10 +269,11 @@ def _without_envelope(body: JsonObject, request: Request) -> JsonObject:
 
     The signature is not checked: it is for the worker that Vast named. A gateway goes by the request's key.
     """
-    if not is_envelope(body):
+    envelopes = services_of(request).envelopes
+    if not envelopes.is_envelope(body):
         return body
     request.state.has_envelope = True
-    return parse_envelope(body, is_unsecured=True).payload
+    return envelopes.open(body).payload
 
 
 def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:

@@ -131,3 +131,21 @@ class RunPodConfig:
     num_jobs: int
     is_refreshed: bool
     has_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VastTiming:
+    """Durations of Vast's protocol in seconds, which tests shorten.
+
+    `tick` is the reports' interval, `key_waits` the pauses between tries for the key.
+    """
+
+    tick: float = 1.0
+    at_least_every: float = 10.0
+    request: float = 10.0
+    between_tries: float = 2.0
+    num_tries: int = 3
+    collect_sessions: float = 5.0
+    key_request: float = 10.0
+    key_waits: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    key_pause: float = 30.0

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from starlette.datastructures import UploadFile
 
 from worker.api.asset_references import PREFIX as ASSET
+from worker.api.asset_uploads import read_form, room_of
 from worker.api.body_sizes import takes_jobs, takes_little
 from worker.api.callers import sender_of
 from worker.api.declared import FILE
@@ -43,8 +44,7 @@ from worker.integrations.comfy_cloud.form import (
     with_own_files,
     with_references,
 )
-from worker.integrations.comfy_v2.assets import read_form, room_of
-from worker.integrations.comfy_v2.replies import (
+from worker.integrations.comfy_cloud.replies import (
     CloudHistory,
     CloudJob,
     CloudJobs,

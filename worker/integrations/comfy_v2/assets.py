@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
+from worker.api.asset_uploads import read_form, room_of
 from worker.api.body_sizes import takes_jobs
 from worker.api.callers import sender_of
 from worker.api.declared import FILE
 from worker.api.page_headers import file_headers
-from worker.api.results import caller_of_jobs, check_caller, public_outputs, services_of
+from worker.api.results import check_caller, public_outputs, services_of
 from worker.errors import AssetNotFound, Problem, RequestRejected, WorkerError
 from worker.guard.identity.caller import Identity
 from worker.integrations.comfy_v2.form import BASE, error_of, read_output_id, shown_asset
 from worker.integrations.comfy_v2.replies import ComfyAsset, ComfyError
 from worker.jobs.ownership import find_job
 from worker.settings.api_keys import Scope
-from worker.storage.asset_store import CheckRoom
 from worker.storage.job import Job
 
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
@@ -60,11 +57,6 @@ def refused(error: WorkerError) -> Response:
     """Return the reply of a refusal in the format's envelope."""
     status, body, headers = error_of(error)
     return JSONResponse(body, status_code=status, headers=headers)
-
-
-def room_of(request: Request, caller: Identity) -> CheckRoom:
-    """Return the check of whether a caller may store so many bytes more."""
-    return partial(services_of(request).caller_quota.check_asset, caller_of_jobs(request, caller))
 
 
 def base_of(request: Request) -> str:
@@ -185,26 +177,3 @@ async def _output(job_id: str, index: int, request: Request, caller: Identity) -
     if "url" not in record:
         raise AssetNotFound(f"asset {job_id}~{index}: has no file")
     return RedirectResponse(str(record["url"]), status_code=307)
-
-
-async def read_form(keyed: Request, request: Request) -> dict[str, Any]:
-    """Return the parts of a form, its file on disk, None for an absent `file`; `keyed` has the caller's key.
-
-    Raises RequestRejected, RequestTooLarge.
-    """
-    bodies, sender = services_of(request).bodies, sender_of(keyed)
-    bodies.check_length(request, None)
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        num_bytes = 0
-        async for chunk in request.stream():
-            num_bytes += len(chunk)
-            bodies.check_size(num_bytes, sender, None)
-            yield chunk
-
-    try:
-        form = await MultiPartParser(request.headers, chunks(), max_files=1, max_fields=40).parse()
-    except (MultiPartException, KeyError, ValueError) as error:
-        message = f"body: is no multipart form: {error}; expected multipart/form-data"
-        raise RequestRejected([Problem(message[:300], "body")]) from None
-    return {"file": None, **dict(form.multi_items())}

@@ -8,9 +8,6 @@ output. An input without `workflow` is `/generate`'s own, and the reply is its r
 
 from __future__ import annotations
 
-import base64
-import binascii
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,13 +15,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from worker.guard.json_body import DEFAULT_LIMITS, parse_text
 from worker.json.values import JsonObject
+from worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
 from worker.prompts.workflows.forms import EXPECTED, HOLDERS, describe, describe_known, find_workflow
-from worker.prompts.workflows.page_graph import is_page_format
 
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
 """Fields of worker-comfyui's input that `/generate` does not have."""
-
-CHECKED_LENGTH: Final = 1024 * 1024  # of base64, at a time; a multiple of four
 
 PICTURES: Final = frozenset({"images", "gifs"})
 DEVICE_FAULTS: Final = frozenset(
@@ -80,7 +75,10 @@ def translate(job: JsonObject, job_id: str, *, wants_base64: bool) -> Translated
     if "workflow" not in job_input and ("workflow_json" in job_input or "modifier" in job_input):
         own = {"return_outputs_as_base64": wants_base64, **job_input, "request_id": job_id}
         return Translated({"input": own}, is_comfyui_shape=False)
-    pictures = read_pictures(job_input.get("images"))
+    try:
+        pictures = read_pictures(job_input.get("images"))
+    except SentImagesInvalid as error:
+        raise InputRefused(error.message, error.details) from None
     workflow = _workflow_of(job_input)
     rest = {name: value for name, value in job_input.items() if name not in OURS_ALONE and name not in HOLDERS}
     has_store = any(rest.get(name) for name in ("s3", "put", "hf"))
@@ -108,66 +106,6 @@ def _workflow_of(job_input: JsonObject) -> JsonObject:
 
 def _read_text(text: str) -> object:
     return parse_text(text, DEFAULT_LIMITS)
-
-
-def read_pictures(images: Any) -> dict[str, str]:
-    """Return data URIs, or addresses, by the pictures' names. Raises InputRefused."""
-    if images is None:
-        return {}
-    is_list = isinstance(images, list) and all(
-        isinstance(image, Mapping) and isinstance(image.get("name"), str) and isinstance(image.get("image"), str)
-        for image in images
-    )
-    if not is_list:
-        raise InputRefused("'images' must be a list of objects with 'name' and 'image' keys")
-    uris, wrong = {}, []
-    for image in images:
-        if image["image"].lower().startswith(("http://", "https://")):  # fetched like any input
-            uris[image["name"]] = image["image"]
-            continue
-        content = image["image"].partition(",")[2] if "," in image["image"] else image["image"]
-        try:
-            _check_base64("".join(content.split()))
-        except (binascii.Error, ValueError) as error:
-            wrong.append(f"Error decoding base64 for {image['name']}: {error}")
-        uris[image["name"]] = f"data:{_media_type(image['name'])};base64,{content}"
-    if wrong:
-        raise InputRefused("Failed to upload one or more input images", wrong)
-    return uris
-
-
-def _check_base64(text: str) -> None:
-    """Check base64 in pieces, so that other threads can run. Raises ValueError."""
-    for start in range(0, len(text), CHECKED_LENGTH):
-        base64.b64decode(text[start : start + CHECKED_LENGTH], validate=True)
-
-
-def substitute_pictures(workflow: JsonObject, pictures: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of the workflow with the data of each picture in the inputs that name it."""
-    if is_page_format(workflow):
-        return {**workflow, "nodes": [_with_pictures(node, pictures) for node in _nodes_of(workflow)]}
-    filled: dict[str, Any] = {node_id: copy.copy(node) for node_id, node in workflow.items()}
-    for node in filled.values():
-        inputs = node.get("inputs") if isinstance(node, dict) else None
-        if isinstance(inputs, Mapping):
-            node["inputs"] = {
-                name: pictures.get(value, value) if isinstance(value, str) else value for name, value in inputs.items()
-            }
-    return filled
-
-
-def _nodes_of(page: JsonObject) -> list[Any]:
-    nodes = page.get("nodes")
-    return nodes if isinstance(nodes, list) else []
-
-
-def _with_pictures(node: object, pictures: Mapping[str, str]) -> object:
-    """Return a node of a page's workflow with the data of each picture in place of its name."""
-    values = node.get("widgets_values") if isinstance(node, Mapping) else None
-    if not isinstance(node, Mapping) or not isinstance(values, list):
-        return node
-    filled = [pictures.get(value, value) if isinstance(value, str) else value for value in values]
-    return {**node, "widgets_values": filled}
 
 
 def result_reply(result: Mapping[str, Any], *, is_comfyui_shape: bool) -> dict[str, Any]:
@@ -237,10 +175,3 @@ def _is_own_link(url: str) -> bool:
     """Return True if a URL is the worker's own signed link, which is not reachable from outside RunPod's machine."""
     parts = urlsplit(url)
     return "/outputs/" in parts.path and {"expires", "signature"} <= parse_qs(parts.query).keys()
-
-
-def _media_type(name: str) -> str:
-    ending = name.rpartition(".")[2].lower()
-    return {"jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}.get(
-        ending, "image/png"
-    )

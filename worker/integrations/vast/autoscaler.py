@@ -17,17 +17,18 @@ from typing import Any, Final
 import structlog
 
 from worker.autoscaler.autoscaler import Caller, checked_speed
+from worker.autoscaler.envelope import EnvelopeRejected
 from worker.errors import CallerError, Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
 from worker.guard.identity.caller import Identity
-from worker.integrations.vast.envelope import Envelope, EnvelopeRejected, caller_of
+from worker.integrations.vast.envelope import Envelope, caller_of
 from worker.integrations.vast.ledger import Ending, Entry, Ledger
 from worker.integrations.vast.listener import PlainListener
 from worker.integrations.vast.public_key import PublicKeySource
 from worker.integrations.vast.reports import Reporter
 from worker.integrations.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionStore
-from worker.integrations.vast.timing import VastTiming
 from worker.json.values import JsonObject
 from worker.prompts.cost import UNIT_COST
+from worker.settings.platforms import VastTiming
 from worker.storage.job import JobState
 
 ON_CLOSE_SECONDS: Final = 10.0

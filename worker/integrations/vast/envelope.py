@@ -11,40 +11,31 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import structlog
 
 from worker.autoscaler.autoscaler import Caller
-from worker.errors import NotReady, Problem, RequestRejected, Unauthorized
+from worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
+from worker.errors import NotReady, Problem, SessionGone
+from worker.integrations.vast.sessions import SessionStore
 from worker.json.values import JsonObject
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
+START_BYTES: Final = 64 * 1024
+"""Largest offset of `auth_data`'s end in a body at which it identifies the caller before the rest is read."""
+
+AUTH_DATA: Final = re.compile(r'\s*\{\s*"auth_data"\s*:\s*(?=\{)')
 AUTH_KEYS = ("cost", "endpoint", "reqnum", "request_idx", "signature", "url")
 
 log = structlog.get_logger("vast")
-
-
-class EnvelopeRejected(RequestRejected):
-    """Error for an incomplete envelope. `body` is the JSON that Vast's own worker answers with its 422."""
-
-    code = "envelope_rejected"
-
-    def __init__(self, problems: Sequence[Problem], body: Mapping[str, Any]) -> None:
-        super().__init__(problems)
-        self.body = dict(body)
-
-
-class SignatureRejected(Unauthorized):
-    """Error for an invalid signature. Vast's own worker answers 401 with an empty body."""
-
-    code = "signature_rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +50,18 @@ class Envelope:
     @property
     def caller(self) -> Caller:
         return caller_of({"auth_data": self.auth_data, "session_id": self.session_id})
+
+    def repeat_id(self, body_hash: str) -> str:
+        """Return the job id for a request that names none: the same when the platform's client repeats the request.
+
+        Empty where a repetition cannot be recognised reliably: without a signature, within a session (all its requests
+        have the session's index), or without an index.
+        """
+        index = self.caller.request_idx
+        if not self.is_signed or self.session_id is not None or not index:
+            return ""
+        known = json.dumps([str(self.auth_data.get("endpoint")), index, body_hash])
+        return f"vast-{index}-{sha256(known.encode()).hexdigest()[:20]}"
 
     def __repr__(self) -> str:
         return f"Envelope(request_idx={self.auth_data.get('request_idx')!r})"
@@ -139,12 +142,59 @@ def is_same_url(one: object, other: str) -> bool:
 
 
 class EnvelopeOpener:
-    """Parser and verifier of envelopes. `own_url` empty: the signed URL is not compared."""
+    """Parser and verifier of envelopes.
 
-    def __init__(self, keys: KeyHolder | None, *, is_unsecured: bool, own_url: str = "") -> None:
+    `own_url` empty: the signed URL is not compared. `sessions` None: no request is of a session that is there.
+    """
+
+    def __init__(
+        self,
+        keys: KeyHolder | None,
+        *,
+        is_unsecured: bool,
+        own_url: str = "",
+        sessions: SessionStore | None = None,
+    ) -> None:
         self._keys = keys
         self._is_unsecured = is_unsecured or keys is None
         self._own_url = own_url
+        self._sessions = sessions
+
+    def is_envelope(self, body: JsonObject) -> bool:
+        """Return True for a body that has a key of an envelope."""
+        return is_envelope(body)
+
+    def caller_of(self, body: JsonObject) -> Caller:
+        """Return the caller that an envelope names, as far as it can be parsed."""
+        return caller_of(body)
+
+    def open_request(self, body: JsonObject) -> Envelope:
+        """Open the envelope of a request for a job; a request of a session extends that.
+
+        Raises EnvelopeRejected, SignatureRejected, NotReady or SessionGone.
+        """
+        envelope = self.open(body)
+        if envelope.session_id is not None:
+            if self._sessions is None:
+                raise SessionGone("invalid session")
+            self._sessions.touch(envelope.session_id)
+        return envelope
+
+    def is_proven(self, start: bytes | bytearray) -> bool:
+        """Return True if `auth_data` is a body's first key, whole within its first 64 KiB, and its signature valid.
+
+        Raises SignatureRejected, EnvelopeRejected, NotReady.
+        """
+        text = bytes(start[:START_BYTES]).decode("utf-8", "replace")
+        found = AUTH_DATA.match(text)
+        if found is None:
+            return False
+        try:
+            auth_data, _ = json.JSONDecoder().raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            return False
+        self.open({"auth_data": auth_data, "payload": {}})
+        return True
 
     def open(self, body: Mapping[str, Any]) -> Envelope:
         """Parse and verify an envelope. Raises EnvelopeRejected, SignatureRejected, or NotReady without a key."""
@@ -162,19 +212,6 @@ class EnvelopeOpener:
             log.warning("envelope signed for another worker", url=str(auth.get("url"))[:200], own=self._own_url)
             raise SignatureRejected("The signature is for another worker")
         return Envelope(auth, envelope.payload, envelope.session_id, is_signed=True)
-
-
-def repeat_id(envelope: Envelope, body_hash: str) -> str:
-    """Return the job id for a request that names none: the same when the platform's client repeats the request.
-
-    Empty where a repetition cannot be recognised reliably: without a signature, within a session (all its requests have
-    the session's index), or without an index.
-    """
-    index = envelope.caller.request_idx
-    if not envelope.is_signed or envelope.session_id is not None or not index:
-        return ""
-    known = json.dumps([str(envelope.auth_data.get("endpoint")), index, body_hash])
-    return f"vast-{index}-{sha256(known.encode()).hexdigest()[:20]}"
 
 
 def _place(url: str) -> tuple[str, str | None, int | None]:

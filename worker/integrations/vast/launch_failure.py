@@ -8,8 +8,7 @@ import signal
 from worker.guard.plain_responses import plain_client
 from worker.integrations.vast.ledger import Ledger
 from worker.integrations.vast.reports import Reporter
-from worker.integrations.vast.timing import VastTiming
-from worker.settings.platforms import VastConfig
+from worker.settings.platforms import VastConfig, VastTiming
 
 
 def report_error_until_stopped(config: VastConfig, reason: str) -> None:

@@ -12,7 +12,7 @@ import structlog
 
 from worker.guard.network_errors import cause_of
 from worker.guard.plain_responses import plain_body
-from worker.integrations.vast.timing import VastTiming
+from worker.settings.platforms import VastTiming
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey

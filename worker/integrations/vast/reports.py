@@ -19,8 +19,7 @@ import structlog
 
 from worker.guard.network_errors import cause_of
 from worker.integrations.vast.ledger import Ledger
-from worker.integrations.vast.timing import VastTiming
-from worker.settings.platforms import VastConfig
+from worker.settings.platforms import VastConfig, VastTiming
 
 VERSION: Final = "1.1.0"
 NO_DELETES_AT: Final = "https://cloud.vast.ai/api/v0"

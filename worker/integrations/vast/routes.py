@@ -24,15 +24,17 @@ from worker.api.internal_requests import acting_as
 from worker.api.packed_bodies import PackedBodies
 from worker.api.results import check_caller, refuse, services_of
 from worker.api.services import Services
+from worker.autoscaler.envelope import EnvelopeRejected
 from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError, http_status
 from worker.guard.bodies import Sender
 from worker.guard.identity.caller import Identity
 from worker.guard.network_errors import cause_of
 from worker.integrations.vast.autoscaler import Attachments, VastAutoscaler
-from worker.integrations.vast.envelope import EnvelopeRejected, caller_of
+from worker.integrations.vast.envelope import EnvelopeOpener, caller_of
 from worker.integrations.vast.listener import PlainListener
 from worker.integrations.vast.sessions import Session
 from worker.json.values import JsonObject
+from worker.settings.platforms import VastConfig
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 ON_CLOSE_ROUTES: Final = ("/generate", "/generate/sync", "/generate/stream")
@@ -50,32 +52,42 @@ class _Answer(Exception):
         self.reply = JSONResponse({"error": message}, status_code=status)
 
 
-def attach_vast(app: FastAPI, services: Services, vast: VastAutoscaler) -> None:
-    """Add the routes, and give the application to the autoscaler."""
-    app.router.routes.extend([*router.routes, *end_router.routes])
-    config = services.platform.vast_config
-    listener = PlainListener(
-        session_end_app(services), config.host, config.worker_http_port, services.connections, busy
-    )
+class VastRoutes:
+    """The routes of a worker under Vast, over its autoscaler and its envelopes."""
 
-    async def post_to_self(route: str, body: JsonObject, maker: Identity) -> None:
-        if route not in ON_CLOSE_ROUTES:
-            log.warning("session route refused", route=route[:200])
-            return
-        transport = httpx.ASGITransport(app=acting_as(app, maker), raise_app_exceptions=False)
-        try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as client:
-                reply = await client.post(route, json=dict(body))
-            log.info("session close request sent", route=route[:200], status=reply.status_code)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            log.warning("session close request failed", route=route[:200], reason=cause_of(error))
+    def __init__(self, vast: VastAutoscaler, envelopes: EnvelopeOpener, config: VastConfig) -> None:
+        self.vast = vast
+        self.envelopes = envelopes
+        self.config = config
 
-    vast.attach(Attachments(post_to_self, listener))
+    def attach(self, app: FastAPI, services: Services) -> None:
+        """Add the routes, and give the application to the autoscaler."""
+        app.router.routes.extend([*router.routes, *end_router.routes])
+        app.state.vast = self
+        config = self.config
+        listener = PlainListener(
+            session_end_app(services, self), config.host, config.worker_http_port, services.connections, busy
+        )
+
+        async def post_to_self(route: str, body: JsonObject, maker: Identity) -> None:
+            if route not in ON_CLOSE_ROUTES:
+                log.warning("session route refused", route=route[:200])
+                return
+            transport = httpx.ASGITransport(app=acting_as(app, maker), raise_app_exceptions=False)
+            try:
+                async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=None) as client:
+                    reply = await client.post(route, json=dict(body))
+                log.info("session close request sent", route=route[:200], status=reply.status_code)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                log.warning("session close request failed", route=route[:200], reason=cause_of(error))
+
+        self.vast.attach(Attachments(post_to_self, listener))
 
 
-def session_end_app(services: Services) -> FastAPI:
+def session_end_app(services: Services, routes: VastRoutes) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.state.services = services
+    app.state.vast = routes
     app.add_middleware(PackedBodies)
     app.include_router(end_router)
     return app
@@ -90,7 +102,7 @@ async def create(request: Request) -> Response:
         body = await _read(request, sender_of(request))
         maker = check_caller(request, has_vast_envelope="auth_data" in body)
         caller = caller_of({"auth_data": body.get("auth_data")})
-        envelope = services.platform.envelopes.open(body)
+        envelope = _routes_of(request).envelopes.open(body)
         services.gate.check()
         session = vast.create_session(envelope, maker)
     except _Answer as answer:
@@ -154,7 +166,7 @@ async def end(request: Request) -> Response:
 @takes_little
 async def update(request: Request) -> Response:
     """Write the marker file that makes the image's start script fetch new code."""
-    config = services_of(request).platform.vast_config
+    config = _routes_of(request).config
     token = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
     known = config.master_token.get_secret_value().encode()
     if not known or not hmac.compare_digest(token, known):
@@ -205,8 +217,10 @@ def _canonical(value: object) -> bytes:
     return json.dumps(dict(value) if isinstance(value, Mapping) else value, sort_keys=True).encode()
 
 
+def _routes_of(request: Request) -> VastRoutes:
+    routes: VastRoutes = request.app.state.vast
+    return routes
+
+
 def _vast_of(request: Request) -> VastAutoscaler:
-    vast = services_of(request).platform.vast
-    if vast is None:
-        raise RuntimeError("the routes are mounted without their autoscaler")
-    return vast
+    return _routes_of(request).vast

@@ -11,19 +11,17 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
 from worker.errors import NotReady, http_status
 from worker.integrations.vast.envelope import (
     EnvelopeOpener,
-    EnvelopeRejected,
-    SignatureRejected,
     is_same_url,
     is_signed,
     parse_envelope,
-    repeat_id,
     signed_text,
 )
 from worker.integrations.vast.public_key import PublicKeySource
-from worker.integrations.vast.timing import VastTiming
+from worker.settings.platforms import VastTiming
 
 URL = "https://203.0.113.5:31000"
 PAYLOAD = {"input": {"modifier": "Text2Image", "modifications": {"prompt": "x"}}}
@@ -175,8 +173,8 @@ def test_a_request_that_is_sent_again_keeps_its_id(private_key: rsa.RSAPrivateKe
     opener = EnvelopeOpener(HeldKey(private_key.public_key()), is_unsecured=False)
     opened = opener.open(envelope(sign(private_key)))
     again = opener.open(envelope(sign(private_key), auth_data=envelope(sign(private_key))["auth_data"] | {"reqnum": 9}))
-    assert repeat_id(opened, "body") == repeat_id(again, "body") != ""
-    assert repeat_id(opened, "other body") != repeat_id(opened, "body")
+    assert opened.repeat_id("body") == again.repeat_id("body") != ""
+    assert opened.repeat_id("other body") != opened.repeat_id("body")
 
 
 def test_without_a_signature_or_within_a_session_two_requests_are_two(private_key: rsa.RSAPrivateKey) -> None:
@@ -184,4 +182,4 @@ def test_without_a_signature_or_within_a_session_two_requests_are_two(private_ke
     within = EnvelopeOpener(HeldKey(private_key.public_key()), is_unsecured=False).open(
         envelope(sign(private_key), session_id="abc")
     )
-    assert repeat_id(unsigned, "body") == repeat_id(within, "body") == ""
+    assert unsigned.repeat_id("body") == within.repeat_id("body") == ""

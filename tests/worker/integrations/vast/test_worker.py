@@ -18,7 +18,8 @@ from tests.fakes import FakeEngine, draw, fail, running_engine, wait
 from tests.worker.integrations.vast.stand_in import StandIn
 from tests.worker.running_front import RunningFront, running_front, until
 from worker.integrations.vast import autoscaler as autoscaler_module
-from worker.integrations.vast.timing import VastTiming
+from worker.integrations.vast.routes import VastRoutes
+from worker.settings.platforms import VastTiming
 
 URL = "http://127.0.0.1:31000"
 QUICK = VastTiming(
@@ -516,9 +517,9 @@ async def test_the_plain_listener_ends_sessions_and_does_nothing_else(vast: Vast
 
 
 def plain_port(front: RunningFront) -> int:
-    vast = front.front.services.platform.vast
-    assert vast is not None
-    return vast.plain_port
+    routes = front.front.services.platform_routes
+    assert isinstance(routes, VastRoutes)
+    return routes.vast.plain_port
 
 
 async def test_a_task_of_the_autoscaler_that_breaks_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

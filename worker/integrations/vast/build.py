@@ -1,0 +1,84 @@
+"""Vast's parts of a worker, built from its settings. Outside of Vast these are its envelopes alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from worker.autoscaler.autoscaler import Autoscaler
+from worker.autoscaler.platform import Background
+from worker.guard.plain_responses import plain_client
+from worker.integrations.vast.autoscaler import VastAutoscaler
+from worker.integrations.vast.envelope import EnvelopeOpener
+from worker.integrations.vast.ledger import Ledger
+from worker.integrations.vast.public_key import PublicKeySource
+from worker.integrations.vast.reports import Reporter
+from worker.integrations.vast.routes import VastRoutes
+from worker.integrations.vast.sessions import SessionStore
+from worker.settings.platforms import VastConfig, VastTiming
+from worker.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class VastParts:
+    """Parts that the worker uses through its ports. `autoscaler` and `routes` are None for a worker elsewhere."""
+
+    envelopes: EnvelopeOpener
+    autoscaler: Autoscaler | None
+    routes: VastRoutes | None
+    background: tuple[Background, ...]
+
+
+class VastHttp:
+    """Connections to Vast; `keys` are fetched here for a worker that checks signatures and sends no reports."""
+
+    def __init__(self, http: httpx.AsyncClient, keys: PublicKeySource | None) -> None:
+        self._http = http
+        self._keys = keys
+        self._asking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        if self._keys is not None:
+            asking = self._keys.poll(lambda _reason: None, lambda: None)
+            self._asking = asyncio.create_task(asking, name="public-key")
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+        await self._http.aclose()
+
+
+def build_vast(settings: Settings, cancel_job: Callable[[str], None], timing: VastTiming) -> VastParts:
+    """Build Vast's parts. `cancel_job` ends a job by its id, if there is one that has not ended."""
+    config = settings.vast_config()
+    has_token = bool(config.master_token.get_secret_value())
+    http = plain_client() if has_token or settings.is_under_vast else None
+    is_signed = has_token and not config.is_unsecured
+    keys = PublicKeySource(config.report_addresses, http, timing) if http is not None and is_signed else None
+    if http is None or not settings.is_under_vast:
+        opener = EnvelopeOpener(keys, is_unsecured=config.is_unsecured, own_url=config.checked_url)
+        return VastParts(opener, None, None, () if http is None else (VastHttp(http, keys),))
+    vast = _autoscaler(config, keys, http, cancel_job, timing)
+    opener = EnvelopeOpener(keys, is_unsecured=config.is_unsecured, own_url=config.checked_url, sessions=vast.sessions)
+    return VastParts(opener, vast, VastRoutes(vast, opener, config), (VastHttp(http, None),))
+
+
+def unsigned_envelopes() -> EnvelopeOpener:
+    """Return a parser of envelopes that checks no signature: at a gateway it is for the worker that Vast named."""
+    return EnvelopeOpener(None, is_unsecured=True)
+
+
+def _autoscaler(
+    config: VastConfig,
+    keys: PublicKeySource | None,
+    http: httpx.AsyncClient,
+    cancel_job: Callable[[str], None],
+    timing: VastTiming,
+) -> VastAutoscaler:
+    ledger = Ledger()
+    reporter = Reporter(config, ledger, http, timing)
+    sessions = SessionStore(config.max_sessions, config.max_session_seconds)
+    return VastAutoscaler(reporter, ledger, sessions, keys, cancel_job, timing)
