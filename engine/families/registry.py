@@ -37,12 +37,11 @@ log = logging.getLogger(__name__)
 OF_SHAPES = (ArithmeticError, LookupError, TypeError, ValueError)
 HEAD_WIDTH = 64  # of networks that no family is known to have
 UNTYPED = "stable_diffusion"  # the type that ComfyUI's loader has until somebody sets another
-SHARED = "parts"  # the folder of what families have in common
 
 
 def modules_of_families(name: str) -> tuple[str, ...]:
     """Return the full names of the modules so called in the folders of families, sorted; not every folder has one."""
-    folders = (item.name for item in pkgutil.iter_modules(package.__path__) if item.ispkg and item.name != SHARED)
+    folders = (item.name for item in pkgutil.iter_modules(package.__path__) if item.ispkg)
     modules = (f"{package.__name__}.{folder}.{name}" for folder in folders)
     return tuple(sorted(module for module in modules if importlib.util.find_spec(module) is not None))
 

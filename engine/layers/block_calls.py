@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+Control = dict[str, list[torch.Tensor | None]]  # outputs of a ControlNet: by the blocks' kind, one for each block
 BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 
 

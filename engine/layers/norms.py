@@ -48,3 +48,16 @@ class CentredRmsNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         factors = self.scale.float() + 1.0
         return functional.rms_norm(x.float(), (x.shape[-1],), factors, self.eps).to(x.dtype)
+
+
+class ChannelNorm(nn.RMSNorm):
+    """Normalisation of the channels [B, C, ...] of every cell to unit root mean square, with a factor for each."""
+
+    def __init__(self, channels: int, *, num_places: int) -> None:
+        super().__init__(channels, elementwise_affine=False)
+        self.factor = channels**0.5
+        self.gamma = nn.Parameter(torch.empty(channels, *(1,) * num_places))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = functional.normalize(x, dim=1) * self.factor * self.gamma.to(x)
+        return out

@@ -103,7 +103,7 @@ class VideoResBlock(ResBlock):
         return out
 
 
-class WanTransformer(SpatialTransformer):
+class TemporalTransformer(SpatialTransformer):
     """A transformer of each frame, each block mixed with one along the frames of every cell."""
 
     def __init__(self, spec: TransformerSpec, heads: int) -> None:

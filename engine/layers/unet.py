@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from engine.layers.basic import Conv2d, GroupNorm, Linear
-from engine.layers.temporal_layers import VideoResBlock, WanTransformer
+from engine.layers.temporal_layers import TemporalTransformer, VideoResBlock
 from engine.layers.unet_layers import (
     BasicTransformerBlock,
     BlockSpec,
@@ -117,7 +117,7 @@ class TimestepEmbedSequential(nn.Sequential):
         options: Options,
         video: Video,
     ) -> torch.Tensor:
-        if isinstance(layer, WanTransformer):
+        if isinstance(layer, TemporalTransformer):
             x = layer(x, context, options, video.time_context, video.num_frames, video.image_only_indicator)
         else:
             x = layer(x, context, options)
@@ -286,7 +286,7 @@ def _layer(spec: LayerSpec, config: UnetConfig, embedding_width: int) -> nn.Modu
         case ResSpec():
             return VideoResBlock(spec, embedding_width) if spec.is_temporal else ResBlock(spec, embedding_width)
         case TransformerSpec():
-            kind = WanTransformer if spec.is_temporal else SpatialTransformer
+            kind = TemporalTransformer if spec.is_temporal else SpatialTransformer
             return kind(spec, config.heads(spec.channels))
         case DownSpec():
             return Downsample(spec)

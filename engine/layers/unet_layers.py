@@ -1,4 +1,4 @@
-"""Layers of the UNet of latent diffusion (`latent_unet.py`), and what describes each of them as data.
+"""Layers of the UNet of latent diffusion (`unet.py`), and what describes each of them as data.
 
 `B` batch, `C` channels, `h w` latent cells, `T` tokens, `D` their width, `E` width of the time embedding. Module names
 are those of the original checkpoints.

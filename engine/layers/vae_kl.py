@@ -27,7 +27,7 @@ class VaeConfig:
 
     Every level but the last halves the picture. `embedding_channels` is the width behind the 1x1 convolutions between
     encoder and decoder, 0 for a network without them. `is_temporal`: the decoder also sees along the frames of a video
-    (`autoencoder_video.py`).
+    (`engine/families/svd/vae.py`).
     """
 
     base_channels: int

@@ -58,7 +58,10 @@ class Read(NamedTuple):
 
 
 class QwenEncoder(TokenEncoder):
-    """An encoder of one chunk of tokens. `transformer` is `picture_language_model.py::VisionLanguageModel`."""
+    """An encoder of one chunk of tokens.
+
+    `transformer` is `engine/layers/vision_language_model.py::VisionLanguageModel`.
+    """
 
     encoding: QwenEncoding
     end_tokens = (PAD_TOKEN, END_TOKEN)  # behind which a written text is over

@@ -2,7 +2,7 @@
 
 Stage C draws a small latent from a prompt, stage B from that one the latent of the autoencoder (stage A). `B` batch,
 `h w` latent cells, `T` tokens, `P` pictures, `D` width of an embedding. Configurations are read from tensor shapes
-(`cascade_unet_shapes.py`).
+(`unet_shapes.py`).
 """
 
 from __future__ import annotations

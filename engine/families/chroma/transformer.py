@@ -1,8 +1,8 @@
 """The transformer of Chroma (Lodestone Rock 2025), of any width and depth: Flux.1's blocks with distilled modulations.
 
-The blocks are those of `double_stream.py` without the layers that make their modulations: one small network, the
-approximator, makes the modulations of all blocks from the time, the guidance and the number of each. `B` batch, `T`
-tokens, `D` width. Module names are those of the original checkpoints.
+The blocks are those of `engine/families/flux/transformer.py` without the layers that make their modulations: one small
+network, the approximator, makes the modulations of all blocks from the time, the guidance and the number of each. `B`
+batch, `T` tokens, `D` width. Module names are those of the original checkpoints.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction
+from engine.layers.block_calls import BlockFunction, Control
 from engine.layers.norms import ScaleRmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
 from engine.layers.rotary import rotations
@@ -41,7 +41,6 @@ from engine.layers.unet_layers import Options, timestep_embedding
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of time and guidance
 TIME_FACTOR = 1000.0
-Control = dict[str, list[torch.Tensor | None]]
 Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
 
 

@@ -1,8 +1,8 @@
 """The transformer of Flux.2 (Black Forest Labs 2025), of any width and depth.
 
-Blocks of two streams and of one, as in Flux.1 (`double_stream.py`), but all blocks of a kind share one modulation, no
-layer has biases, feed-forward layers are gated (Shazeer 2020, arXiv 2002.05202), a patch is one latent cell, and places
-are rotations on four axes: index of the picture, row, column, token of the text. `B` batch, `C` channels, `h w` latent
+Blocks of two streams and of one, as in Flux.1, but all blocks of a kind share one modulation, no layer has biases,
+feed-forward layers are gated (Shazeer 2020, arXiv 2002.05202), a patch is one latent cell, and places are rotations on
+four axes: index of the picture, row, column, token of the text. `B` batch, `C` channels, `h w` latent
 cells, `T` tokens of text and picture, `D` width. Module names are those of the original checkpoints.
 """
 

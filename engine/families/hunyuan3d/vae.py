@@ -168,7 +168,7 @@ def grid_points(resolution: int, device: torch.device | str) -> torch.Tensor:
     return torch.cartesian_prod(side, side, side).to(device)
 
 
-class ShapeVae(nn.Module):
+class Hunyuan3dVae(nn.Module):
     """The decoder of shapes."""
 
     latent_dim = 1

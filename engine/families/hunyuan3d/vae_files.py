@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.diffusion.latent_format import LatentFormat
-from engine.families.hunyuan3d.vae import MARK, Hunyuan3dVaeConfig, ShapeVae, hunyuan3d_vae_config
+from engine.families.hunyuan3d.vae import MARK, Hunyuan3dVae, Hunyuan3dVaeConfig, hunyuan3d_vae_config
 from engine.families.vae_files import vae_network
 
 LATENT_CHANNELS = 64
@@ -25,4 +25,4 @@ class SmallShapeLatentFormat(ShapeLatentFormat):
     scale_factor = 1.0188137142395404
 
 
-AUTOENCODER = vae_network(MARK, hunyuan3d_vae_config, ShapeVae, ("float16", "bfloat16"))
+AUTOENCODER = vae_network(MARK, hunyuan3d_vae_config, Hunyuan3dVae, ("float16", "bfloat16"))

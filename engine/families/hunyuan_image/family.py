@@ -28,7 +28,7 @@ from engine.families.hunyuan_image.text import (
 )
 from engine.families.hunyuan_image.vae_files import AUTOENCODER, FULL, SMALL, HunyuanImageLatentFormat
 from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
-from engine.families.hunyuan_video.transformer_files import found_transformer, lora_keys, refined_stream
+from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
 from engine.families.transformer_files import always
 
 GLYPH_INNER = 2048
@@ -51,7 +51,7 @@ FAMILY = ModelFamily(
     other_file_words=("hunyuanimage3",),
     detect=detect,
     parameterise=always(FLOW),
-    denoiser=refined_stream(),
+    denoiser=hunyuan_transformer(),
     denoiser_type=HunyuanImageDenoiser,
     text=(PROMPT, GLYPH),
     combine_text=prompt_and_glyphs,

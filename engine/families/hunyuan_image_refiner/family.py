@@ -16,7 +16,7 @@ from engine.families.hunyuan_image.text import CONTEXT_DIM, FULL_TEXT, GLYPH, PR
 from engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
 from engine.families.hunyuan_image_refiner.vae_files import AUTOENCODER, FULL, SMALL, RefinerLatentFormat
 from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
-from engine.families.hunyuan_video.transformer_files import found_transformer, lora_keys, refined_stream
+from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
 from engine.families.transformer_files import always
 
 PATCH = (1, 1, 1)
@@ -37,7 +37,7 @@ FAMILY = ModelFamily(
     file_words=("hunyuanimagerefiner", "hunyuanimage21refiner"),
     detect=detect,
     parameterise=always(FLOW),
-    denoiser=refined_stream(),
+    denoiser=hunyuan_transformer(),
     denoiser_type=RefinerDenoiser,
     text=(PROMPT, GLYPH),
     combine_text=prompt_and_glyphs,

@@ -1,4 +1,4 @@
-"""Flux.1's blocks with the tokens of the picture or video before those of the text (`double_stream.py`).
+"""Flux.1's blocks with the tokens of the picture or video before those of the text.
 
 Parts of a stream may have modulations of their own, as the first frame of a video does whose time is another one's. `B`
 batch, `N` vectors, `T` tokens, `D` width.

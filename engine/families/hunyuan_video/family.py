@@ -24,7 +24,7 @@ from engine.families.hunyuan_video.denoiser import (
 )
 from engine.families.hunyuan_video.text import CLIP_L, LLAMA, prompt_and_pooled
 from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
-from engine.families.hunyuan_video.transformer_files import found_transformer, lora_keys, refined_stream
+from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
 from engine.families.hunyuan_video.vae_files import AUTOENCODER, FULL, SMALL, HunyuanVideoLatentFormat
 from engine.families.text.configurations import CLIP_L_FULL, CLIP_L_SMALL
 from engine.families.transformer_files import always
@@ -58,7 +58,7 @@ FAMILY = ModelFamily(
     other_file_words=("hunyuanvideo15",),
     detect=detect,
     parameterise=always(FLOW),
-    denoiser=refined_stream(),
+    denoiser=hunyuan_transformer(),
     denoiser_type=HunyuanVideoDenoiser,
     text=(CLIP_L, LLAMA),
     combine_text=prompt_and_pooled,

@@ -1,8 +1,8 @@
 """The transformer of HunyuanVideo (Kong et al. 2024, arXiv 2412.03603) and HunyuanImage 2.1, of any width and depth.
 
 Flux.1's blocks, with the tokens of the picture or video before those of the text, which a small transformer refines
-first (`text_refiner.py`). `B` batch, `C` channels, `F` latent frames, `h w` latent cells, `T` tokens, `D` width. Module
-names are those that ComfyUI gives the checkpoints.
+first (`token_refiner.py`). `B` batch, `C` channels, `F` latent frames, `h w` latent cells, `T` tokens, `D` width.
+Module names are those that ComfyUI gives the checkpoints.
 """
 
 from __future__ import annotations

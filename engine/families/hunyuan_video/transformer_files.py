@@ -103,7 +103,7 @@ def lora_keys(
     return {**keys, **denoiser_keys(names, {})}
 
 
-def refined_stream(configure: Callable[[Shapes], HunyuanVideoConfig] = hunyuan_video_config) -> Network:
+def hunyuan_transformer(configure: Callable[[Shapes], HunyuanVideoConfig] = hunyuan_video_config) -> Network:
     """Describe the network of a family."""
     return Network(
         layouts=(find,),

@@ -13,12 +13,12 @@ from torch.nn import functional
 from engine.layers.basic import Linear
 from engine.layers.frame_memory import FrameMemory
 from engine.layers.unet_layers import timestep_embedding
+from engine.layers.video_cells import Stride, cells_of, folded, unfolded
 
 PIXEL_EPS, LAYER_EPS = 1e-8, 1e-6
 TIME_WIDTH = 256
 FRAMES_KEPT = 2  # that a convolution of three frames needs again
 
-Stride = tuple[int, int, int]  # frames, rows, columns
 Padding = Literal["zeros", "reflect", "replicate", "circular"]  # torch's names
 
 
@@ -212,20 +212,6 @@ class StridedStage(VideoConv3d):
     """A convolution with steps, which the encoder takes a video down by."""
 
 
-def folded(x: torch.Tensor, stride: Stride) -> torch.Tensor:
-    """Move frames, rows and columns [B, C, F, h, w] into channels."""
-    batch, channels, length, height, width = x.shape
-    frames, rows, columns = stride
-    parts = x.reshape(batch, channels, length // frames, frames, height // rows, rows, width // columns, columns)
-    return parts.permute(0, 1, 3, 5, 7, 2, 4, 6).flatten(1, 4)
-
-
-def unfolded(x: torch.Tensor, stride: Stride) -> torch.Tensor:
-    """Move channels [B, C, F, h, w] into frames, rows and columns."""
-    parts = x.reshape(x.shape[0], -1, *stride, *x.shape[2:])  # [B, C, p1, p2, p3, F, h, w]
-    return parts.permute(0, 1, 5, 2, 6, 3, 7, 4).flatten(6, 7).flatten(4, 5).flatten(2, 3)
-
-
 class FoldedDownStage(nn.Module):
     """Frames, rows and columns become channels, beside their means."""
 
@@ -273,25 +259,6 @@ class FoldedUpStage(nn.Module):
         if video is not None:
             video.keep(self.conv.conv, torch.empty(0))
         return is_start
-
-
-def cells_of(stride: Stride) -> int:
-    return stride[0] * stride[1] * stride[2]
-
-
-def patched(x: torch.Tensor, patch: Stride) -> torch.Tensor:
-    """Move the pixels [B, 3, F, H, W] of patches into channels, columns before rows."""
-    batch, channels, length, height, width = x.shape
-    _, rows, columns = patch
-    parts = x.reshape(batch, channels, length, height // rows, rows, width // columns, columns)  # [B, C, F, h, q, w, r]
-    return parts.permute(0, 1, 6, 4, 2, 3, 5).flatten(1, 3)
-
-
-def unpatched(x: torch.Tensor, patch: Stride) -> torch.Tensor:
-    """Move channels, columns before rows, into the pixels of patches."""
-    _, rows, columns = patch
-    parts = x.reshape(x.shape[0], -1, columns, rows, *x.shape[2:])  # [B, C, r, q, F, h, w]
-    return parts.permute(0, 1, 4, 5, 3, 6, 2).flatten(5, 6).flatten(3, 4)
 
 
 class ChannelStatistics(nn.Module):

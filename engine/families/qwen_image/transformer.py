@@ -24,7 +24,7 @@ from torch.nn import functional
 from engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, reference_corners
 from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction
+from engine.layers.block_calls import BlockFunction, Control
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_of
 from engine.layers.rotary import rotations
@@ -41,8 +41,6 @@ from engine.layers.transformer_layers import (
 from engine.layers.unet_layers import Options
 
 Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
-Control = dict[str, list[torch.Tensor | None]]
-
 TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0
 AT_ZERO = "__index_timestep_zero__"  # an empty tensor of files whose network sees them so by itself
 CONTROLLED_BLOCKS = 60  # of the published network; a control's blocks are spread over them
@@ -269,9 +267,10 @@ class QwenImageTransformer(QwenImageTrunk):
     """`forward(x [B, in, 1, h, w], timesteps [B], context [B, T, context_dim])` -> `[B, out, 1, h, w]`.
 
     `ref_latents` are reference pictures [B, in, 1, h, w], placed by `ref_latents_method`
-    (`double_stream.py::reference_corners`): `index` at indices of their own, `index_timestep_zero` too, as if their
-    time was 0, others beside each other; None is the network's own way. `control` holds a list `input` of additions to
-    the picture by block. Built without weights being drawn when a `torch.device("meta")` context is open.
+    (`engine/families/flux/transformer.py::reference_corners`): `index` at indices of their own, `index_timestep_zero`
+    too, as if their time was 0, others beside each other; None is the network's own way. `control` holds a list `input`
+    of additions to the picture by block. Built without weights being drawn when a `torch.device("meta")` context is
+    open.
     """
 
     def __init__(self, config: QwenImageConfig) -> None:

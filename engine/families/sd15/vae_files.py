@@ -41,23 +41,6 @@ class Sd15LatentFormat(LatentFormat):
     blank = (0.8223, -0.6876, 0.6364, 0.1380)
 
 
-class SdxlLatentFormat(Sd15LatentFormat):
-    """Latent format of the autoencoder for large pictures (Podell et al. 2023, arXiv 2307.01952, 2.4).
-
-    The colours are public knowledge of the community, as above.
-    """
-
-    scale_factor = 0.13025
-    latent_rgb_factors = (
-        (0.3651, 0.4232, 0.4341),
-        (-0.2533, -0.0042, 0.1068),
-        (0.1076, 0.1111, -0.0362),
-        (-0.3165, -0.2492, -0.2188),
-    )
-    latent_rgb_factors_bias = (0.1084, -0.0175, -0.0011)
-    taesd_decoder_name = "taesdxl_decoder"
-
-
 def _diffusers_layout(shapes: Shapes) -> Names | None:
     return vae_names(shapes) if DIFFUSERS_MARK in shapes else None
 

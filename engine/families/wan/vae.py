@@ -17,6 +17,8 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.layers.basic import Conv2d
+from engine.layers.frame_memory import FrameMemory
+from engine.layers.norms import ChannelNorm
 
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the 96-channel network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL = 6000
@@ -39,25 +41,6 @@ class WanVaeConfig:
     level_factors: tuple[int, ...] = (1, 2, 4, 4)
     blocks_per_level: int = 2
     halves_time: tuple[bool, ...] = (False, True, True)
-
-
-class FrameMemory:
-    """The last frames of what each layer has seen of a video, while it passes through a network in pieces."""
-
-    def __init__(self) -> None:
-        self._frames: dict[nn.Module, torch.Tensor] = {}
-
-    def of(self, layer: nn.Module) -> torch.Tensor | None:
-        """Return the frames [B, C, f, h, w] that a layer remembers, None before the first piece."""
-        return self._frames.get(layer)
-
-    def keep(self, layer: nn.Module, frames: torch.Tensor) -> None:
-        """Remember frames in place of earlier ones; copied, so that the rest of the piece can be freed."""
-        self.hold(layer, frames.clone())
-
-    def hold(self, layer: nn.Module, frames: torch.Tensor) -> None:
-        """Remember a tensor that is nobody else's in place of earlier ones."""
-        self._frames[layer] = frames
 
 
 class CausalConv3d(nn.Conv3d):
@@ -90,19 +73,6 @@ class CausalConv3d(nn.Conv3d):
 
     def _plane_padding(self) -> tuple[int, int]:
         return self.kernel_size[1] // 2, self.kernel_size[2] // 2
-
-
-class ChannelNorm(nn.RMSNorm):
-    """Normalisation of the channels [B, C, ...] of every cell to unit root mean square, with a factor for each."""
-
-    def __init__(self, channels: int, *, num_places: int) -> None:
-        super().__init__(channels, elementwise_affine=False)
-        self.factor = channels**0.5
-        self.gamma = nn.Parameter(torch.empty(channels, *(1,) * num_places))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = functional.normalize(x, dim=1) * self.factor * self.gamma.to(x)
-        return out
 
 
 class ResidualBlock(nn.Module):

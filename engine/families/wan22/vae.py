@@ -1,6 +1,6 @@
 """The causal 3-D autoencoder of Wan 2.2 5B (Wan Team 2025): cells of 16 pixels, levels with shortcuts around them.
 
-As `causal_video_vae.py`, but that pictures enter and leave as patches of two by two pixels, and that each level adds
+As the one of Wan 2.1, but that pictures enter and leave as patches of two by two pixels, and that each level adds
 means of its input's cells, or repeats of them. The one of Qwen-Image 2.1 (Qwen Team 2026) is made of the same layers
 for single pictures with opacity, without patches. Module names are those of the original checkpoints.
 """

@@ -20,7 +20,7 @@ GREY = 0.5
 
 
 class FunControlPatch:
-    """A `noise_refiner` and `double_block` patch with a network of its own (`next_dit_control.py`).
+    """A `noise_refiner` and `double_block` patch with a network of its own (`engine/families/z_image/fun_control.py`).
 
     `image` [1, H, W, 3] of 0..1 is what steers, `painted` another one to paint into; either may be left out. `hole`
     [1, 1, H, W] is 1 where the model may paint. They are encoded at the size of the latent, when that is first known.

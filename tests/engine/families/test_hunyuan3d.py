@@ -10,7 +10,7 @@ import torch
 from engine.families import registry
 from engine.families.base import Match, TensorIndex
 from engine.families.hunyuan3d.nodes import hunyuan3d_v2_conditioning_multi_view, side_waves, vae_decode_hunyuan3d
-from engine.families.hunyuan3d.vae import Hunyuan3dVaeConfig, ShapeVae, grid_points
+from engine.families.hunyuan3d.vae import Hunyuan3dVae, Hunyuan3dVaeConfig, grid_points
 from engine.families.hunyuan3d.vae_files import SmallShapeLatentFormat
 from engine.memory.model_memory import ModelMemory
 from engine.models.kinds.clip_vision_value import ClipVisionOutput
@@ -38,7 +38,7 @@ def test_the_younger_network_is_not_taken_for_it() -> None:
 
 def small_vae() -> Vae:
     torch.manual_seed(0)
-    network = ShapeVae(Hunyuan3dVaeConfig(width=32, num_layers=1, latent_channels=64, head_width=8)).eval()
+    network = Hunyuan3dVae(Hunyuan3dVaeConfig(width=32, num_layers=1, latent_channels=64, head_width=8)).eval()
     return vae_of(ModelMemory(EngineSettings(cpu=True)).keep("shapes", network, role="vae"))
 
 

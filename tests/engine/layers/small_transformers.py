@@ -178,7 +178,9 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
     ),
     "chroma_radiance": SmallTransformer(
         lambda: ChromaRadianceTransformer(
-            ChromaRadianceConfig(width=256, **CHROMA, pixel_width=8, num_pixel_layers=1, pixel_factor=2, num_frequencies=2)
+            ChromaRadianceConfig(
+                width=256, **CHROMA, pixel_width=8, num_pixel_layers=1, pixel_factor=2, num_frequencies=2
+            )
         ),
         _of((3, 16, 32), 24, 1.0, {}),
         ("chroma_radiance",),

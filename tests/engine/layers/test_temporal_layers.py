@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.families.svd.vae import SvdVae
-from engine.layers.temporal_layers import TemporalMixer, VideoResBlock, WanTransformer, as_frames, as_videos
+from engine.layers.temporal_layers import TemporalMixer, TemporalTransformer, VideoResBlock, as_frames, as_videos
 from engine.layers.unet_layers import ResSpec, TransformerSpec
 from engine.layers.vae_kl import VaeConfig
 
@@ -53,7 +53,7 @@ def test_residual_blocks_see_other_frames_of_the_same_video_alone() -> None:
 
 @torch.no_grad()
 def test_transformers_attend_along_the_frames_of_the_same_video_alone() -> None:
-    layer = WanTransformer(TransformerSpec(32, 1, 8, uses_linear=True, is_temporal=True), 2)
+    layer = TemporalTransformer(TransformerSpec(32, 1, 8, uses_linear=True, is_temporal=True), 2)
     _set(layer, AMONG)
     x, context = torch.randn(6, 32, 2, 2), torch.randn(6, 5, 8)
     changed = x.clone()
@@ -64,7 +64,7 @@ def test_transformers_attend_along_the_frames_of_the_same_video_alone() -> None:
 
 @torch.no_grad()
 def test_along_time_the_first_frame_s_tokens_are_read() -> None:
-    layer = WanTransformer(TransformerSpec(32, 1, 8, uses_linear=True, is_temporal=True), 2)
+    layer = TemporalTransformer(TransformerSpec(32, 1, 8, uses_linear=True, is_temporal=True), 2)
     _set(layer, AMONG)
     x, context = torch.randn(3, 32, 2, 2), torch.randn(3, 5, 8)
     given = layer(x, context, time_context=context)

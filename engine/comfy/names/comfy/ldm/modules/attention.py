@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.comfy.names.comfy.ops import disable_weight_init
-from engine.layers import unet_layers as latent_unet_layers
+from engine.layers import unet_layers
 from engine.layers.attention import optimized_attention
 from engine.layers.call_options import CallOptions
 from engine.layers.unet_layers import BasicTransformerBlock, SpatialTransformer
@@ -89,7 +89,7 @@ class _KindOf(type(nn.Module)):  # type: ignore[misc]
 class FeedForward(nn.Module, metaclass=_KindOf):
     """Two linear maps with an activation between them, gated with `glu`: [B, T, dim] -> [B, T, dim_out]."""
 
-    engine_layer = latent_unet_layers.FeedForward
+    engine_layer = unet_layers.FeedForward
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class FeedForward(nn.Module, metaclass=_KindOf):
 class CrossAttention(nn.Module, metaclass=_KindOf):
     """Attention of [B, T, query_dim] over a context [B, S, context_dim], or over itself without one."""
 
-    engine_layer = latent_unet_layers.CrossAttention
+    engine_layer = unet_layers.CrossAttention
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.layers import unet_layers as latent_unet_layers
+from engine.layers import unet_layers
 
 
 def timestep_embedding(
@@ -14,7 +14,7 @@ def timestep_embedding(
     """Embed timesteps [B] as [B, dim]: sinusoids of falling frequency, or the timestep itself in every place."""
     if repeat_only:
         return timesteps[:, None].expand(-1, dim).clone()
-    return latent_unet_layers.timestep_embedding(timesteps, dim, max_period)
+    return unet_layers.timestep_embedding(timesteps, dim, max_period)
 
 
 def zero_module(module: nn.Module) -> nn.Module:

@@ -1,0 +1,25 @@
+"""Memory of the layers of a video network for the frames before those that pass through it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class FrameMemory:
+    """The last frames of what each layer has seen of a video, while it passes through a network in pieces."""
+
+    def __init__(self) -> None:
+        self._frames: dict[nn.Module, torch.Tensor] = {}
+
+    def of(self, layer: nn.Module) -> torch.Tensor | None:
+        """Return the frames [B, C, f, h, w] that a layer remembers, None before the first piece."""
+        return self._frames.get(layer)
+
+    def keep(self, layer: nn.Module, frames: torch.Tensor) -> None:
+        """Remember frames in place of earlier ones; copied, so that the rest of the piece can be freed."""
+        self.hold(layer, frames.clone())
+
+    def hold(self, layer: nn.Module, frames: torch.Tensor) -> None:
+        """Remember a tensor that is nobody else's in place of earlier ones."""
+        self._frames[layer] = frames
