@@ -48,7 +48,27 @@ class ShiftedLatentFormat(LatentFormat):
         return latent / self.scale_factor + self.shift_factor
 
 
-class PlaygroundLatentFormat(LatentFormat):
+class StandardisedLatentFormat(LatentFormat):
+    """Latents [B, C, ...] of which each channel is brought to a mean of 0 and a deviation of `scale_factor`."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def process_in(self, latent: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._moments(latent)
+        return (latent - mean) * self.scale_factor / deviation
+
+    def process_out(self, latent: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._moments(latent)
+        return latent * deviation / self.scale_factor + mean
+
+    def _moments(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = (1, self.latent_channels) + (1,) * (like.ndim - 2)
+        mean, deviation = (torch.tensor(item).view(shape).to(like) for item in (self.mean, self.deviation))
+        return mean, deviation
+
+
+class PlaygroundLatentFormat(StandardisedLatentFormat):
     """Latents of Playground v2.5 (Li et al. 2024, arXiv 2402.17245): standardised by channel, at half deviation."""
 
     scale_factor = 0.5
@@ -61,15 +81,3 @@ class PlaygroundLatentFormat(LatentFormat):
         (-0.3112, -0.2359, -0.2076),
     )
     taesd_decoder_name = "taesdxl_decoder"
-
-    def process_in(self, latent: torch.Tensor) -> torch.Tensor:
-        mean, deviation = self._moments(latent)
-        return (latent - mean) * self.scale_factor / deviation
-
-    def process_out(self, latent: torch.Tensor) -> torch.Tensor:
-        mean, deviation = self._moments(latent)
-        return latent * deviation / self.scale_factor + mean
-
-    def _moments(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, deviation = (torch.tensor(item).view(1, 4, 1, 1).to(like) for item in (self.mean, self.deviation))
-        return mean, deviation

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from engine.diffusion.latent_format import StandardisedLatentFormat
 from engine.families.base import NotRecognised, Shapes
 from engine.families.mochi.vae import MARK, MochiVae, MochiVaeConfig, mochi_vae_config
 from engine.families.vae_files import vae_network
-from engine.families.wan.vae_files import WanLatentFormat
 
 LATENT_CHANNELS = 12
 FULL = MochiVaeConfig()
@@ -14,10 +14,11 @@ SMALL = MochiVaeConfig(  # for tests
 )
 
 
-class MochiLatentFormat(WanLatentFormat):
+class MochiLatentFormat(StandardisedLatentFormat):
     """Latents [B, 12, f, h, w], standardised by channel, as Genmo published. The colours are the community's."""
 
     latent_channels = LATENT_CHANNELS
+    latent_dimensions = 3
     mean = (
         -0.06730895953510081, -0.038011381506090416, -0.07477820912866141, -0.05565264470995561,
         0.012767231469026969, -0.04703542746246419, 0.043896967884726704, -0.09346305707025976,

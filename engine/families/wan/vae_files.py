@@ -5,9 +5,7 @@ Families of pictures and of videos share it; a picture is a video of one frame.
 
 from __future__ import annotations
 
-import torch
-
-from engine.diffusion.latent_format import LatentFormat
+from engine.diffusion.latent_format import StandardisedLatentFormat
 from engine.families.base import NotRecognised, Shapes
 from engine.families.vae_files import vae_network
 from engine.families.wan.vae import WanVae, WanVaeConfig
@@ -18,7 +16,7 @@ FULL = WanVaeConfig()
 SMALL = WanVaeConfig(base_channels=16)  # for tests
 
 
-class WanLatentFormat(LatentFormat):
+class WanLatentFormat(StandardisedLatentFormat):
     """Latents [B, 16, F, h, w], standardised by channel (Wan Team 2025, arXiv 2503.20314).
 
     Means and deviations are those of the published networks. The table of colours is public knowledge of the community.
@@ -41,19 +39,6 @@ class WanLatentFormat(LatentFormat):
         (-0.1251, 0.0927, 0.1699), (0.0060, -0.0633, 0.0005), (0.3477, 0.2275, 0.2950), (0.1984, 0.0913, 0.1861),
     )  # fmt: skip
     latent_rgb_factors_bias = (-0.1835, -0.0868, -0.3360)
-
-    def process_in(self, latent: torch.Tensor) -> torch.Tensor:
-        mean, deviation = self._moments(latent)
-        return (latent - mean) * self.scale_factor / deviation
-
-    def process_out(self, latent: torch.Tensor) -> torch.Tensor:
-        mean, deviation = self._moments(latent)
-        return latent * deviation / self.scale_factor + mean
-
-    def _moments(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        shape = (1, self.latent_channels) + (1,) * (like.ndim - 2)
-        mean, deviation = (torch.tensor(item).view(shape).to(like) for item in (self.mean, self.deviation))
-        return mean, deviation
 
 
 def _configure(shapes: Shapes) -> WanVaeConfig:
