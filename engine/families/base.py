@@ -1,8 +1,9 @@
 """`ModelFamily`: description of a family of models, as data and pure functions.
 
-A family is one folder beside this file, whose `family.py` has a `FAMILY`. It is composed of networks
-(`engine/architectures`), encodings of prompts (`engine/text`), parameterisations and latent formats
-(`engine/diffusion`) and parts shared by several families (`engine/families/parts`). No other module refers to a family.
+A family is one folder next to this file, whose `family.py` has a `FAMILY`. The folder has the family's networks under
+the model's public name; they are made of what networks share (`engine/layers`). With them come encodings of prompts
+(`engine/text`, `engine/families/text`), parameterisations and latent formats (`engine/diffusion`). A family may import
+another one's modules along its `lineage`.
 """
 
 from __future__ import annotations
@@ -321,6 +322,9 @@ class ComfyUiNames:
 class ModelFamily:
     """A family of models. `name` is for settings and APIs, `label` for people.
 
+    `lineage` names the families whose networks it builds on, by their folders: its modules may import theirs, and those
+    of the families in their lineages.
+
     `file_words` are parts of the names of its files, in lower case without punctuation, by which a file that is not
     here is taken for one of it; `other_file_words` those of other networks whose names contain one of them.
     `file_billions` are the weights (10^9) of networks of other sizes than `default.billions`, by a word of a name
@@ -370,6 +374,7 @@ class ModelFamily:
     takes_fewer_encoders: bool = False
     takes_one_encoder: bool = False
     takes_hypernetworks: bool = False
+    lineage: tuple[str, ...] = ()
     file_words: tuple[str, ...] = ()
     other_file_words: tuple[str, ...] = ()
     file_billions: Mapping[str, float] = field(default_factory=dict, hash=False)

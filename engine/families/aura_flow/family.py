@@ -60,6 +60,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="aura_flow",
     label="AuraFlow",
+    lineage=("sdxl",),
     file_words=("auraflow",),
     # Recognised by the layer that reads its text, its registers and its table of places.
     detect=detect_by(DENOISER, needs=NEEDED),

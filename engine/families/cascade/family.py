@@ -100,6 +100,7 @@ SMALL_STAGE_C = stage_c(64, (1, 1), text_dim=64, picture_dim=64)
 FAMILY = ModelFamily(
     name="cascade",
     label="Stable Cascade",
+    lineage=("sd15",),
     file_words=("stablecascade",),
     detect=detect,
     parameterise=parameterise,

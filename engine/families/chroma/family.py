@@ -40,6 +40,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="chroma",
     label="Chroma",
+    lineage=("flux",),
     file_words=("chroma1", "chromaunlocked", "chromahd", "chromadc"),
     # Recognised by the norms of its approximator, and by the layer that reads patches of latents.
     detect=detect_by(DENOISER, needs=NEEDED),

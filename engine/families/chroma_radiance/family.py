@@ -47,6 +47,7 @@ DENOISER = replace(
 FAMILY = ModelFamily(
     name="chroma_radiance",
     label="Chroma Radiance",
+    lineage=("chroma",),
     file_words=("chromaradiance", "chroma1radiance"),
     # Recognised by the layers that draw pixels, and by the one that reads patches of them.
     detect=detect_by(DENOISER, needs=NEEDED),

@@ -61,6 +61,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="cosmos1",
     label="Cosmos 1",
+    lineage=("cosmos_predict2",),
     file_words=("cosmos1", "cosmos10"),
     detect=detect,
     parameterise=always(LEVELS),

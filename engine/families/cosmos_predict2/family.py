@@ -77,6 +77,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="cosmos_predict2",
     label="Cosmos-Predict2",
+    lineage=("wan",),
     file_words=("cosmospredict2",),
     other_file_words=("cosmospredict25",),
     detect=detect,

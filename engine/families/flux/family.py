@@ -94,6 +94,7 @@ def tokens_and_pooled(encoded: Mapping[str, Encoded]) -> Encoded:
 FAMILY = ModelFamily(
     name="flux",
     label="Flux.1",
+    lineage=("sd3",),
     file_words=("flux1", "fluxdev", "fluxschnell", "fluxkrea", "fluxkontext", "fluxfill"),
     detect=detect,
     parameterise=parameterise,

@@ -82,6 +82,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 FAMILY = ModelFamily(
     name="flux2",
     label="Flux.2",
+    lineage=("flux",),
     file_words=("flux2",),
     detect=detect,
     parameterise=parameterise,

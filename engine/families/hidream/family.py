@@ -56,6 +56,7 @@ def lora_keys(weight_names: Iterable[str], config: HiDreamConfig) -> Mapping[str
 FAMILY = ModelFamily(
     name="hidream",
     label="HiDream-I1",
+    lineage=("lumina2",),
     file_words=("hidreami1", "hidreame1"),
     detect=detect_by(DENOISER),  # by the layers that read a language model's
     parameterise=always(FLOW),

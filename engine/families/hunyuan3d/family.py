@@ -51,6 +51,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 FAMILY = ModelFamily(
     name="hunyuan3d",
     label="Hunyuan3D 2",
+    lineage=("flux",),
     file_words=("hunyuan3d",),
     other_file_words=("hunyuan3d21", "hunyuan3dv21"),
     detect=detect_by(DENOISER, needs=(FIRST, "cond_in.weight")),

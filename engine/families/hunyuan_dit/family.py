@@ -62,6 +62,7 @@ def lora_keys(weight_names: Iterable[str], config: HunyuanDitConfig) -> dict[str
 FAMILY = ModelFamily(
     name="hunyuan_dit",
     label="HunyuanDiT",
+    lineage=("sd3", "sdxl"),
     file_words=("hunyuandit",),
     # Recognised by the layers that read mT5's tokens; its ControlNets have these too.
     detect=detect_by(DENOISER, lacks=(ONWARD,)),

@@ -47,6 +47,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="hunyuan_image",
     label="HunyuanImage 2.1",
+    lineage=("hunyuan_video",),
     file_words=("hunyuanimage",),
     other_file_words=("hunyuanimage3",),
     detect=detect,

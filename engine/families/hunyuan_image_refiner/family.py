@@ -34,6 +34,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="hunyuan_image_refiner",
     label="HunyuanImage 2.1 Refiner",
+    lineage=("hunyuan_image",),
     file_words=("hunyuanimagerefiner", "hunyuanimage21refiner"),
     detect=detect,
     parameterise=always(FLOW),

@@ -54,6 +54,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="hunyuan_video",
     label="HunyuanVideo",
+    lineage=("flux",),
     file_words=("hunyuanvideo",),
     other_file_words=("hunyuanvideo15",),
     detect=detect,

@@ -37,6 +37,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="krea2",
     label="Krea 2",
+    lineage=("lumina2", "qwen_image"),
     file_words=("krea2",),
     detect=detect_by(DENOISER),
     parameterise=always(FLOW),

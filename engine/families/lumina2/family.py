@@ -42,6 +42,7 @@ GEMMA = language_text_encoder(
 FAMILY = ModelFamily(
     name="lumina2",
     label="Lumina Image 2.0",
+    lineage=("flux",),
     file_words=("lumina2", "luminaimage2"),
     # Recognised by its refining blocks, without the traits of others that have such blocks.
     detect=detect_by(DENOISER, lacks=(TIME_LAYER, POOLED)),

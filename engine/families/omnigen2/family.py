@@ -66,6 +66,7 @@ QWEN = language_text_encoder(
 FAMILY = ModelFamily(
     name="omnigen2",
     label="OmniGen2",
+    lineage=("lumina2",),
     file_words=("omnigen2",),
     # Recognised by its embedder of time and text, and of reference pictures.
     detect=detect_by(DENOISER, needs=("ref_image_patch_embedder.weight",)),

@@ -59,6 +59,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 FAMILY = ModelFamily(
     name="pixart",
     label="PixArt",
+    lineage=("sdxl",),
     file_words=("pixart",),
     detect=detect,
     parameterise=parameterise,

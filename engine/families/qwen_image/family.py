@@ -54,6 +54,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="qwen_image",
     label="Qwen-Image",
+    lineage=("flux", "wan"),
     file_words=("qwenimage",),
     other_file_words=("qwenimagelayered",),
     # Recognised by its blocks and the norm of its text; its ControlNets have these too.

@@ -32,6 +32,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="qwen_image21",
     label="Qwen-Image 2.1",
+    lineage=("qwen_image", "wan22"),
     file_words=("qwenimage21",),
     detect=detect_by(DENOISER, needs=(MODULATION,)),
     parameterise=always(FLOW),

@@ -137,6 +137,7 @@ unet_config = partial(
 FAMILY = ModelFamily(
     name="sd2",
     label="Stable Diffusion 2",
+    lineage=("sd15",),
     file_words=("sd21", "sd20", "v21768", "v21512", "stablediffusion2"),
     detect=detect,
     parameterise=parameterise,

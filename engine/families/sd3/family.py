@@ -83,6 +83,7 @@ def merged_blocks(num_blocks: int) -> tuple[str, ...]:
 FAMILY = ModelFamily(
     name="sd3",
     label="Stable Diffusion 3",
+    lineage=("sd15",),
     file_words=("sd3", "stablediffusion3"),
     file_billions={"large": 8.15},
     detect=detect,

@@ -108,6 +108,7 @@ unet_config = partial(level_unet, uses_linear=True, head_channels=HEAD_CHANNELS)
 FAMILY = ModelFamily(
     name="sdxl",
     label="Stable Diffusion XL",
+    lineage=("sd2",),
     file_words=("sdxl", "stablediffusionxl"),
     detect=detect,
     parameterise=parameterise,

@@ -65,6 +65,7 @@ unet_config = partial(level_unet, uses_linear=True, head_channels=HEAD_CHANNELS)
 FAMILY = ModelFamily(
     name="sdxl_refiner",
     label="Stable Diffusion XL Refiner",
+    lineage=("sdxl",),
     file_words=("sdxlrefiner", "stablediffusionxlrefiner"),
     detect=detect,
     parameterise=parameterise,

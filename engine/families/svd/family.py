@@ -64,6 +64,7 @@ DEFAULT = Defaults(
 FAMILY = ModelFamily(
     name="svd",
     label="Stable Video Diffusion",
+    lineage=("sd15",),
     file_words=("svd", "stablevideodiffusion"),
     detect=detect,
     parameterise=parameterise,

@@ -37,6 +37,7 @@ def detect(index: TensorIndex) -> Match | None:
 FAMILY = ModelFamily(
     name="wan22",
     label="Wan 2.2 5B",
+    lineage=("wan",),
     file_words=("wan22ti2v5b", "wan22fun5b", "ti2v5b"),
     detect=detect,
     parameterise=always(FLOW),

@@ -69,6 +69,7 @@ DENOISER = transformer(
 FAMILY = ModelFamily(
     name="z_image",
     label="Z-Image",
+    lineage=("lumina2",),
     file_words=("zimage",),
     detect=detect_by(DENOISER, needs=(TIME_LAYER,)),  # by its refining blocks, whose time passes no SiLU
     parameterise=always(FLOW),

@@ -67,6 +67,7 @@ unet_config = partial(level_unet, in_channels=IN_CHANNELS)
 FAMILY = ModelFamily(
     name="zero123",
     label="Stable Zero123",
+    lineage=("sd15",),
     file_words=("zero123", "stablezero123"),
     detect=detect,
     parameterise=parameterise,
