@@ -22,7 +22,7 @@ from tests.markdown import code_blocks
 pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parents[1]
-OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc", "tests")
+OUR_PACKAGES = ("darkroom", "worker", "engine", "modifiers", "host", "contract", "benchmark", "demo", "tools", "tests")
 
 WITHOUT_CIRCLES = ("engine", "worker")
 CORE = ("engine.errors", "engine.events", "engine.settings", "engine.cancel", "engine.log_context")
@@ -45,165 +45,50 @@ NODE_EXTRAS = frozenset(
 NOTHING: frozenset[str] = frozenset()
 WARNING = "engine.log_context"  # where whatever leaves something out reports it
 
-# What a family is described with, and what those that use families see of them.
-DESCRIBED_WITH = ("engine.architectures", "engine.text", "engine.formats", "engine.adapters", "engine.diffusion")
-KNOWN_OF_FAMILIES = (
-    "engine.families.base", "engine.families.comfyui_text_types", "engine.families.registry",
-    "engine.families.unsupported",
-)  # fmt: skip
-MODELS_IN_USE = (
-    *CORE, "contract.graph.spec", "contract.graph.streamed", "engine.models", "engine.images", "engine.media",
-    *KNOWN_OF_FAMILIES, *DESCRIBED_WITH,
-)  # fmt: skip
-FAMILY_FOLDERS = tuple(sorted({path.parent.name for path in (ROOT / "engine" / "families").glob("*/*.py")} - {"parts"}))
-FAMILIES = tuple(name for name in FAMILY_FOLDERS if (ROOT / "engine" / "families" / name / "family.py").is_file())
-# Node classes made for one family are in its folder, and in the layer of all nodes.
-NODES_OF_FAMILIES = tuple(f"engine.families.{folder}.nodes" for folder in FAMILY_FOLDERS)
+# What a family is made of: tensors and callables, which import neither families nor nodes; and the libraries that each
+# may import besides torch's, some only inside the functions that use them.
+BELOW_FAMILIES: dict[str, frozenset[str]] = {
+    "engine.layers": NOTHING,
+    "engine.text": frozenset({"tokenizers", "sentencepiece"}),
+    "engine.images": NOTHING,
+    "engine.media": frozenset({"av"}),
+    "engine.formats": NOTHING,
+    "engine.adapters": NOTHING,
+    "engine.diffusion": NODE_EXTRAS,
+}
+MODELS_IN_USE = (*CORE, "contract", "engine.families", *BELOW_FAMILIES)
+FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
+# Node classes made for one family lie in its folder and belong to the layer of all nodes: they import what nodes may,
+# and nothing imports them.
+NODES_OF_FAMILIES = tuple(
+    sorted({f"engine.families.{path.parent.name}.nodes" for path in (ROOT / "engine" / "families").glob("*/nodes*")})
+)
 
-# The front, lowest first: every group may import those above it in this list, and its own package.
-WORKER_LEAVES = (
-    "worker.concurrency.backoff", "worker.settings.child_environment", "worker.concurrency.dedicated_thread", "worker.json.finite", "worker.json.values",
-    "worker.app.lean_imports", "worker.json.long", "worker.guard.network_errors", "worker.settings.object_keys", "worker.settings.priority",
-    "worker.settings.store_names", "worker.version", "worker.settings.workload",
-)  # fmt: skip
-WORKER_BASE = (
-    "worker.errors",
-    "worker.guard.identity",
-    "worker.settings",
-    "worker.concurrency.off_loop",
-    *WORKER_LEAVES,
-)
-WORKER_EDGE = (*WORKER_BASE, "worker.guard", "worker.observe")
-WORKER_FILES = (*WORKER_EDGE, "worker.media", "worker.media.process", "worker.s3")
-WORKER_PARTS = (
-    *WORKER_FILES,
-    "worker.inputs",
-    "worker.outputs",
-    "worker.engines",
-    "worker.models.demo_model",
-    "worker.models",
-)
-WORKER_JOBS = (
-    *WORKER_PARTS,
-    "worker.prompts.workflows",
-    "worker.prompts.modifier_defaults",
-    "worker.jobs",
-    "worker.guard.listener",
-)
-WORKER_OWNERS = (*WORKER_JOBS, "worker.qualification", "worker.autoscaler")
-SHARED = ("machine", "names")
+SHARED = ("contract", "host")
 
-WORKER_RULES = (
-    *(Rule(module, ("names",) if module == "worker.version" else ()) for module in WORKER_LEAVES),
-    Rule("worker.errors", ()),
-    Rule("worker.guard.identity", ("worker.errors",)),
-    Rule("worker.settings", (*WORKER_BASE, "names")),
-    Rule("worker.guard", WORKER_BASE),
-    Rule("worker.observe", (*WORKER_BASE, *SHARED)),
-    Rule("worker.media", (*WORKER_BASE, "names")),
-    Rule("worker.media.process", (*WORKER_BASE, "machine")),
-    Rule("worker.outputs.media_child", (*WORKER_FILES, "worker.outputs")),
-    Rule("worker.s3", WORKER_EDGE),
-    Rule("worker.guard.listener", (*WORKER_EDGE, "machine")),
-    Rule("worker.models.demo_model", ("worker.json.values",)),
-    Rule(
-        "worker.prompts.modifier_defaults",
-        ("modifiers", "worker.models.demo_model", "worker.engines", "worker.errors", "worker.json.values"),
+# The front, lowest first: a room may import those of the bands before and of its own band, in which no circle arises.
+WORKER_BANDS = (
+    ("worker.errors", "worker.version", "worker.json", "worker.concurrency", "worker.settings"),
+    ("worker.guard",),
+    ("worker.observe",),
+    (
+        *("worker.media", "worker.s3", "worker.storage", "worker.inputs", "worker.outputs", "worker.models"),
+        "worker.engines",
     ),
-    Rule("worker.inputs", WORKER_FILES),
-    Rule("worker.outputs", WORKER_FILES),
-    Rule("worker.engines", (*WORKER_EDGE, "worker.media", "contract.graph", *SHARED)),
-    Rule("worker.prompts.workflows", ("worker.errors", "worker.json.values", "contract.graph", *SHARED)),
-    Rule("worker.jobs", (*WORKER_PARTS, "worker.prompts.workflows", "contract.unit", "contract.graph", *SHARED)),
-    Rule("worker.qualification", (*WORKER_JOBS, "modifiers", "worker.qualification", *SHARED)),
-    Rule("worker.autoscaler", (*WORKER_JOBS, *SHARED)),
-    Rule("worker.sources", (*WORKER_JOBS, "names")),
-    Rule("worker.doctor", (*WORKER_FILES, "worker.models", "worker.guard.listener", *SHARED)),
-    Rule("worker.api.services", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "modifiers")),
-    Rule(
-        "worker.api", (*WORKER_OWNERS, "worker.sources", "worker.doctor", "worker.api.services", "modifiers", *SHARED)
+    ("worker.prompts", "worker.jobs"),
+    (
+        *("worker.qualification", "worker.autoscaler", "worker.sources", "worker.doctor", "worker.snapshot"),
+        *("worker.gateway", "worker.api"),
     ),
-    Rule(
-        "worker.gateway",
-        (*WORKER_OWNERS, "worker.sources", "worker.api.services", "worker.api", "modifiers", *SHARED),
-    ),
-    Rule("worker.integrations.ray", (*WORKER_EDGE, "worker.engines", "worker.jobs")),
-    Rule("worker.app.application", (*WORKER_EDGE, "worker.api.services", "worker.api", "worker.jobs")),
-    Rule("worker.app.external_io", (*WORKER_FILES, "worker.inputs", "worker.outputs", "worker.engines", "worker.jobs")),
-    Rule(
-        "worker.app.assembly",
-        (
-            *WORKER_OWNERS,
-            "worker.sources",
-            "worker.doctor",
-            "worker.api.services",
-            "worker.app.external_io",
-            "worker.api.broker_messages",
-            "modifiers",
-            *SHARED,
-        ),
-    ),
-    Rule("worker.app.serve", (*WORKER_OWNERS, "worker.app.assembly", "worker.app.application", "worker.api")),
-    # The command line: none of its commands but `serve` loads the server.
-    Rule("worker.cli.worker_client", WORKER_EDGE),
-    Rule("worker.cli.chosen_worker", WORKER_EDGE),
-    Rule("worker.cli.generate_subject", ("names",)),
-    Rule(
-        "worker.cli.generate",
-        (
-            "darkroom.client",
-            "worker.cli.chosen_worker",
-            "worker.cli.generate_subject",
-            "worker.prompts.workflows",
-            "names",
-        ),
-    ),
-    Rule("worker.integrations.mcp.server", ("darkroom.client", "worker.version")),
-    Rule("worker.cli.jobs", ("darkroom.client", "worker.cli.chosen_worker", "names")),
-    Rule("worker.cli.worker_alone", (*WORKER_EDGE, "worker.engines")),
-    Rule(
-        "worker.cli.plan",
-        (
-            *WORKER_EDGE,
-            "worker.cli.chosen_worker",
-            "worker.cli.worker_alone",
-            "worker.cli.worker_client",
-            "worker.prompts.workflows",
-            "names",
-        ),
-    ),
-    Rule("worker.models", (*WORKER_FILES, *SHARED)),
-    Rule("worker.cli.models", (*WORKER_EDGE, "worker.models")),
-    Rule("worker.snapshot", (*WORKER_EDGE, "worker.models")),
-    Rule("worker.cli.build", (*WORKER_EDGE, "worker.models", "worker.snapshot")),
-    Rule("worker.app.thaw_gate", ("worker.errors",)),
-    Rule("worker.concurrency.off_loop", ("worker.errors",)),
-    Rule("worker.cli.doctor", (*WORKER_EDGE, "worker.doctor")),
-    Rule("worker.cli.benchmark", (*WORKER_EDGE, "worker.cli.worker_alone", "worker.cli.worker_client")),
-    Rule("worker.cli.tuning", (*WORKER_EDGE, "worker.qualification.tuning_store")),
-    Rule(
-        "worker.cli.main",
-        (
-            *SHARED,
-            *WORKER_EDGE,
-            "worker.cli.tuning",
-            "worker.app.thaw_gate",
-            "worker.cli.chosen_worker",
-            "darkroom.client",
-            "worker.cli.generate",
-            "worker.cli.jobs",
-            "worker.integrations.mcp.server",
-            "worker.cli.models",
-            "worker.cli.plan",
-            "worker.cli.benchmark",
-            "worker.cli.build",
-            "worker.cli.doctor",
-            "worker.prompts.workflows",
-            "worker.gateway",
-            "worker.app.serve",
-        ),
-    ),
-    Rule("worker.__main__", ("worker.cli.main", "worker.app.lean_imports", "worker.app.serve")),
+    ("worker.integrations",),
+    ("worker.app", "worker.cli", "worker.__main__"),
+)
+WORKER_SHARED = (*SHARED, "modifiers", "darkroom.client")
+
+WORKER_RULES = tuple(
+    Rule(room, tuple(other for lower in WORKER_BANDS[: number + 1] for other in lower) + WORKER_SHARED)
+    for number, rooms in enumerate(WORKER_BANDS)
+    for room in rooms
 )
 
 RULES = (
@@ -211,80 +96,43 @@ RULES = (
     Rule("worker", ()),
     Rule("darkroom", ("worker",), NOTHING),
     Rule("darkroom.client", (), frozenset({"httpx", "httpx_sse"})),
-    Rule("machine", (), NOTHING),
-    Rule("names", (), NOTHING),
-    Rule("modifiers", ("names",), frozenset({"pydantic", "pydantic_core"})),
-    Rule("worker.qualification", (), frozenset({"pydantic"})),
-    Rule("benchmark", ("engine", "worker", "modifiers", "benchmark", "names")),
+    Rule("host", (), NOTHING),
+    Rule("contract", (), NOTHING),
+    Rule("modifiers", ("contract",), frozenset({"pydantic", "pydantic_core"})),
+    Rule("benchmark", ("engine", "worker", "modifiers", "benchmark", "contract")),
     Rule("demo", ("engine", "worker", "modifiers", "benchmark")),
-    Rule("misc", ("engine", "worker")),
-    *(Rule(module, CORE, NOTHING) for module in CORE),
-    Rule("contract.graph", (*CORE, "names"), NOTHING),
-    Rule("engine.diffusion", (), TORCH | NODE_EXTRAS),
-    Rule("engine.architectures", (WARNING,), TORCH),
-    Rule("engine.text", (WARNING,), TORCH | {"tokenizers", "sentencepiece"}),  # only inside what reads a vocabulary
-    Rule("engine.formats", ("engine.errors", "engine.cancel", "engine.memory.device", "names"), TORCH),
-    Rule("engine.formats.arriving_file", ("engine.errors", "engine.cancel", "names"), NOTHING),
-    Rule("engine.adapters", ("engine.errors", "engine.memory.device", WARNING), TORCH),
-    Rule("engine.images", (WARNING, "names"), TORCH),
-    Rule("engine.media", (), TORCH | {"av"}),  # only inside its functions
-    Rule(
-        "engine.models.files.extra_model_paths",
-        ("engine.models.files.folders",),
-        frozenset({"yaml"}),  # only inside its function
+    Rule("tools", ("engine", "worker")),
+    *(Rule(module, (*CORE, "contract"), NOTHING) for module in CORE),
+    *(
+        Rule(room, (*CORE, "contract", "engine.memory.device"), TORCH | libraries)
+        for room, libraries in BELOW_FAMILIES.items()
     ),
-    Rule("engine.memory", ("engine.errors", "engine.settings", "machine"), NOTHING),
+    Rule("engine.formats.arriving_file", ("engine.errors", "engine.cancel", "contract"), NOTHING),
+    Rule("engine.memory", ("engine.errors", "engine.settings", "host"), NOTHING),
     Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),
     Rule("engine.memory.offload", ("engine.errors", "engine.settings", "engine.memory"), TORCH),
     Rule("engine.memory.weight_patches", ("engine.errors", "engine.settings", WARNING), TORCH),
     Rule("engine.memory.random_state", (), TORCH),
-    Rule("engine.families", (*CORE, "contract.graph.spec", *DESCRIBED_WITH), TORCH),
+    Rule("engine.families", (*CORE, "contract", *BELOW_FAMILIES), TORCH),  # and its lineage, as tested below
     *(
-        Rule(
-            f"engine.families.{family}",
-            (*CORE, "contract.graph.spec", "engine.families.base", "engine.families.parts", *DESCRIBED_WITH),
-            TORCH,
-        )
-        for family in FAMILY_FOLDERS
-    ),
-    *(
-        Rule(
-            module,
-            (*MODELS_IN_USE, "engine.families.parts", "engine.models", "engine.models", "engine.nodes"),
-            TORCH | NODE_EXTRAS,
-        )
+        Rule(module, (*MODELS_IN_USE, "engine.models", "engine.nodes"), TORCH | NODE_EXTRAS)
         for module in NODES_OF_FAMILIES
     ),
-    Rule("engine.models.files.folders", ("engine.formats.arriving_file",), NOTHING),
     Rule(
         "engine.models",
-        (
-            *KNOWN_OF_FAMILIES,
-            *DESCRIBED_WITH,
-            "engine.models.files.folders",
-            "engine.errors",
-            "engine.memory.device",
-            WARNING,
-        ),
-        TORCH,
+        (*MODELS_IN_USE, "engine.memory.device", "engine.memory.timeline", "engine.memory.weight_patches"),
+        TORCH | {"yaml"},  # only inside the function that uses it
     ),
-    Rule("engine.models", (*MODELS_IN_USE, "engine.memory.weight_patches"), TORCH),
-    Rule("engine.models", (*MODELS_IN_USE, "engine.models"), TORCH),
-    Rule("engine.nodes", (*MODELS_IN_USE, "engine.models", "engine.models", "names"), TORCH | NODE_EXTRAS),
-    Rule("engine.comfy.packs", ("contract.graph.spec", "engine.nodes", "names", *CORE), NOTHING),
-    Rule(
-        "engine.comfy.packs.node_trial",
-        ("contract.graph.spec", "engine.nodes", "engine.runtime.request", *CORE),
-        NOTHING,
-    ),
+    Rule("engine.models.files.folders", ("engine.formats.arriving_file",), NOTHING),
+    Rule("engine.models.planning.prompt_stages", ("contract", "engine.memory.timeline"), NOTHING),
+    Rule("engine.nodes", (*MODELS_IN_USE, "engine.models"), TORCH | NODE_EXTRAS),
+    Rule("engine.comfy.packs", ("engine.comfy", "engine.nodes", "engine.runtime.request", *SHARED, *CORE), NOTHING),
     Rule(
         "engine.comfy",
         (
             *MODELS_IN_USE,
             "engine.models",
-            "engine.models",
             "engine.nodes",
-            "contract.graph",
             "engine.runtime",
             "engine.memory.device",
             "engine.memory.model_memory",
@@ -293,10 +141,10 @@ RULES = (
         ),
         TORCH | {"aiohttp"},
     ),
-    Rule("engine.tuning", (*CORE, "engine.architectures", "engine.diffusion", "names"), TORCH),
+    Rule("engine.tuning", (*CORE, "engine.layers", "engine.diffusion", "contract"), TORCH),
     Rule(
         "engine.tuning.products",
-        ("engine.architectures", "engine.formats", "engine.tuning.kernels", "engine.tuning.triton_compiler"),
+        ("engine.layers", "engine.formats", "engine.tuning.kernels", "engine.tuning.triton_compiler"),
         TORCH,
     ),
     Rule(
@@ -311,23 +159,18 @@ RULES = (
         ),
         TORCH,
     ),
-    Rule("engine.runtime.resume", ("engine.diffusion", "engine.memory.random_state", "names"), TORCH),
     Rule("engine.tuning.kernels", (), TORCH | {"triton"}),  # which is there on GPU machines alone
-    Rule("engine.runtime", ("contract.graph", "engine.nodes.base", *CORE), NOTHING),
-    Rule(
-        "engine.models.planning",
-        (*MODELS_IN_USE, "contract.graph", "engine.models.files.folders", "engine.memory.timeline"),
-        TORCH,
-    ),
-    Rule("engine.models.planning.prompt_stages", ("contract.graph", "engine.memory.timeline"), NOTHING),
+    Rule("engine.runtime", ("contract", "engine.nodes.base", *CORE), NOTHING),
+    Rule("engine.runtime.resume", ("engine.diffusion", "engine.memory.random_state", "contract"), TORCH),
+    Rule("engine.probes", ("engine.memory.device",), TORCH),
     Rule("engine.engine", ("engine", *SHARED), TORCH),
     Rule(
         "engine.server",
-        ("engine.engine", "contract.graph", "names", *CORE),
+        ("engine.engine", *SHARED, *CORE),
         frozenset({"aiohttp", "multidict", "yarl", "PIL", "prometheus_client"}),
     ),
     Rule("engine.__main__", ("engine",)),
-    Rule("engine", ("engine",), TORCH),
+    Rule("engine", ("engine", "contract"), TORCH),
 )
 
 
@@ -426,7 +269,7 @@ def all_imports(*packages: str) -> list[Import]:
 
 
 def test_only_what_media_processes_run_imports_libraries_of_codecs() -> None:
-    """`tests/worker/media_process` holds that the front itself never loads them."""
+    """`tests/worker/media/process` holds that the front itself never loads them."""
     found = {
         item.importer
         for path in (ROOT / "worker").rglob("*.py")
@@ -440,18 +283,14 @@ def test_only_what_media_processes_run_imports_libraries_of_codecs() -> None:
 
 
 def test_every_package_imports_only_what_the_table_allows() -> None:
-    packages = ("darkroom", "worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
+    packages = ("darkroom", "worker", "engine", "modifiers", "host", "contract", "benchmark", "demo", "tools")
     wrong = [str(item) for item in all_imports(*packages) if not is_allowed(item)]
     assert not wrong, "\n".join(wrong)
 
 
-@functools.cache
-def place_in_house(module: str) -> str:
-    """Return the name by which a module is placed among the layers: node classes of a family are among all nodes."""
-    for folder, nodes in zip(FAMILY_FOLDERS, NODES_OF_FAMILIES, strict=True):
-        if is_below(module, nodes):
-            return f"engine.nodes.families.{folder}{module.removeprefix(nodes)}"
-    return module
+def is_node_of_family(module: str) -> bool:
+    """Return True for the node classes of a family, and what lies in the package that they are in."""
+    return any(is_below(module, nodes) for nodes in NODES_OF_FAMILIES)
 
 
 def circles(package: str, imports: Iterable[Import]) -> list[str]:
@@ -459,7 +298,7 @@ def circles(package: str, imports: Iterable[Import]) -> list[str]:
     edges: dict[str, dict[str, Import]] = {}
     prefix = f"{package}."
     for item in imports:
-        ends = place_in_house(item.importer), place_in_house(item.imported)
+        ends = item.importer, item.imported
         if ends[0].startswith(prefix) and ends[1].startswith(prefix):
             importer, imported = (name.removeprefix(prefix).partition(".")[0] for name in ends)
             if importer != imported:
@@ -485,8 +324,11 @@ def _reachable(child: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
 
 @pytest.mark.parametrize("top", WITHOUT_CIRCLES)
 def test_no_two_packages_import_one_another_not_even_by_way_of_others(top: str) -> None:
-    """At every level: the files and folders of each package, each folder taken as one."""
-    imports = all_imports(top)
+    """At every level: the files and folders of each package, each folder taken as one.
+
+    Node classes of families are left out, each of which lies in a folder of a lower layer: nothing imports them.
+    """
+    imports = [item for item in all_imports(top) if not is_node_of_family(item.importer)]
     packages = [module_name(path) for path in sources(top) if path.name == "__init__.py"]
     wrong = [line for package in packages for line in circles(package, imports)]
     assert not wrong, "\n".join(wrong)
@@ -498,9 +340,14 @@ def test_a_circle_of_imports_is_found() -> None:
 
 
 PICTURED = frozenset({
-    "graph", "diffusion", "architectures", "text", "formats", "adapters", "families", "checkpoints", "values", "images",
-    "media", "store", "nodes", "memory", "runtime", "custom_nodes", "engine", "server", "tuning",
+    "diffusion", "layers", "text", "formats", "adapters", "families", "models", "images", "media", "nodes",
+    "family_nodes", "memory", "runtime", "comfy", "engine", "server", "tuning",
 })  # fmt: skip
+
+
+def pictured_room(module: str) -> str:
+    """Return the room of the picture that a module of the engine is in."""
+    return "family_nodes" if is_node_of_family(module) else f"{module}.".split(".")[1]
 
 
 def test_the_picture_of_the_house_shows_its_imports() -> None:
@@ -512,7 +359,7 @@ def test_the_picture_of_the_house_shows_its_imports() -> None:
     }
     imports: dict[str, set[str]] = {}
     for item in all_imports("engine"):
-        importer, imported = (f"{place_in_house(name)}.".split(".")[1] for name in (item.importer, item.imported))
+        importer, imported = pictured_room(item.importer), pictured_room(item.imported)
         if importer != imported and {importer, imported} <= PICTURED:
             imports.setdefault(importer, set()).add(imported)
     expected = {
@@ -521,24 +368,24 @@ def test_the_picture_of_the_house_shows_its_imports() -> None:
         for imported in found
         if not any(imported in _reachable(other, imports) for other in found - {imported})
     }
-    assert arrows - {("front", "graph")} == expected
+    assert arrows == expected
 
 
-def test_the_front_reaches_neither_torch_nor_more_of_the_engine_than_its_graph_checker() -> None:
+def test_the_front_reaches_neither_torch_nor_the_engine() -> None:
     banned = ("torch", "engine", "numpy", "safetensors", "av")
     wrong = [
         str(item)
         for item in all_imports("worker", "modifiers")
-        if any(is_below(item.imported, name) for name in banned) and not is_below(item.imported, "contract.graph")
+        if any(is_below(item.imported, name) for name in banned)
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_nothing_imports_the_benchmarks_but_the_front_its_plan() -> None:
+def test_nothing_installed_imports_what_a_checkout_alone_has() -> None:
     wrong = [
         str(item)
-        for item in all_imports("worker", "engine", "modifiers")
-        if is_below(item.imported, "benchmark") and not is_below(item.imported, "worker.qualification")
+        for item in all_imports("worker", "engine", "modifiers", "contract", "host", "darkroom")
+        if item.imported.partition(".")[0] in ("benchmark", "tools", "demo", "tests")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -549,17 +396,21 @@ def test_every_file_of_the_front_has_a_layer() -> None:
     assert without == {"worker"}
 
 
-def test_no_two_files_of_the_front_import_each_other_in_a_circle() -> None:
+def files_in_circles(top: str) -> list[str]:
+    """Return the modules of a package that import one another, or that import one which does."""
     imported: dict[str, set[str]] = {}
-    for item in all_imports("worker"):
+    for item in all_imports(top):
         imported.setdefault(item.importer, set()).add(item.imported)
     free: set[str] = set()
     while True:
         found = {module for module, names in imported.items() if not (names & imported.keys()) - free} - free
         if not found:
-            break
+            return sorted(imported.keys() - free)
         free |= found
-    assert not imported.keys() - free, sorted(imported.keys() - free)
+
+
+def test_no_two_files_of_the_front_import_each_other_in_a_circle() -> None:
+    assert files_in_circles("worker") == []
 
 
 def test_aiohttp_is_the_servers_alone() -> None:
@@ -575,7 +426,7 @@ def test_aiohttp_is_the_servers_alone() -> None:
 def test_only_the_settings_of_the_front_read_the_environment() -> None:
     readers: set[str] = set()
     writers: set[str] = set()
-    for path in sources("worker", "engine", "modifiers", "machine", "names"):
+    for path in sources("worker", "engine", "modifiers", "host", "contract"):
         nodes = nodes_of(path)
         written = {item.value for item in nodes if isinstance(item, ast.Subscript) and isinstance(item.ctx, ast.Store)}
         written |= {  # `setdefault` whose answer nobody takes
@@ -598,7 +449,7 @@ def test_only_the_settings_of_the_front_read_the_environment() -> None:
 def test_no_function_assigns_globals() -> None:
     wrong = [
         f"{module_name(path)}:{statement.lineno}"
-        for path in sources("worker", "engine", "modifiers", "machine", "names", "benchmark", "demo", "misc")
+        for path in sources("worker", "engine", "modifiers", "host", "contract", "benchmark", "demo", "tools")
         for statement in nodes_of(path)
         if isinstance(statement, ast.Global)
     ]
@@ -651,16 +502,43 @@ def test_an_object_of_the_front_changes_only_by_its_own_methods() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_family_is_imported_by_nobody() -> None:
-    """The registry finds the folders."""
-    wrong = [
-        str(item)
-        for item in all_imports("engine")
-        for family in FAMILIES
-        if is_below(item.imported, f"engine.families.{family}")
-        and not is_below(item.importer, f"engine.families.{family}")
-    ]
+def lineages() -> dict[str, tuple[str, ...]]:
+    """Return the families that each family declares in its `FAMILY` to build on."""
+    found = {}
+    for family in FAMILIES:
+        described = nodes_of(ROOT / "engine" / "families" / family / "family.py")
+        keywords = [keyword for node in described if isinstance(node, ast.Call) for keyword in node.keywords]
+        declared = [ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "lineage"]
+        found[family] = tuple(name for names in declared for name in names)
+    return found
+
+
+def test_the_lineage_of_families_has_no_circle() -> None:
+    declared = lineages()
+    assert set().union(*declared.values()) <= set(FAMILIES)
+    assert not [family for family in FAMILIES if family in _reachable(family, declared)]
+
+
+def test_a_family_imports_others_along_its_lineage_alone() -> None:
+    """What all families share imports none of them; the registry finds the folders."""
+    declared = lineages()
+    used: dict[str, set[str]] = {family: set() for family in FAMILIES}
+    wrong = []
+    for item in all_imports("engine/families"):
+        if is_node_of_family(item.importer) or not is_below(item.imported, "engine.families"):
+            continue
+        importer, imported = (f"{name}...".split(".")[2] for name in (item.importer, item.imported))
+        used.setdefault(importer, set()).add(imported)
+        is_foreign = imported in FAMILIES and imported != importer and imported not in _reachable(importer, declared)
+        if is_foreign or (importer in FAMILIES and imported == "registry"):
+            wrong.append(str(item))
     assert not wrong, "\n".join(wrong)
+    unused = {family: set(names) - used[family] for family, names in declared.items()}
+    assert not any(unused.values()), unused
+
+
+def test_no_two_files_of_the_engine_import_each_other_in_a_circle() -> None:
+    assert files_in_circles("engine") == []
 
 
 def test_the_node_classes_of_a_family_are_imported_by_nobody() -> None:
@@ -674,24 +552,7 @@ def test_the_node_classes_of_a_family_are_imported_by_nobody() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-FRONT = ("worker", "modifiers", "benchmark/qualify")
-
-
-def test_nothing_but_its_folder_names_a_family() -> None:
-    """Names of folders as words in code and texts.
-
-    Data may name them: ComfyUI's types of text encoders, workflows and the table of known models, whose names
-    stand in commands. The front has its knowledge from the engine, and from data.
-    """
-    name = re.compile(rf"(?<!linalg\.)(?<!models fetch )\b(?:{'|'.join(FAMILIES)})\b")
-    wrong = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in sources("engine", *FRONT)
-        if not any(is_below(module_name(path), f"engine.families.{family}") for family in FAMILIES)
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
-        if name.search(line)
-    ]
-    assert not wrong, "\n".join(wrong)
+FRONT = ("worker", "modifiers")
 
 
 def test_the_front_names_no_known_model() -> None:
@@ -720,10 +581,9 @@ def test_the_front_names_no_known_model() -> None:
         ("host.memory", ("torch", "numpy", "engine", "worker", "pydantic")),
         ("contract.nearest", ("torch", "numpy", "engine", "worker", "pydantic")),
         ("modifiers.registry", ("torch", "engine", "worker")),
-        ("worker.qualification", ("torch", "engine", "worker")),
         ("engine.settings", ("torch", "aiohttp")),
         ("engine", ("torch", "numpy", "PIL", "engine.engine")),
-        ("contract.graph.validate", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
+        ("contract.graph.validate", ("torch", "numpy", "PIL", "safetensors", "aiohttp", "engine")),
         ("contract.graph.object_info", ("torch", "numpy", "PIL", "safetensors", "aiohttp")),
         ("engine.server.app", ("torch", "worker")),
         ("engine.__main__", ("torch", "worker")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 
-from names.distribution import install_command
+from host.distribution import install_command
 from worker.errors import SettingsInvalid
 from worker.integrations.runpod.autoscaler import RunPodAutoscaler
 from worker.settings.environment import runpod_environment
