@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from worker.api.services import PlatformRoutes
-from worker.app.application.integrations import runpod_autoscaler, vast_parts
+from worker.app.integrations import runpod_autoscaler, vast_parts
 from worker.autoscaler.autoscaler import Autoscaler, FanOut
 from worker.autoscaler.plain import PlainAutoscaler
 from worker.autoscaler.platform import Platform

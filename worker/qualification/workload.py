@@ -165,7 +165,7 @@ class TextToImage(Data):
             return unit * _small_network_flops(pixels, self.num_steps) / UNIT_FLOPS
         return unit * self.family.pixel_cost * pixels * self.num_steps / (UNIT_PIXELS * UNIT_STEPS)
 
-    def prompt(self, text: str, rng: random.Random) -> dict[str, object]:
+    def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
         return text_to_image(self, text, rng.randrange(2**32))
 
 
@@ -193,7 +193,7 @@ class OwnWorkload(Data):
     def is_estimate(self) -> bool:
         return False
 
-    def prompt(self, text: str, rng: random.Random) -> dict[str, object]:
+    def prompt(self, text: str, rng: random.Random) -> dict[str, Any]:
         """Return the workflow with new seeds, so that no run is answered from the engine's cache."""
         return with_new_seeds(self.workflow, rng, text)
 
