@@ -1,1 +1,1 @@
-"""What front and engine agree on: graphs, names of the wire, qualities, costs. Standard library only."""
+"""Agreement of front and engine: graphs, names of the wire, qualities, costs. Standard library only."""

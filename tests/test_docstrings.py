@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("worker", "engine", "modifiers", "machine", "names")
+PACKAGES = ("worker", "engine", "modifiers", "host", "contract")
 FORBIDDEN_BEGINNINGS = frozenset({"What", "Whether", "Of", "How", "So", "Where", "Who", "As"})
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("engine", "machine", "names", "tests")
-BESIDE = ("benchmark", "demo", "misc", "modifiers", "worker", "pyproject.toml")  # read by tests, and unchanged
+COPIED = ("contract", "engine", "host", "tests")
+BESIDE = ("benchmark", "demo", "misc", "modifiers", "tools", "worker", "pyproject.toml")  # read by tests, and unchanged
 
 
 @pytest.fixture

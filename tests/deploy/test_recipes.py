@@ -83,7 +83,7 @@ def test_a_worker_gets_longer_to_stop_than_its_jobs_to_end() -> None:
 def test_hooks_run_modules_of_the_image() -> None:
     (container,) = kubernetes_deployment()["containers"]
     module = container["lifecycle"]["preStop"]["exec"]["command"][2]
-    assert (ROOT / Path(*module.removeprefix("darkroom.").split("."))).with_suffix(".py").is_file()
+    assert (ROOT / Path(*module.split("."))).with_suffix(".py").is_file()
     known = set(built_in_manifest().entries) | set(built_in_manifest().sets)
     commands = [value for path in yaml_files() for value in all_values(yaml_documents(path)) if isinstance(value, list)]
     fetched = [command[3] for command in commands if command[:3] == ["darkroom", "models", "fetch"]]

@@ -351,7 +351,7 @@ def test_every_package_that_is_installed_beside_the_engine_is_inside(tmp_path: P
     assert packages_in(tmp_path) == [tmp_path / "engine", tmp_path / "newcomer"]
     mounts = sandbox_of(tmp_path, level="bwrap", user="10002").program(["true"])
     installed = {path.name for path in packages_in(ROOT)}
-    assert {"engine", "machine", "names"} <= installed
+    assert {"engine", "host", "contract"} <= installed
     assert all(str(ROOT / name) in mounts for name in installed) and str(ROOT / ".env") not in mounts
 
 
