@@ -18,7 +18,7 @@ from engine.families.transformer_files import always
 from engine.families.wan.transformer import WanConfig
 from engine.families.wan.transformer_files import NETWORK, channels_of, find
 from engine.families.wan22.denoiser import FramesVideoDenoiser
-from engine.families.wan22.vae_files import FOLDED_CHANNELS, FOLDED_FULL, FOLDED_SMALL, WAN22_VAE, Wan22LatentFormat
+from engine.families.wan22.vae_files import WAN22_CHANNELS, WAN22_FULL, WAN22_SMALL, WAN22_VAE, Wan22LatentFormat
 from engine.layers.t5 import T5Config
 
 CONTEXT_DIM = 4096
@@ -28,9 +28,9 @@ FLOW = Parameterisation(flow_of, {"shift": 8.0})
 def detect(index: TensorIndex) -> Match | None:
     """Recognise the transformer by its last layer and the channels that leave it."""
     match = find(index)
-    if match is None or channels_of(index, match)[1] != FOLDED_CHANNELS:
+    if match is None or channels_of(index, match)[1] != WAN22_CHANNELS:
         return None
-    variant = "" if channels_of(index, match)[0] == FOLDED_CHANNELS else "control"
+    variant = "" if channels_of(index, match)[0] == WAN22_CHANNELS else "control"
     return Match(match.specificity, match.names, variant)
 
 
@@ -63,7 +63,7 @@ FAMILY = ModelFamily(
     scales={
         "full": Scale(
             WanConfig(
-                width=3072, num_blocks=30, inner_width=14336, in_channels=FOLDED_CHANNELS, out_channels=FOLDED_CHANNELS
+                width=3072, num_blocks=30, inner_width=14336, in_channels=WAN22_CHANNELS, out_channels=WAN22_CHANNELS
             ),
             {
                 "umt5xxl": T5Config(
@@ -71,11 +71,11 @@ FAMILY = ModelFamily(
                     is_biased_everywhere=True,
                 )
             },
-            FOLDED_FULL,
+            WAN22_FULL,
         ),
         "small": Scale(
             WanConfig(
-                width=128, num_blocks=3, inner_width=256, in_channels=FOLDED_CHANNELS, out_channels=FOLDED_CHANNELS
+                width=128, num_blocks=3, inner_width=256, in_channels=WAN22_CHANNELS, out_channels=WAN22_CHANNELS
             ),
             {
                 "umt5xxl": T5Config(
@@ -83,7 +83,7 @@ FAMILY = ModelFamily(
                     is_biased_everywhere=True,
                 )
             },
-            FOLDED_SMALL,
+            WAN22_SMALL,
         ),
     },
 )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from engine.families.wan22.vae_files import FOLDED_CHANNELS, Wan22LatentFormat
+from engine.families.wan22.vae_files import WAN22_CHANNELS, Wan22LatentFormat
 from engine.images.pixels import resize_image
 from engine.nodes.base import Int, NodeContext, Optional, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
@@ -32,7 +32,7 @@ def wan22_image_to_video_latent(
 ) -> LATENT:
     """Return the latent of videos of `length` frames, the first of which are given; one empty latent without any."""
     frames = (length - 1) // FRAMES_RATIO + 1
-    latent = torch.zeros(1, FOLDED_CHANNELS, frames, height // CELL_PX, width // CELL_PX)
+    latent = torch.zeros(1, WAN22_CHANNELS, frames, height // CELL_PX, width // CELL_PX)
     if start_image is None:
         return {"samples": latent}
     given: torch.Tensor = vae.encode(resize_image(start_image[:length], width, height, "bilinear", "center")[..., :3])

@@ -7,15 +7,15 @@ from engine.families.vae_files import vae_network
 from engine.families.wan.vae_files import WanLatentFormat
 from engine.families.wan22.vae import MARK, Wan22Vae, Wan22VaeConfig, wan22_vae_config
 
-FOLDED_CHANNELS = 48
-FOLDED_FULL = Wan22VaeConfig()
-FOLDED_SMALL = Wan22VaeConfig(base_channels=16, decoder_channels=16)  # for tests
+WAN22_CHANNELS = 48
+WAN22_FULL = Wan22VaeConfig()
+WAN22_SMALL = Wan22VaeConfig(base_channels=16, decoder_channels=16)  # for tests
 
 
 class Wan22LatentFormat(WanLatentFormat):
     """Latents [B, 48, F, h, w], standardised by channel."""
 
-    latent_channels = FOLDED_CHANNELS
+    latent_channels = WAN22_CHANNELS
     mean = (
         -0.2289, -0.0052, -0.1323, -0.2339, -0.2799, 0.0174, 0.1838, 0.1557, -0.1382, 0.0542, 0.2813, 0.0891, 0.157,
         -0.0098, 0.0375, -0.1825, -0.2246, -0.1207, -0.0698, 0.5109, 0.2665, -0.2108, -0.2158, 0.2502, -0.2055,
@@ -50,7 +50,7 @@ def _configure(shapes: Shapes) -> Wan22VaeConfig:
     if "conv1.weight" not in shapes or "conv2.weight" not in shapes:
         raise NotRecognised("a VAE of videos without encoder or decoder")
     channels = shapes["conv2.weight"][0]
-    if channels != FOLDED_CHANNELS:
+    if channels != WAN22_CHANNELS:
         raise NotRecognised(f"a VAE of videos of {channels} latent channels, of another family")
     return wan22_vae_config(shapes)
 

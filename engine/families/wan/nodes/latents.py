@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 
 from engine.families.wan.vae_files import WanLatentFormat
-from engine.families.wan22.vae_files import FOLDED_CHANNELS, Wan22LatentFormat
+from engine.families.wan22.vae_files import WAN22_CHANNELS, Wan22LatentFormat
 from engine.images.pixels import resize_image
 from engine.nodes.base import Int, NodeContext, Optional, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
@@ -46,7 +46,7 @@ def latent_of(samples: torch.Tensor) -> Latent:
 
 def nothing_like(latent: torch.Tensor) -> torch.Tensor:
     """Return the latent [B, C, f, h, w] that the network sees as zeros."""
-    known = Wan22LatentFormat() if latent.shape[1] == FOLDED_CHANNELS else WanLatentFormat()
+    known = Wan22LatentFormat() if latent.shape[1] == WAN22_CHANNELS else WanLatentFormat()
     return known.process_out(torch.zeros_like(latent))
 
 
