@@ -32,11 +32,11 @@ def measure(bench: Bench) -> None:
     cases = run_cases(bench, "capture", names, at_once=at_once, each_seconds=seconds)
     captured: list[bool] = []
     equal: list[bool] = []
-    sound: list[bool] = []
+    is_right: list[bool] = []
     for case in cases:
         if case.reason is not None:
             bench.report.fail(case.name, case.reason)
-            sound.append(False)
+            is_right.append(False)
             continue
         for label, reason in case.failures.items():
             bench.report.fail(f"{case.name}.{label}", reason)
@@ -44,11 +44,11 @@ def measure(bench: Bench) -> None:
         for way in case.figures.get("ways", {}).values():
             captured.append(bool(way["is_captured"]))
             equal.append(way["error"] == 0.0)
-            sound.append(not way["unsound"])
-        sound += [not case.failures] if case.name == FAILED_CAPTURE else []
+            is_right.append(not way["unsound"])
+        is_right += [not case.failures] if case.name == FAILED_CAPTURE else []
     bench.note("share_captured", share(captured))
     bench.note("share_equal", share(equal))
-    bench.note("share_sound", share(sound))
+    bench.note("share_sound", share(is_right))
 
 
 def share(found: Sequence[bool]) -> float | None:

@@ -92,11 +92,11 @@ def compare(bench: Bench, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"deviation": float(expected.std())}
     for types, settings in (("float32", exact), ("default", DtypeSettings())):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-        latent, picture = drawn(bench, folder, prompt, settings, on_cpu=False)
+        latent, found_image = drawn(bench, folder, prompt, settings, on_cpu=False)
         item: dict[str, Any] = {"latent_error": float(relative_error(latent.float(), expected.float()))}
         item["is_finite"] = bool(torch.isfinite(latent).all())
-        if image is not None and picture is not None:
-            difference = numpy.abs(image - picture)
+        if image is not None and found_image is not None:
+            difference = numpy.abs(image - found_image)
             item |= {"image_mean": float(difference.mean()), "image_max": float(difference.max())}
         found[types] = item
     return found

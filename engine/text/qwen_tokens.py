@@ -32,7 +32,7 @@ WORDS = (  # Qwen2's way to part a text into words
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
-PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
+IMAGE_PLACEHOLDER = "<|vision_start|><|image_pad|><|vision_end|>"
 COMPLETE_PROMPTS = ("<|im_start|>", "<|start_header_id|>")  # the beginnings of prompts that no template surrounds
 
 
@@ -106,8 +106,8 @@ class QwenTokenizer(ChunkTokenizer):
         chunks = super().tokenize_with_weights(text, return_word_ids, tokenizer_options, disable_weights=True)
         (chunk,) = chunks[self.slot]
         places = [place for place, (token, *_) in enumerate(chunk) if token == PICTURE_TOKEN]
-        for place, picture in zip(places, images, strict=False):
-            chunk[place] = ({"type": "image", "data": picture, "original_type": "image"}, *chunk[place][1:])
+        for place, pixels in zip(places, images, strict=False):
+            chunk[place] = ({"type": "image", "data": pixels, "original_type": "image"}, *chunk[place][1:])
         return chunks
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -118,4 +118,4 @@ class QwenTokenizer(ChunkTokenizer):
         if not num_pictures:
             return self.template
         shown = num_pictures if self.repeats_pictures else 1
-        return self.picture_template.replace(PICTURE, PICTURE * shown, 1)
+        return self.picture_template.replace(IMAGE_PLACEHOLDER, IMAGE_PLACEHOLDER * shown, 1)

@@ -141,11 +141,11 @@ def _with_workflow(given: dict[str, object], name: str, value: object, found_jso
 def _with_pictures(workflow: JsonObject, images: object) -> JsonObject:
     """Return a workflow with the images that worker-comfyui's clients send along. Raises RequestRejected."""
     try:
-        pictures = read_pictures(images)
+        read = read_pictures(images)
     except SentImagesInvalid as refused:
         message = "; ".join([refused.message, *refused.details])[:1000]
         raise RequestRejected([Problem(message, field="input.images", type="images")]) from None
-    return substitute_pictures(workflow, pictures) if pictures else workflow
+    return substitute_pictures(workflow, read) if read else workflow
 
 
 def read_workflow(value: object, field: str, found_json: FoundJson) -> tuple[JsonObject, JsonObject]:

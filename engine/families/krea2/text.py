@@ -14,7 +14,7 @@ from engine.layers.qwen3_vl_vision import MARK as VISION_MARK
 from engine.layers.vision_language_model import VISION_PREFIX, VisionLanguageModel, vision_language_model_config
 from engine.text.language_tokens import qwen3
 from engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
-from engine.text.qwen_tokens import PICTURE, QwenTokenizer
+from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
 SLOT = "qwen3vl_4b"
 WIDTH = 2560
@@ -22,7 +22,7 @@ OTHER_WIDTHS = (2048, 4096, 5120)  # of Qwen3-VL models that other networks read
 LAYERS = (2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35)  # those whose inputs are read
 PREFIX = f"text_encoders.{SLOT}.transformer."
 PREFIXES = (PREFIX, f"{SLOT}.transformer.", "transformer.", "")  # of files of the encoder alone
-PICTURE_TEMPLATE = "<|im_start|>user\n" + PICTURE + ANSWER
+PICTURE_TEMPLATE = "<|im_start|>user\n" + IMAGE_PLACEHOLDER + ANSWER
 
 
 def fits(shapes: Shapes) -> bool:

@@ -17,7 +17,7 @@ from engine.models.kinds.diffsynth_patch import DiffSynthPatch
 from engine.nodes.base import Float, NodeContext, Optional, PromptText, node
 from engine.nodes.library.conditioning.conditioning import with_appended
 from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL, MODEL_PATCH, VAE
-from engine.text.qwen_tokens import PICTURE
+from engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "advanced/conditioning"
@@ -26,6 +26,7 @@ SEEN_AREA_PX = 384 * 384  # of pictures that the text encoder sees beside others
 CELL_PX = 8
 
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+REFERENCE = "Picture"  # the word before an image's number in the prompts of its training
 
 
 @node("TextEncodeQwenImageEdit", display_name=None, category=CATEGORY, python_module=MODULE)
@@ -58,7 +59,7 @@ def text_encode_qwen_image_edit_plus(
 ) -> CONDITIONING:
     """Encode an instruction with up to three pictures, which a VAE also makes reference pictures."""
     given = [(number, item) for number, item in enumerate((image1, image2, image3), start=1) if item is not None]
-    introduction = "".join(f"Picture {number}: {PICTURE}" for number, _ in given)
+    introduction = "".join(f"{REFERENCE} {number}: {IMAGE_PLACEHOLDER}" for number, _ in given)
     seen = [_of_area(image, SEEN_AREA_PX) for _, image in given]
     tokens = clip.tokenize(introduction + prompt, images=seen, llama_template=EDIT_TEMPLATE)
     conditioning = clip.encode_from_tokens_scheduled(tokens)

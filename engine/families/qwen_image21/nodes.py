@@ -47,9 +47,9 @@ def text_encode_qwen_image21(
     the size of the first of them.
     """
     ordered = sorted(images.items(), key=lambda item: int(item[0].rpartition("_")[2]))
-    pictures = [_resized(image[:1], resolution) for _, image in ordered]
-    seen = [_over_white(picture) for picture in pictures]
-    references = [] if vae is None else [vae.encode(picture) for picture in pictures]
+    resized = [_resized(image[:1], resolution) for _, image in ordered]
+    seen = [_over_white(image) for image in resized]
+    references = [] if vae is None else [vae.encode(image) for image in resized]
     encoded = []
     for text in (prompt, negative_prompt):
         tokens = clip.tokenize(text, images=seen, keep_vision=not references, prevent_empty_text=True)
@@ -57,7 +57,7 @@ def text_encode_qwen_image21(
         for reference in references:
             conditioning = with_appended(conditioning, "reference_latents", reference)
         encoded.append(conditioning)
-    height, width = pictures[0].shape[1:3] if pictures else (resolution or DEFAULT_PX,) * 2
+    height, width = resized[0].shape[1:3] if resized else (resolution or DEFAULT_PX,) * 2
     latent = torch.zeros([1, CHANNELS, height // CELL_PX, width // CELL_PX])
     return encoded[0], encoded[1], {"samples": latent}
 

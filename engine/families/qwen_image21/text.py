@@ -19,7 +19,7 @@ from engine.text.chunk_encoding import NO_OPTIONS, Encoded, TokenWeights
 from engine.text.chunk_tokens import Chunks, TokenizerOptions
 from engine.text.language_tokens import qwen3
 from engine.text.qwen_encoding import QwenEncoder, QwenEncoding
-from engine.text.qwen_tokens import PICTURE, START_TOKEN, QwenTokenizer
+from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, START_TOKEN, QwenTokenizer
 
 SLOT = "qwen3vl_8b"
 WIDTH = 4096
@@ -33,7 +33,7 @@ KEPT = "is_kept"  # of a picture's token: what the encoder sees of it stays in t
 
 def picture_template(num_pictures: int) -> str:
     """Return the template of prompts with so many pictures, `{}` for the prompt."""
-    shown = " ".join(f"<image{number}>{PICTURE}" for number in range(1, num_pictures + 1))
+    shown = " ".join(f"<image{number}>{IMAGE_PLACEHOLDER}" for number in range(1, num_pictures + 1))
     return SYSTEM.format(INSTRUCTION) + shown + ANSWER
 
 

@@ -10,7 +10,7 @@ from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
 from engine.families.layouts import behind_first, saved_behind
 from engine.layers.vision_language_model import VisionLanguageModel, vision_language_model_config
 from engine.text.qwen_encoding import QwenEncoder, QwenEncoding
-from engine.text.qwen_tokens import PICTURE, QwenTokenizer
+from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
 SLOT = "qwen25_7b"
 PREFIX = f"text_encoders.{SLOT}.transformer."
@@ -34,7 +34,7 @@ EDIT = (
 TEMPLATE = SYSTEM.format(DESCRIBE) + ANSWER
 UNANSWERED_TEMPLATE = SYSTEM.format(DESCRIBE) + QUESTION
 EDIT_TEMPLATE = SYSTEM.format(EDIT) + ANSWER  # of prompts that place their pictures themselves
-PICTURE_TEMPLATE = SYSTEM.format(EDIT) + PICTURE + ANSWER
+PICTURE_TEMPLATE = SYSTEM.format(EDIT) + IMAGE_PLACEHOLDER + ANSWER
 
 
 def fits(shapes: Shapes) -> bool:

@@ -51,7 +51,7 @@ async def test_pictures_events_and_failures_reach_the_program(front: RunningFron
     const names = (await worker.modifiers()).map((entry) => entry.name);
     console.log(JSON.stringify([statuses[0], await blob.text(), failed instanceof JobFailed, failed.result.status,
       wrong instanceof RequestRefused, wrong.status, wrong.problems.length, ended.status, shown.status,
-      names.includes("Text2Image"), (await worker.prompts.workflows()).length]));
+      names.includes("Text2Image"), (await worker.workflows()).length]));
     """
     found = await ran(program, url=front.url, drawing=draw(size=1), failing=fail())
     assert found == ["queued", "xy", True, "failed", True, 422, 1, "completed", "failed", True, 0]

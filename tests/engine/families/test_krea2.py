@@ -17,7 +17,7 @@ from engine.families.registry import family_named
 from engine.layers.qwen3_vl_vision import interpolated_places
 from engine.layers.token_rotations import rotation
 from engine.layers.vision_language_model import VisionLanguageModel
-from engine.text.qwen_tokens import PICTURE, PICTURE_TOKEN
+from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, PICTURE_TOKEN
 from tests.parity.models import read_layouts
 
 FAMILY = family_named("krea2")
@@ -79,7 +79,9 @@ def test_prompts_name_each_of_their_pictures_before_the_text() -> None:
     picture = torch.zeros(1, 32, 32, 3)
     (chunk,) = tokenizer.tokenize_with_weights("a fox", images=[picture, picture])["qwen3vl_4b"]
     assert sum(isinstance(token, dict) for token, _ in chunk) == 2
-    (chunk,) = tokenizer.tokenize_with_weights(f"{PICTURE} a fox", images=[picture], llama_template="{}")["qwen3vl_4b"]
+    (chunk,) = tokenizer.tokenize_with_weights(f"{IMAGE_PLACEHOLDER} a fox", images=[picture], llama_template="{}")[
+        "qwen3vl_4b"
+    ]
     assert [place for place, (token, _) in enumerate(chunk) if isinstance(token, dict)] == [1]
     (chunk,) = tokenizer.tokenize_with_weights("a fox")["qwen3vl_4b"]
     assert PICTURE_TOKEN not in [token for token, _ in chunk]

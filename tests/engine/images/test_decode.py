@@ -35,10 +35,10 @@ def test_transparent_pixels_are_masked(tmp_path: Path) -> None:
 
 
 def test_palettes_with_a_transparent_colour_are_masked(tmp_path: Path) -> None:
-    picture = Image.new("P", (4, 4), 0)
-    picture.putpalette([255, 0, 0, 0, 255, 0])
-    picture.putpixel((0, 0), 1)
-    image, mask = read_image(saved(tmp_path / "a.png", picture, transparency=1))
+    palette = Image.new("P", (4, 4), 0)
+    palette.putpalette([255, 0, 0, 0, 255, 0])
+    palette.putpixel((0, 0), 1)
+    image, mask = read_image(saved(tmp_path / "a.png", palette, transparency=1))
     assert mask[0, 0, 0] == 1.0 and mask.sum() == 1.0
     assert image[0, 1, 1].tolist() == [1.0, 0.0, 0.0]
 
@@ -51,8 +51,8 @@ def test_pictures_are_turned_upright(tmp_path: Path) -> None:
 
 
 def test_sixteen_bit_greys_in_integers_are_scaled(tmp_path: Path) -> None:
-    picture = Image.fromarray(np.full((4, 4), 25500, np.int32))
-    image, _ = read_image(saved(tmp_path / "a.tif", picture))
+    greys = Image.fromarray(np.full((4, 4), 25500, np.int32))
+    image, _ = read_image(saved(tmp_path / "a.tif", greys))
     torch.testing.assert_close(image[0, 0, 0], torch.full((3,), 100 / 255))
 
 

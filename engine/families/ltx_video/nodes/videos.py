@@ -88,7 +88,7 @@ def ltxv_preprocess(
     """Compress pictures as frames of a video are, with which the network was trained."""
     if img_compression == 0:
         return image
-    return torch.stack([compressed(picture, img_compression) for picture in image])
+    return torch.stack([compressed(frame, img_compression) for frame in image])
 
 
 NODES = (empty_ltxv_latent_video, ltxv_img_to_video, ltxv_conditioning, ltxv_preprocess)

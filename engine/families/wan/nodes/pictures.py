@@ -161,8 +161,8 @@ def wan_phantom_subject_to_video(
     latent = latent_of(empty_video(batch_size, length, width, height))
     if images is None:
         return positive, negative, negative, latent
-    pictures: IMAGE = fitted(images[:length], width, height)
-    subjects = torch.cat([vae.encode(picture[None, :, :, :3]) for picture in pictures], dim=2)
+    shown: IMAGE = fitted(images[:length], width, height)
+    subjects = torch.cat([vae.encode(image[None, :, :, :3]) for image in shown], dim=2)
     positive, without_text = with_both(positive, negative, time_dim_concat=subjects)
     without_all = with_options(negative, time_dim_concat=nothing_like(subjects))
     return positive, without_text, without_all, latent

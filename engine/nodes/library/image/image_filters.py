@@ -84,7 +84,7 @@ def image_quantize(
     dither: Annotated[str, Combo(filters.DITHERS)],
 ) -> IMAGE:
     """Reduce the number of colours; every picture of the batch has its own palette. Alpha is unchanged."""
-    quantized = torch.stack([filters.quantize(picture[..., :3], colors, dither) for picture in image])
+    quantized = torch.stack([filters.quantize(item[..., :3], colors, dither) for item in image])
     return torch.cat((quantized.to(image.device), image[..., 3:]), dim=-1)
 
 

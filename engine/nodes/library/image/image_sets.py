@@ -75,11 +75,11 @@ def load_image_text_set_from_folder(
     height: Annotated[int, Int(min=-1, max=10000, step=1), Optional()] = -1,
 ) -> tuple[IMAGE, CONDITIONING]:
     """Loads a batch of images and caption from a directory for training."""  # noqa: D401 - ComfyUI's words
-    pictures = _pictures(context, folder, with_repeats=True)
+    files = _pictures(context, folder, with_repeats=True)
     size = (None if width == -1 else width, None if height == -1 else height)
-    images = read_set(pictures, resize_method, size, context.files.max_pixels())
+    images = read_set(files, resize_method, size, context.files.max_pixels())
     conditioning = []
-    for text in captions_of(pictures):
+    for text in captions_of(files):
         context.cancel.check()
         encoded = clip.encode_from_tokens_scheduled(clip.tokenize(text))
         # As in ComfyUI, a picture without a caption is followed by two entries.

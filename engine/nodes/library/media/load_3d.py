@@ -98,9 +98,9 @@ def load_3d(
     height: Pixels = 1024,
 ) -> tuple[Picture, Mask, MeshPath, Normal, Lineart, Camera, Recording]:
     """Return the pictures of a model, its camera, and the recorded video if there is one."""
-    picture, mask = _picture(context, image, "image")[0], _picture(context, image, "mask")[1]
+    shown, mask = _picture(context, image, "image")[0], _picture(context, image, "mask")[1]
     normal, lineart = _picture(context, image, "normal")[0], _picture(context, image, "lineart")[0]
-    return picture, mask, model_file, normal, lineart, image["camera_info"], _recording(context, image)
+    return shown, mask, model_file, normal, lineart, image["camera_info"], _recording(context, image)
 
 
 @node("Load3DAnimation", display_name="Load 3D - Animation", category="3d", python_module=MODULE, experimental=True,
@@ -114,9 +114,9 @@ def load_3d_animation(
     height: Pixels = 1024,
 ) -> tuple[Picture, Mask, MeshPath, Normal, Camera, Recording]:
     """Return the pictures of an animated model, its camera, and the recorded video if there is one."""
-    picture, mask = _picture(context, image, "image")[0], _picture(context, image, "mask")[1]
+    shown, mask = _picture(context, image, "image")[0], _picture(context, image, "mask")[1]
     normal = _picture(context, image, "normal")[0]
-    return picture, mask, model_file, normal, image["camera_info"], _recording(context, image)
+    return shown, mask, model_file, normal, image["camera_info"], _recording(context, image)
 
 
 NODES = (load_3d, load_3d_animation)

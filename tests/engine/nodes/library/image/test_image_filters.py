@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_noise_and_no_strength_none() -> None:
 def test_a_quantized_picture_has_no_more_colours_than_asked_for_and_keeps_its_alpha(dither: str) -> None:
     image = torch.rand(2, 16, 16, 4, generator=torch.Generator().manual_seed(1))
     result = image_filters.image_quantize(context, image=image, colors=4, dither=dither)
-    assert all(len(picture[..., :3].reshape(-1, 3).unique(dim=0)) <= 4 for picture in result)
+    assert all(len(item[..., :3].reshape(-1, 3).unique(dim=0)) <= 4 for item in result)
     assert torch.equal(result[..., 3], image[..., 3])
 
 

@@ -44,8 +44,8 @@ def test_models_below_the_folder_are_offered_by_their_endings(inputs: Path) -> N
 def test_the_rendered_pictures_come_out(inputs: Path) -> None:
     context = node_context(small_store(inputs), inputs)
     image = {**RENDERED, "recording": ""}
-    picture, mask, path, normal, lineart, camera, video = load_3d(context, model_file="3d/cube.glb", image=image)
-    assert torch.equal(picture[0, 0, 0], torch.tensor([1.0, 0.0, 0.0]))
+    shown, mask, path, normal, lineart, camera, video = load_3d(context, model_file="3d/cube.glb", image=image)
+    assert torch.equal(shown[0, 0, 0], torch.tensor([1.0, 0.0, 0.0]))
     assert mask.shape == (1, 3, 2)
     assert float(mask.mean()) == 1.0
     assert (path, camera, video) == ("3d/cube.glb", {"fov": 3}, None)
