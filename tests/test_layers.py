@@ -396,6 +396,30 @@ def test_every_file_of_the_front_has_a_layer() -> None:
     assert without == {"worker"}
 
 
+REGISTRY = "worker.app.integrations"
+
+
+def test_nothing_but_the_registry_names_an_integration() -> None:
+    """Neither in an import nor in a text from which one could be loaded."""
+    name = re.compile(r"worker\.integrations\.\w")
+    wrong = [
+        module_name(path)
+        for path in sources("worker")
+        if not is_below(module_name(path), "worker.integrations") and name.search(path.read_text("utf-8"))
+    ]
+    assert wrong == [REGISTRY]
+
+
+def test_an_integration_imports_none_of_the_others() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports("worker/integrations")
+        if is_below(item.imported, "worker.integrations")
+        and item.imported.split(".")[2:3] != item.importer.split(".")[2:3]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def files_in_circles(top: str) -> list[str]:
     """Return the modules of a package that import one another, or that import one which does."""
     imported: dict[str, set[str]] = {}

@@ -10,9 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
-from typing import Any, Final
-
-from fastapi import APIRouter
+from typing import TYPE_CHECKING, Any, Final
 
 from host.distribution import install_command
 from worker.autoscaler.autoscaler import Autoscaler
@@ -20,6 +18,9 @@ from worker.autoscaler.envelope import Envelopes
 from worker.errors import SettingsInvalid
 from worker.settings.broker import BrokerConfig, BrokerKind
 from worker.sources.broker import Broker, Producer
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 DIALECTS: Final = {
     "runpod": ("worker.integrations.runpod.routes",),
@@ -42,10 +43,22 @@ PRODUCERS: Final = (BrokerKind.REDIS, BrokerKind.NATS)
 PACKAGES: Final = {BrokerKind.REDIS: "redis", BrokerKind.NATS: "nats"}
 """Libraries of brokers, which are extras."""
 
-RUNPOD: Final = "worker.integrations.runpod.build"
+ENVELOPES: Final = "worker.integrations.vast.envelope"
+"""Parser of the envelopes that any worker and gateway opens."""
+
 VAST: Final = "worker.integrations.vast.build"
 VAST_LAUNCH_FAILURE: Final = "worker.integrations.vast.launch_failure"
+RUNPOD: Final = "worker.integrations.runpod.build"
 MCP: Final = "worker.integrations.mcp.server"
+
+DEFAULTS: Final = (ENVELOPES, *(module for modules in DIALECTS.values() for module in modules))
+"""Modules that every worker loads; the others are loaded where a setting or a command names one."""
+
+
+def load_defaults() -> None:
+    """Import what every worker uses of the integrations."""
+    for module in DEFAULTS:
+        importlib.import_module(module)
 
 
 def dialect_routers() -> list[APIRouter]:
@@ -58,9 +71,9 @@ def gateway_routers() -> list[APIRouter]:
     return [importlib.import_module(module).router for module in GATEWAY_DIALECTS]
 
 
-def gateway_envelopes() -> Envelopes:
-    """Return the parser of the envelopes that may come to a gateway."""
-    envelopes: Envelopes = importlib.import_module(VAST).unsigned_envelopes()
+def unsigned_envelopes() -> Envelopes:
+    """Return the parser of envelopes whose signatures are not checked."""
+    envelopes: Envelopes = importlib.import_module(ENVELOPES).unsigned_envelopes()
     return envelopes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from worker.api.services import PlatformRoutes
-from worker.app.integrations import runpod_autoscaler, vast_parts
+from worker.app.integrations import runpod_autoscaler, unsigned_envelopes, vast_parts
 from worker.autoscaler.autoscaler import Autoscaler, FanOut
 from worker.autoscaler.plain import PlainAutoscaler
 from worker.autoscaler.platform import Platform
@@ -28,17 +28,16 @@ def build_platform(
 
     Raises SettingsInvalid when the platform's package is not installed.
     """
-    vast = vast_parts(settings, cancel_job, timing)
     members: list[Autoscaler] = [PlainAutoscaler(registry)]
-    if vast.autoscaler is not None:
-        members.append(vast.autoscaler)
-    elif settings.platform == "runpod":
+    if settings.platform == "runpod":
         members.append(runpod_autoscaler(settings, stop_front))
+    workload = settings.autoscaler.workload
+    if not settings.is_under_vast and not settings.vast.master_token.get_secret_value():
+        return Platform(FanOut(members), unsigned_envelopes(), workload), None
+    vast = vast_parts(settings, cancel_job, timing)
+    is_reporting = vast.autoscaler is not None
+    members += [vast.autoscaler] if is_reporting else []
     platform = Platform(
-        autoscaler=FanOut(members),
-        envelopes=vast.envelopes,
-        workload=settings.autoscaler.workload,
-        expects_envelopes=vast.autoscaler is not None,
-        background=vast.background,
+        FanOut(members), vast.envelopes, workload, expects_envelopes=is_reporting, background=vast.background
     )
     return platform, vast.routes

@@ -174,6 +174,9 @@ class FrontProcess:
     def _build_front(self) -> Front:
         with lean_imports():
             from worker.app.assembly import Front
+            from worker.app.integrations import load_defaults
+
+            load_defaults()
 
         front = Front(
             self._settings,

@@ -13,7 +13,7 @@ import uvicorn
 
 from modifiers.registry import build_registry
 from worker.api.busy import busy
-from worker.app.integrations import build_producer, gateway_envelopes, gateway_routers
+from worker.app.integrations import build_producer, gateway_routers, unsigned_envelopes
 from worker.errors import SettingsInvalid, WorkerError
 from worker.gateway.app import create_gateway_app
 from worker.gateway.gateway import Gateway
@@ -65,7 +65,7 @@ def build_services(settings: Settings) -> GatewayServices:
     rates = None if per_second is None else RequestRates(settings.database, per_second)
     return GatewayServices(
         http_metrics=http_metrics,
-        envelopes=gateway_envelopes(),
+        envelopes=unsigned_envelopes(),
         dialects=tuple(gateway_routers()),
         metrics=GatewayMetrics(http_metrics),
         limits=RequestLimits(

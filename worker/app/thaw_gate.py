@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from worker.app.integrations import DEFAULTS
 from worker.errors import SettingsInvalid
 
 LOOK_SECONDS = 0.02
@@ -28,7 +29,7 @@ def wait_at_gate(gate: Path, *, sleep: Callable[[float], None] = time.sleep) -> 
 
     `gate` with `.frozen` appended is written when a snapshot may be taken. Raises SettingsInvalid.
     """
-    for name in IMPORTED:
+    for name in (*IMPORTED, *DEFAULTS):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

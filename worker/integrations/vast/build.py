@@ -1,4 +1,4 @@
-"""Vast's parts of a worker, built from its settings. Outside of Vast these are its envelopes alone."""
+"""Vast's parts of a worker under Vast, or with its master token: built from the settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worker.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class VastParts:
-    """Parts that the worker uses through its ports. `autoscaler` and `routes` are None for a worker elsewhere."""
+    """Parts that the worker uses through its ports. `autoscaler` and `routes` are None outside of Vast."""
 
     envelopes: EnvelopeOpener
     autoscaler: Autoscaler | None
@@ -53,22 +53,15 @@ class VastHttp:
 
 def build_vast(settings: Settings, cancel_job: Callable[[str], None], timing: VastTiming) -> VastParts:
     """Build Vast's parts. `cancel_job` ends a job by its id, if there is one that has not ended."""
-    config = settings.vast_config()
-    has_token = bool(config.master_token.get_secret_value())
-    http = plain_client() if has_token or settings.is_under_vast else None
-    is_signed = has_token and not config.is_unsecured
-    keys = PublicKeySource(config.report_addresses, http, timing) if http is not None and is_signed else None
-    if http is None or not settings.is_under_vast:
+    config, http = settings.vast_config(), plain_client()
+    is_signed = bool(config.master_token.get_secret_value()) and not config.is_unsecured
+    keys = PublicKeySource(config.report_addresses, http, timing) if is_signed else None
+    if not settings.is_under_vast:
         opener = EnvelopeOpener(keys, is_unsecured=config.is_unsecured, own_url=config.checked_url)
-        return VastParts(opener, None, None, () if http is None else (VastHttp(http, keys),))
+        return VastParts(opener, None, None, (VastHttp(http, keys),))
     vast = _autoscaler(config, keys, http, cancel_job, timing)
     opener = EnvelopeOpener(keys, is_unsecured=config.is_unsecured, own_url=config.checked_url, sessions=vast.sessions)
     return VastParts(opener, vast, VastRoutes(vast, opener, config), (VastHttp(http, None),))
-
-
-def unsigned_envelopes() -> EnvelopeOpener:
-    """Return a parser of envelopes that checks no signature: at a gateway it is for the worker that Vast named."""
-    return EnvelopeOpener(None, is_unsecured=True)
 
 
 def _autoscaler(
