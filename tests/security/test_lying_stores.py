@@ -31,7 +31,8 @@ from tests.worker.running_front import until as wait_until
 from worker.guard.safe_address import AddressGuard
 from worker.inputs.refusals import DownloadFailed, InputTooLarge
 from worker.inputs.s3_source import S3Source
-from worker.outputs.targets.s3 import S3Uploader, UploadFailed
+from worker.outputs.targets.s3 import S3Uploader
+from worker.outputs.targets.target import UploadFailed
 from worker.s3.stores import PART_BYTES, S3Stores
 from worker.s3.targets import S3Target
 from worker.settings.outputs import InputLimits, S3Config

@@ -24,7 +24,7 @@ SOON_SECONDS = 20.0
 
 def job_with_secrets(store: JobStore) -> Job:
     webhook = WebhookTarget("https://u:planted-1@hooks.example/in?token=planted-2", 3.0, {})
-    kept = Credentials(s3={"secret_access_key": "planted-3"}, webhook_secret="planted-4")
+    kept = Credentials({"s3": {"secret_access_key": "planted-3"}}, webhook_secret="planted-4")
     image = "https://user:planted-5@files.example/a.png?X-Amz-Signature=planted-6#planted-7"
     prompt = {"1": {"class_type": "LoadImage", "inputs": {"image": image, "more": [f"see {image}, and"]}}}
     return Job("one", store.take_number(), "hash", JobRequest(webhook=webhook), prompt, JobTimes(5), kept)
@@ -66,6 +66,20 @@ async def test_nothing_of_a_request_is_left_in_any_file_once_its_webhook_is_deli
         await wait_until_gone(tmp_path)
         found = await store.find("one")
         assert found is not None and found.state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("store_name", ["s3", "put", "hf"])
+async def test_the_secret_of_any_store_is_erased_from_the_log(tmp_path: Path, store_name: str) -> None:
+    async with opened(tmp_path) as store:
+        kept = Credentials({store_name: {"secret": "planted-1"}})
+        job = Job("one", store.take_number(), "hash", JobRequest(), {}, JobTimes(5), kept)
+        await store.insert(job)
+        assert files_with(tmp_path, PLANTED)
+        job.move_to(JobState.PROCESSING, "now")
+        await store.save(job)
+        job.end(JobState.CANCELLED, "over", 9)
+        await store.save(job)
+        await wait_until_gone(tmp_path)
 
 
 async def test_a_killed_worker_s_log_is_erased_at_the_next_start(tmp_path: Path) -> None:

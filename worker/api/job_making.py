@@ -361,15 +361,8 @@ def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials
 
 def credentials_of_stores(services: Services, asked: StoresInput) -> tuple[Credentials, list[RequestWarning]]:
     """Return the credentials of the store that a request names, and warnings about it. Raises RequestRejected."""
-    asked_s3 = None if asked.s3 is None else asked.s3.model_dump(exclude_none=True)
-    doubt = None if asked_s3 is None else services.check_s3(asked_s3)
-    asked_put = None if asked.put is None else asked.put.model_dump()
-    if asked_put is not None:
-        services.check_put_url(asked_put["url"])
-    asked_hub = None if asked.hf is None else asked.hf.model_dump()
-    if asked_hub is not None:
-        services.check_hub(asked_hub)
-    return Credentials(s3=asked_s3, put=asked_put, hf=asked_hub), [] if doubt is None else [warning_of(doubt)]
+    stores = asked.stores()
+    return Credentials(stores=stores), [warning_of(doubt) for doubt in services.targets.check(stores)]
 
 
 def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDefaults) -> dict[str, Any]:

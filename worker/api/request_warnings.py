@@ -6,12 +6,12 @@ A warning has the form of a problem: field, type and message, and the nearest na
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, get_args
 
 from pydantic import BaseModel
 
 from contract.nearest import nearest_name
-from worker.api.schemas import GenerateInput, HubInput, PutInput, S3Input, WebhookInput
+from worker.api.schemas import GenerateInput, StoresInput, WebhookInput
 from worker.errors import Problem
 from worker.json.values import JsonObject, object_at
 
@@ -22,9 +22,7 @@ MAX_NAME_LENGTH: Final = 100
 LATENT_CELL_PX: Final = 8
 SIDES: Final = ("width", "height")
 NESTED: Final[Mapping[str, type[BaseModel]]] = {
-    "s3": S3Input,
-    "put": PutInput,
-    "hf": HubInput,
+    **{name: get_args(store.annotation)[0] for name, store in StoresInput.model_fields.items()},
     "webhook": WebhookInput,
 }
 

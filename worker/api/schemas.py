@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from contract.quality import QualityName
-from worker.api.request_model import RequestModel
 from worker.errors import Problem, RequestRejected
 from worker.guard.json_scan import FoundJson
 from worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
 from worker.inputs.uploads import ReceivedFile
+from worker.json.request_model import RequestModel
 from worker.json.values import JsonObject
 from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
-from worker.outputs.targets.hub import RepoType
-from worker.outputs.targets.put import KEY
+from worker.outputs.targets.form import OWN_HEADERS, find_header_problem, without_nulls
+from worker.outputs.targets.hub import HubInput
+from worker.outputs.targets.put import PutInput
+from worker.outputs.targets.s3 import S3Input
 from worker.prompts.workflows.media import NoWorkflow, accept, find_encoded_workflow
-from worker.settings.object_keys import find_template_problem
-from worker.settings.outputs import MAX_PRESIGN_SECONDS
 from worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
-from worker.settings.store_names import (
-    REPO_NAME,
-    find_bucket_problem,
-    find_endpoint_problem,
-    find_put_problem,
-    find_region_problem,
-    find_revision_problem,
-    find_secret_problem,
-)
 from worker.storage.job import WebhookEvent
 from worker.storage.stored_workflow import StoredWorkflow
 
@@ -43,170 +32,7 @@ FREE_FIELDS = frozenset({"workflow_json", "extra_data"})  # their content is not
 MAX_FIELD_LENGTH = 200
 MAX_METADATA_BYTES = 8192
 MAX_EXPIRES_SECONDS = 30 * 86400.0
-HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-OWN_HEADERS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 OWN_DOWNLOAD_HEADERS = OWN_HEADERS | {"accept-encoding", "range", "if-none-match", "if-modified-since"}
-
-
-def find_header_problem(headers: dict[str, str], own: frozenset[str]) -> str | None:
-    """Return what is wrong with headers of a request, or None; `own` are those that the worker sets."""
-    for name, text in headers.items():
-        if not HEADER_NAME.fullmatch(name) or not text.isascii() or not text.isprintable():
-            return f"expected names and values of HTTP headers; got {name[:40]!r}"
-        if name.lower() in own:
-            return f"{name} is set by the worker"
-    return None
-
-
-def _without_nulls(headers: Any) -> Any:
-    """Return headers without those that are null, anything else as it is."""
-    if not isinstance(headers, Mapping):
-        return headers
-    return {name: text for name, text in headers.items() if text is not None}
-
-
-def checked(value: str, find_problem: Callable[[str], str | None]) -> str:
-    """Return a text of a request, empty or as `find_problem` wants it. Raises ValueError."""
-    problem = find_problem(value) if value else None
-    if problem:
-        raise ValueError(problem)
-    return value
-
-
-def check_template(value: str) -> str:
-    """Return a template of keys. Raises ValueError for one that makes none."""
-    problem = find_template_problem(value) if value else None
-    if problem:
-        raise ValueError(problem)
-    return value
-
-
-class S3Input(RequestModel):
-    """Destination of this request's outputs. Empty fields come from the environment."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    access_key_id: str = ""
-    secret_access_key: str = ""
-    session_token: str = ""
-    endpoint_url: str = ""
-    bucket_name: str = ""
-    region: str = ""
-    connect_timeout: float | None = Field(default=None, gt=0)
-    connect_attempts: int | None = Field(default=None, gt=0)
-    addressing_style: Literal["auto", "path", "virtual"] | None = None
-    key_template: str = ""
-    presign_seconds: int | None = Field(default=None, gt=0, le=MAX_PRESIGN_SECONDS)
-
-    @field_validator("access_key_id", "secret_access_key", "session_token")
-    @classmethod
-    def _are_keys(cls, value: str) -> str:
-        return checked(value, find_secret_problem)
-
-    @field_validator("bucket_name")
-    @classmethod
-    def _is_a_bucket(cls, value: str) -> str:
-        return checked(value, find_bucket_problem)
-
-    @field_validator("region")
-    @classmethod
-    def _is_a_region(cls, value: str) -> str:
-        return checked(value, find_region_problem)
-
-    @field_validator("endpoint_url")
-    @classmethod
-    def _is_an_endpoint(cls, value: str) -> str:
-        return checked(value, find_endpoint_problem)
-
-    @field_validator("key_template")
-    @classmethod
-    def _makes_keys(cls, value: str) -> str:
-        return check_template(value)
-
-
-class HubInput(RequestModel):
-    """Repository of the Hugging Face hub for this request's outputs, committed together when the job has ended."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    repo: str = Field(description="`owner/name`; it must exist.")
-    token: str = Field(default="", description="A token that may write to it; left out: the worker's own.")
-    repo_type: RepoType = "dataset"
-    revision: str = Field(default="", max_length=200, description="A branch; left out: the repository's main one.")
-    key_template: str = ""
-
-    @field_validator("repo")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        if not REPO_NAME.fullmatch(value):
-            raise ValueError(f"expected owner/name of a repository; got {value[:100]!r}")
-        return value
-
-    @field_validator("token")
-    @classmethod
-    def _is_a_token(cls, value: str) -> str:
-        return checked(value, find_secret_problem)
-
-    @field_validator("revision")
-    @classmethod
-    def _is_a_branch(cls, value: str) -> str:
-        return checked(value, find_revision_problem)
-
-    @field_validator("key_template")
-    @classmethod
-    def _makes_keys(cls, value: str) -> str:
-        return check_template(value)
-
-
-class PutInput(RequestModel):
-    """Destination of this request's outputs by plain HTTP PUT; `{key}` in an address stands for each output's key."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    url: str
-    headers: dict[str, str] = Field(default_factory=dict)
-    public_url: str = Field(
-        default="", description="Where the files can be fetched; left out: `url` without its query."
-    )
-    key_template: str = ""
-
-    @field_validator("key_template")
-    @classmethod
-    def _makes_keys(cls, value: str) -> str:
-        return check_template(value)
-
-    @field_validator("url", "public_url")
-    @classmethod
-    def _has_key(cls, value: str) -> str:
-        if value and KEY not in value:
-            raise ValueError(f"expected an address with {KEY} where the key of each output goes")
-        return value
-
-    @field_validator("url")
-    @classmethod
-    def _takes_files(cls, value: str) -> str:
-        return checked(value, lambda url: find_put_problem(url, datetime.now(UTC)))
-
-    @field_validator("public_url")
-    @classmethod
-    def _is_of_the_web(cls, value: str) -> str:
-        scheme, separator, _ = value.partition("://")
-        if value and (not separator or scheme.lower() not in ("http", "https")):
-            raise ValueError(f"expected an address that begins with http:// or https://; got {value[:40]!r}")
-        return value
-
-    @field_validator("headers", mode="before")
-    @classmethod
-    def _headers_alone(cls, value: object) -> object:
-        return _without_nulls(value)
-
-    @field_validator("headers")
-    @classmethod
-    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
-        problem = find_header_problem(value, OWN_HEADERS)
-        if problem:
-            raise ValueError(problem)
-        return value
 
 
 class ExtraData(RequestModel):
@@ -258,9 +84,15 @@ class StoresInput(RequestModel):
 
     @model_validator(mode="after")
     def _one_store(self) -> Self:
-        if sum(store is not None for store in (self.s3, self.put, self.hf)) > 1:
-            raise ValueError("give at most one of s3, put and hf")
+        if len(self.stores()) > 1:
+            *names, last = StoresInput.model_fields
+            raise ValueError(f"give at most one of {', '.join(names)} and {last}")
         return self
+
+    def stores(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of the store that the request names, by its field; empty without one."""
+        given = {name: getattr(self, name) for name in StoresInput.model_fields}
+        return {name: form.model_dump(exclude_none=True) for name, form in given.items() if form is not None}
 
 
 class GenerateInput(StoresInput):
@@ -352,7 +184,7 @@ class GenerateInput(StoresInput):
     def _headers_of_servers(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
-        return {prefix: _without_nulls(headers) for prefix, headers in value.items()}
+        return {prefix: without_nulls(headers) for prefix, headers in value.items()}
 
     @field_validator("download_headers")
     @classmethod

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import FastAPI
 
@@ -15,7 +15,6 @@ from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.interface import EngineInterface
 from worker.engines.pool import EnginePool
-from worker.errors import Problem
 from worker.guard.bodies import Bodies
 from worker.guard.identity.browser_sessions import BrowserSessions
 from worker.guard.identity.caller import Identity
@@ -38,6 +37,7 @@ from worker.observe.metrics import Metrics
 from worker.observe.scrape import Scrape
 from worker.observe.tracing import Tracer
 from worker.outputs.links import LinkSigner
+from worker.outputs.targets.target import OutputTargets
 from worker.prompts.rules import PromptRules
 from worker.qualification.state import Qualification
 from worker.settings.engines import SupervisionConfig
@@ -103,9 +103,7 @@ class Services:
     connections: ConnectionTable
     hsts_seconds: int
     check_webhook_url: Callable[[str], None]
-    check_put_url: Callable[[str], None]
-    check_hub: Callable[[Mapping[str, Any]], None]
-    check_s3: Callable[[Mapping[str, Any]], Problem | None]
+    targets: OutputTargets
     platform: Platform
     queue_info: QueueInfo
     metrics_are_open: bool

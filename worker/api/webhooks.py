@@ -14,9 +14,9 @@ from pydantic import ConfigDict, Field
 from worker.api.body_sizes import takes_little
 from worker.api.declared import refusals
 from worker.api.replies.webhooks import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
-from worker.api.request_model import RequestModel
 from worker.api.results import check_operator, services_of
 from worker.guard.safe_address import shown_url
+from worker.json.request_model import RequestModel
 from worker.storage.webhook_rows import WebhookRow, WebhookState
 
 MAX_PAGE = 1000

@@ -205,7 +205,7 @@ class Front:
         self._outbox.start()
         self.services.pipeline.watch_deadlines()
         self._spawn(self._bring_up(engines))
-        self._spawn(self._external_io.outputs.check_store())
+        self._spawn(self._external_io.s3_target.report_own_store())
         expiry = self._build_expiry()
         await expiry.remove_orphans()
         if self._intake is not None:
@@ -297,9 +297,7 @@ class Front:
             connections=self._connections,
             hsts_seconds=settings.listener.hsts_seconds,
             check_webhook_url=self._external_io.check_webhook_url,
-            check_put_url=self._external_io.check_put_url,
-            check_hub=self._external_io.check_hub,
-            check_s3=self._external_io.check_s3,
+            targets=self._external_io.targets,
             platform=platform,
             platform_routes=platform_routes,
             queue_info=queue_info,

@@ -1,7 +1,7 @@
 """The pipeline's last stages: collection of outputs into the job's folder, processing, and upload.
 
-Outputs are processed as the request asks, and uploaded if the request or the operator has set a target: to S3, by PUT,
-or to a repository of the Hugging Face hub.
+Outputs are processed as the request asks, and uploaded if the request or the operator has set a target
+(`worker/outputs/targets/`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
 import structlog
 
@@ -31,16 +29,11 @@ from worker.outputs.confined_coding import ConfinedCoding
 from worker.outputs.delivered import OutputRecord, Processing, delivered_names, needs_processing, process_output
 from worker.outputs.options import MetadataLevel
 from worker.outputs.public import files_of
-from worker.outputs.targets.hub import HubTarget, HubUploader
-from worker.outputs.targets.put import PutTarget, PutUploader
-from worker.outputs.targets.s3 import S3Uploader
-from worker.s3.stores import S3Stores
-from worker.s3.targets import choose_target, find_write_problem
+from worker.outputs.targets.target import OutputTargets, SentFile
 from worker.settings.object_keys import make_keys
 from worker.settings.outputs import S3Config
 from worker.storage.job import Credentials, Job
 
-UPLOADS_AT_ONCE = 4
 CONVERSIONS_AT_ONCE = 2
 TEXTS_NAME = ".texts.json"
 
@@ -60,50 +53,27 @@ class _EngineFiles:
         await self.engine.view(filename, subfolder, kind, target, max_bytes)
 
 
-class _Send(Protocol):
-    """The upload of one file, which returns its link. Raises UploadFailed."""
-
-    async def __call__(self, path: Path, key: str, media_type: str, /, *, until: float) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Store:
-    """Destination that files are sent to one by one.
-
-    `place` is what its uploads wait in turn for. An empty template: the worker's.
-    """
-
-    place: str
-    key_template: str
-    send: _Send
-
-
 class DeliveredOutputs:
-    """An JobOutputs: outputs are the job's own files, with links to S3 if there is a target."""
+    """The JobOutputs of a front: outputs are the job's own files, with links to a store if there is a target."""
 
     def __init__(
         self,
         config: S3Config,
-        stores: S3Stores,
+        targets: OutputTargets,
         default_metadata: MetadataLevel,
         claimed_outputs: ClaimedOutputs | None = None,
         *,
         num_delivering: int = 8,
         io_metrics: IoMetrics | None = None,
         max_bytes: int | None = None,
-        put_uploader: PutUploader | None = None,
-        hub_uploader: HubUploader | None = None,
         media_processes: MediaProcesses | None = None,
     ) -> None:
         self._config = config
         self._coding = ConfinedCoding(media_processes or MediaProcesses(CONVERSIONS_AT_ONCE))
-        self._put_uploader = put_uploader
-        self._hub_uploader = hub_uploader
-        self._committing = asyncio.Lock()
+        self._targets = targets
         self._max_bytes = max_bytes
         self._default_metadata = default_metadata
         self._claimed_outputs = claimed_outputs or ClaimedOutputs(keeps=True)
-        self._uploader = S3Uploader(stores)
         self._io_metrics = io_metrics or IoMetrics()
         self._delivering = PrioritySemaphores(num_delivering)
         self._converting = asyncio.Semaphore(CONVERSIONS_AT_ONCE)
@@ -122,29 +92,12 @@ class DeliveredOutputs:
         paths = [output.path if isinstance(output, Output) else None for output in outputs]
         return await asyncio.to_thread(with_media_facts, list(zip(records, paths, strict=True)))
 
-    async def check_store(self) -> None:
-        """Log whether the operator's store can be used, before the first upload."""
-        target = choose_target(None, self._config)
-        if target is None:
-            return
-        try:
-            problem = await self._uploader.find_problem(target)
-        except Exception:  # noqa: BLE001 - the store check: outputs are delivered without it
-            log.exception("store check failed")
-            return
-        about = {"bucket": target.bucket_name, "endpoint": target.endpoint_url or "AWS"}
-        if problem is None:
-            log.info("store reachable", **about)
-        else:
-            log.error("S3 store unusable", reason=problem, **about)
-
     def sends_away(self, job: Job) -> bool:
         return self.has_target(job.credentials)
 
     def has_target(self, credentials: Credentials | None) -> bool:
         """Return True if files have a store to go to: that of a request's credentials, or the operator's."""
-        has_own_store = _asked_put(credentials) is not None or _asked_hub(credentials) is not None
-        return has_own_store or choose_target(_asked_s3(credentials), self._config) is not None
+        return self._targets.choose(_stores_of(credentials)) is not None
 
     async def deliver(self, job: Job, directory: Path) -> Sequence[OutputRecord]:
         """Return the job's processed outputs, with `url` or `upload_error` added.
@@ -161,75 +114,35 @@ class DeliveredOutputs:
     async def _sent(
         self, job: Job, credentials: Credentials | None, records: Sequence[OutputRecord], directory: Path
     ) -> Sequence[OutputRecord]:
-        put = _asked_put(credentials)
-        if put is not None and self._put_uploader is not None:
-            send = partial(self._put_uploader.upload, put)
-            store = _Store(urlsplit(put.url).netloc, put.key_template, send)
-            return await self._send_each(job, records, directory, store)
-        hub = _asked_hub(credentials)
-        if hub is not None and self._hub_uploader is not None:
-            return await self._commit(job, records, directory, hub, self._hub_uploader)
-        asked = _asked_s3(credentials)
-        target = choose_target(asked, self._config)
-        if target is None:
+        chosen = self._targets.choose(_stores_of(credentials))
+        if chosen is None:
             return records
-        if problem := find_write_problem(asked, self._config):  # the settings may have changed meanwhile
-            files = (file for record in records if "url" not in record for file in files_of(record))
-            refused = {id(file): {"upload_error": problem.sentence} for file in files}
+        destination = chosen.destination
+        if destination.problem:
+            unsent = (file for record in records if "url" not in record for file in files_of(record))
+            refused = {id(file): {"upload_error": destination.problem} for file in unsent}
             return [_with_links(record, refused) for record in records]
-        own_seconds = asked.get("presign_seconds")
-        seconds = own_seconds if isinstance(own_seconds, int) and own_seconds else self._config.presign_seconds
-        send = partial(self._uploader.upload, target, presign_seconds=seconds)
-        return await self._send_each(
-            job, records, directory, _Store(target.endpoint_url, str(asked.get("key_template") or ""), send)
-        )
+        files, keys = _files_to_send(records, destination.key_template or self._config.key_template, job.id)
+        if not files:
+            return [dict(record) for record in records]
+        sent = [
+            SentFile(directory / str(file["path"]), key, _media_type_of(file))
+            for file, key in zip(files, keys, strict=True)
+        ]
+        async with self._delivering.acquire(destination.queue, job.order):
+            seconds = self._config.upload_timeout_seconds
+            outcomes = await chosen.target.deliver(chosen.asked, job.id, sent, seconds=seconds)
+        added = [await self._added(file, outcome) for file, outcome in zip(sent, outcomes, strict=True)]
+        return [_with_links(record, dict(zip(map(id, files), added, strict=True))) for record in records]
 
-    async def _send_each(
-        self, job: Job, records: Sequence[OutputRecord], directory: Path, store: _Store
-    ) -> Sequence[OutputRecord]:
-        """Upload the files of a job, a few at once, and return its records with the links."""
-        files, keys = _files_to_send(records, store.key_template or self._config.key_template, job.id)
-        at_once = asyncio.Semaphore(UPLOADS_AT_ONCE)
-
-        async def send(file: Mapping[str, object], key: str) -> OutputRecord:
-            path = directory / str(file["path"])
-            try:
-                async with at_once:
-                    link = await store.send(path, key, _media_type_of(file), until=until)
-            except WorkerError as failed:
-                return self._failed(key, failed)
-            self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, path))
-            return {"url": link}
-
-        async with self._delivering.acquire(store.place, job.order):
-            until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
-            sent = await asyncio.gather(*(send(file, key) for file, key in zip(files, keys, strict=True)))
-        return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
-
-    async def _commit(
-        self, job: Job, records: Sequence[OutputRecord], directory: Path, target: HubTarget, uploader: HubUploader
-    ) -> Sequence[OutputRecord]:
-        """Upload the files of a job as one commit to a repository of the Hugging Face hub."""
-        files, keys = _files_to_send(records, target.key_template or self._config.key_template, job.id)
-        paths = [directory / str(file["path"]) for file in files]
-        sent: list[OutputRecord] = []
-        if files:
-            # One at a time: two commits at once to one branch, and the hub refuses one.
-            async with self._delivering.acquire(uploader.endpoint, job.order), self._committing:
-                until = asyncio.get_running_loop().time() + self._config.upload_timeout_seconds
-                try:
-                    links = await uploader.upload(target, job.id, dict(zip(keys, paths, strict=True)), until=until)
-                    sent = [{"url": link} for link in links]
-                    for path in paths:
-                        self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, path))
-                except WorkerError as failed:
-                    sent = [self._failed(key, failed) for key in keys]
-        return [_with_links(record, dict(zip(map(id, files), sent, strict=True))) for record in records]
-
-    def _failed(self, key: str, failed: WorkerError) -> OutputRecord:
-        self._io_metrics.upload_failed()
-        log.warning("upload failed", key=key, reason=failed.message)
-        return {"upload_error": failed.message}
+    async def _added(self, file: SentFile, outcome: str | WorkerError) -> OutputRecord:
+        """Return what the record of a file has of its upload."""
+        if isinstance(outcome, WorkerError):
+            self._io_metrics.upload_failed()
+            log.warning("upload failed", key=file.key, reason=outcome.message)
+            return {"upload_error": outcome.message}
+        self._io_metrics.output_uploaded(await asyncio.to_thread(_size_of, file.path))
+        return {"url": outcome}
 
     async def _finish(self, job: Job, directory: Path) -> list[OutputRecord]:
         """Return the records with converted pictures. The work is done off the event loop, a few pictures at a time."""
@@ -254,16 +167,8 @@ class DeliveredOutputs:
         return job.request.output.metadata or self._default_metadata
 
 
-def _asked_s3(credentials: Credentials | None) -> Mapping[str, object]:
-    return (None if credentials is None else credentials.s3) or {}
-
-
-def _asked_put(credentials: Credentials | None) -> PutTarget | None:
-    return PutTarget.of(None if credentials is None else credentials.put)
-
-
-def _asked_hub(credentials: Credentials | None) -> HubTarget | None:
-    return HubTarget.of(None if credentials is None else credentials.hf)
+def _stores_of(credentials: Credentials | None) -> Mapping[str, JsonObject]:
+    return {} if credentials is None else credentials.stores
 
 
 def _files_to_send(

@@ -209,4 +209,4 @@ def _renamed(node: object, names: Mapping[str, str]) -> JsonObject:
 
 
 def _s3_of(credentials: Credentials | None) -> JsonObject | None:
-    return None if credentials is None else credentials.s3
+    return None if credentials is None else credentials.stores.get("s3")

@@ -242,9 +242,14 @@ def storable(text: str) -> str:
 
 def _credentials_of(kept: Credentials) -> dict[str, object]:
     """Return credentials as they are stored; younger fields only where there are any, for earlier versions."""
-    younger = {"put": kept.put, "hf": kept.hf, "download_headers": kept.download_headers}
-    given = {name: value for name, value in younger.items() if value is not None}
-    return {"s3": kept.s3, "webhook_secret": kept.webhook_secret, **given}
+    younger = {} if kept.download_headers is None else {"download_headers": kept.download_headers}
+    return {"s3": None, "webhook_secret": kept.webhook_secret, **kept.stores, **younger}
+
+
+def _credentials_in(stored: dict[str, Any]) -> Credentials:
+    secret, headers = stored.pop("webhook_secret", None), stored.pop("download_headers", None)
+    stores = {name: asked for name, asked in stored.items() if asked is not None}
+    return Credentials(stores, secret, headers)
 
 
 def job_of(row: Any) -> Job:
@@ -269,7 +274,7 @@ def _job_of(row: Any) -> Job:
         asked_id=row.asked_id,
         request=JobRequest(**request, webhook=_webhook_target(webhook), output=output),
         prompt=json.loads(row.prompt),
-        credentials=None if row.credentials is None else Credentials(**json.loads(row.credentials)),
+        credentials=None if row.credentials is None else _credentials_in(json.loads(row.credentials)),
         state=JobState(row.state),
         stage=Stage(row.stage),
         attempt=row.attempt,

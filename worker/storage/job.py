@@ -90,10 +90,9 @@ class IllegalMove(Exception):
 class Credentials:
     """Secrets of a request that must not outlive its delivery. Excluded from all output."""
 
-    s3: Mapping[str, Any] | None = None
+    stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of the stores that the request names, by the field of each."""
     webhook_secret: str | None = None
-    put: Mapping[str, Any] | None = None
-    hf: Mapping[str, Any] | None = None
     download_headers: Mapping[str, Mapping[str, str]] | None = None
 
     def __repr__(self) -> str:

@@ -14,11 +14,11 @@ from tests.fakes import draw
 from tests.worker.running_front import RunningFront
 from worker.api import deliveries, schemas, webhooks
 from worker.api.request_forms import open_request
-from worker.api.request_model import RequestModel
 from worker.api.schemas import GenerateInput, parse_generate
 from worker.errors import RequestRejected
 from worker.guard.json_scan import FoundJson
 from worker.integrations.openai.form import read_order
+from worker.json.request_model import RequestModel
 from worker.settings.listener import JsonLimits
 
 Json = dict[str, Any]

@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from worker.guard.network_errors import cause_of
 from worker.guard.safe_address import AddressGuard
 from worker.outputs.targets.put import PutTarget, PutUploader
-from worker.outputs.targets.s3 import UploadFailed
+from worker.outputs.targets.target import UploadFailed
 from worker.outputs.webhook import WebhookSender
 from worker.s3.stores import S3Stores, StoreFailed
 from worker.s3.targets import S3Target

@@ -55,7 +55,7 @@ def stage(folder: Path, *, shares_files: bool = False) -> FetchedInputs:
 
 
 def job(prompt: Mapping[str, Any], **s3: Any) -> Job:
-    return Job("job-1", 1, "hash", JobRequest(), prompt, JobTimes(0), Credentials(s3=s3 or None))
+    return Job("job-1", 1, "hash", JobRequest(), prompt, JobTimes(0), Credentials({"s3": s3} if s3 else {}))
 
 
 def picture_in_line() -> str:

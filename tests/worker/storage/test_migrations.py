@@ -80,7 +80,7 @@ async def test_jobs_that_go_back_have_only_fields_that_the_older_version_reads(t
     await store.open()
     request = JobRequest(timeout_seconds=5, parameters={"workflow": "a@1"}, deadline_ms=7, is_split=True)
     job = Job("one", 1, "x", request, {}, JobTimes(1))
-    job.credentials = Credentials(put={"url": "https://x/{key}"}, webhook_secret="kept")
+    job.credentials = Credentials({"put": {"url": "https://x/{key}"}}, webhook_secret="kept")
     await store.insert(job)
     await store.close()
     migrate(tmp_path / "darkroom.db", "0004")

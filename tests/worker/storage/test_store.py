@@ -46,7 +46,7 @@ asyncio.run(main())
 
 def a_job(store: JobStore, job_id: str = "one") -> Job:
     request = JobRequest(modifier="Text2Image", webhook=WebhookTarget("http://x", 3.0, {"a": 1}))
-    kept = Credentials(s3={"secret_access_key": "planted-secret"}, webhook_secret="planted-too")
+    kept = Credentials({"s3": {"secret_access_key": "planted-secret"}}, webhook_secret="planted-too")
     return Job(job_id, store.take_number(), "hash", request, {"1": {"class_type": "A"}}, JobTimes(5), kept)
 
 

@@ -11,18 +11,22 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 from urllib.parse import quote
 
-from pydantic import SecretStr
+from pydantic import ConfigDict, Field, SecretStr, field_validator
 
-from worker.errors import Problem
+from worker.errors import Problem, RequestRejected, WorkerError
 from worker.guard.network_errors import cause_of
-from worker.outputs.targets.s3 import UploadFailed
+from worker.json.request_model import RequestModel
+from worker.json.values import JsonObject
+from worker.outputs.targets.form import check_template, checked
+from worker.outputs.targets.target import Destination, SentFile, UploadFailed
 from worker.settings.environment import HubAccess
+from worker.settings.store_names import REPO_NAME, find_revision_problem, find_secret_problem
 
 RepoType = Literal["dataset", "model", "space"]
 REPO_TYPES: tuple[RepoType, ...] = get_args(RepoType)
@@ -30,6 +34,40 @@ FOLDERS: Final = {"dataset": "datasets/", "model": "", "space": "spaces/"}
 """Prefix of a repository's name in an address."""
 
 COMMAND: Final = (sys.executable, "-m", "darkroom.run", "worker.outputs.targets.hub_commit")
+
+
+class HubInput(RequestModel):
+    """Repository of the Hugging Face hub for this request's outputs, committed together when the job has ended."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    repo: str = Field(description="`owner/name`; it must exist.")
+    token: str = Field(default="", description="A token that may write to it; left out: the worker's own.")
+    repo_type: RepoType = "dataset"
+    revision: str = Field(default="", max_length=200, description="A branch; left out: the repository's main one.")
+    key_template: str = ""
+
+    @field_validator("repo")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not REPO_NAME.fullmatch(value):
+            raise ValueError(f"expected owner/name of a repository; got {value[:100]!r}")
+        return value
+
+    @field_validator("token")
+    @classmethod
+    def _is_a_token(cls, value: str) -> str:
+        return checked(value, find_secret_problem)
+
+    @field_validator("revision")
+    @classmethod
+    def _is_a_branch(cls, value: str) -> str:
+        return checked(value, find_revision_problem)
+
+    @field_validator("key_template")
+    @classmethod
+    def _makes_keys(cls, value: str) -> str:
+        return check_template(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +79,6 @@ class HubTarget:
     repo_type: RepoType = "dataset"
     revision: str = ""
     key_template: str = ""
-
-    @staticmethod
-    def of(asked: Mapping[str, Any] | None) -> HubTarget | None:
-        """Return the target that a request's settings describe; None without any."""
-        return HubTarget(**asked) if asked else None
 
     def link(self, endpoint: str, key: str) -> str:
         """Return the address at which the hub gives the file out, to those who may read the repository."""
@@ -109,6 +142,42 @@ class HubUploader:
             message = f"the files were not uploaded to {target.repo_type} {target.repo}: {reason}"
             raise UploadFailed(message, reason=reason)
         return [target.link(endpoint, key) for key in files]
+
+
+class HubOutputTarget:
+    """The OutputTarget of the hub: a repository of a request, to which one job commits at a time.
+
+    Two commits at once to one branch, and the hub refuses one. `allowed_repos` are the operator's repositories.
+    """
+
+    def __init__(self, uploader: HubUploader, allowed_repos: tuple[str, ...]) -> None:
+        self._uploader = uploader
+        self._allowed_repos = allowed_repos
+        self._committing = asyncio.Lock()
+
+    def check(self, asked: JsonObject) -> Problem | None:
+        """Check a request's repository. Raises RequestRejected for one that it may not write to."""
+        has_own_token = self._uploader.has_own_token
+        problem = find_hub_problem(HubTarget(**asked), self._allowed_repos, has_own_token=has_own_token)
+        if problem is not None:
+            raise RequestRejected([problem])
+        return None
+
+    def describe(self, asked: JsonObject) -> Destination | None:
+        """Return the destination of files, None for a request without a repository."""
+        return Destination(self._uploader.endpoint, HubTarget(**asked).key_template) if asked else None
+
+    async def deliver(
+        self, asked: JsonObject, job_id: str, files: Sequence[SentFile], *, seconds: float
+    ) -> list[str | WorkerError]:
+        """Commit files within some seconds; return the link of each, or why there is no commit."""
+        paths = {file.key: file.path for file in files}
+        async with self._committing:
+            until = asyncio.get_running_loop().time() + seconds
+            try:
+                return [*await self._uploader.upload(HubTarget(**asked), job_id, paths, until=until)]
+            except WorkerError as failed:
+                return [failed for _ in files]
 
 
 async def _commit(order: bytes) -> str:

@@ -7,24 +7,81 @@ link in the result has neither.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
+from pydantic import ConfigDict, Field, field_validator
 
-from worker.errors import InputRejected
+from worker.errors import InputRejected, Problem, WorkerError
 from worker.guard.network_errors import cause_of
 from worker.guard.plain_responses import plain_client
 from worker.guard.safe_address import AddressGuard, redirect_problem
-from worker.outputs.targets.s3 import UploadFailed
+from worker.json.request_model import RequestModel
+from worker.json.values import JsonObject
+from worker.outputs.targets.form import OWN_HEADERS, check_template, checked, find_header_problem, without_nulls
+from worker.outputs.targets.target import Destination, SentFile, UploadFailed, check_address, send_each
+from worker.settings.store_names import find_put_problem
 
 KEY: Final = "{key}"
 PIECE_BYTES: Final = 256 * 1024
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CONNECT_SECONDS: Final = 10.0
+
+
+class PutInput(RequestModel):
+    """Destination of this request's outputs by plain HTTP PUT; `{key}` in an address stands for each output's key."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict)
+    public_url: str = Field(
+        default="", description="Where the files can be fetched; left out: `url` without its query."
+    )
+    key_template: str = ""
+
+    @field_validator("key_template")
+    @classmethod
+    def _makes_keys(cls, value: str) -> str:
+        return check_template(value)
+
+    @field_validator("url", "public_url")
+    @classmethod
+    def _has_key(cls, value: str) -> str:
+        if value and KEY not in value:
+            raise ValueError(f"expected an address with {KEY} where the key of each output goes")
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _takes_files(cls, value: str) -> str:
+        return checked(value, lambda url: find_put_problem(url, datetime.now(UTC)))
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_of_the_web(cls, value: str) -> str:
+        scheme, separator, _ = value.partition("://")
+        if value and (not separator or scheme.lower() not in ("http", "https")):
+            raise ValueError(f"expected an address that begins with http:// or https://; got {value[:40]!r}")
+        return value
+
+    @field_validator("headers", mode="before")
+    @classmethod
+    def _headers_alone(cls, value: object) -> object:
+        return without_nulls(value)
+
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        problem = find_header_problem(value, OWN_HEADERS)
+        if problem:
+            raise ValueError(problem)
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +92,6 @@ class PutTarget:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     public_url: str = ""
     key_template: str = ""
-
-    @staticmethod
-    def of(asked: Mapping[str, Any] | None) -> PutTarget | None:
-        """Return the target that a request's settings describe; None without any."""
-        return PutTarget(**asked) if asked else None
 
     def address(self, key: str) -> str:
         """Return the address that a file is sent to."""
@@ -95,6 +147,40 @@ class PutUploader:
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+class PutOutputTarget:
+    """The OutputTarget of plain HTTP PUT: the address of a request."""
+
+    def __init__(self, addresses: AddressGuard) -> None:
+        self._addresses = addresses
+        self._uploader = PutUploader(addresses)
+
+    def check(self, asked: JsonObject) -> Problem | None:
+        """Check the address of a request's store. Raises RequestRejected for one that cannot be a store's."""
+        check_address(self._addresses, str(asked["url"]).replace(KEY, "key"), "input.put.url")
+        return None
+
+    def describe(self, asked: JsonObject) -> Destination | None:
+        """Return the destination of files, None for a request without an address."""
+        if not asked:
+            return None
+        target = PutTarget(**asked)
+        return Destination(urlsplit(target.url).netloc, target.key_template)
+
+    async def deliver(
+        self, asked: JsonObject, job_id: str, files: Sequence[SentFile], *, seconds: float
+    ) -> list[str | WorkerError]:
+        """Upload files within some seconds; return the link of each, or why it was not uploaded."""
+        target, until = PutTarget(**asked), asyncio.get_running_loop().time() + seconds
+
+        async def send(file: SentFile) -> str:
+            return await self._uploader.upload(target, file.path, file.key, file.media_type, until=until)
+
+        return await send_each(files, send)
+
+    async def close(self) -> None:
+        await self._uploader.close()
 
 
 async def _pieces(path: Path) -> AsyncIterator[bytes]:
