@@ -11,7 +11,6 @@ from PIL import Image
 
 from tests.faults.rig import Rig, a_rig
 from tests.faults.test_several_engines import engines_of, until_both_are_up
-from tests.flow.small_models import UPSCALER, write_small_models
 
 pytestmark = pytest.mark.slow
 
@@ -84,60 +83,3 @@ async def test_an_engine_that_dies_with_a_part_costs_no_picture(tmp_path: Path) 
             rig.kill_process(busy[round_number % 2])
             assert len(pictures(await rig.until(f"job-{round_number}"))) == 4
             await until_both_are_up(rig)
-
-
-def enlarged(side_px: int) -> dict[str, Any]:
-    """A workflow that enlarges a picture of noise, whose tiles all differ, without sampling."""
-    return {
-        "picture": node("LoadImage", image=f"noise-{side_px}.png"),
-        "network": node("UpscaleModelLoader", model_name=UPSCALER),
-        "large": node("ImageUpscaleWithModel", upscale_model=["network", 0], image=["picture", 0]),
-        "save": node("SaveImage", images=["large", 0], filename_prefix="large"),
-    }
-
-
-async def test_tiles_of_an_upscale_have_the_same_bits_and_a_lost_helper_costs_nothing(tmp_path: Path) -> None:
-    async with a_rig(tmp_path, ENGINES="2", ENGINE_MAX_RESTARTS="1000") as rig:
-        write_small_models(tmp_path / "models")
-        (tmp_path / "input").mkdir(exist_ok=True)
-        for side_px in (1100, 1500):
-            noise = numpy.random.default_rng(side_px).integers(0, 256, (side_px, side_px, 3), dtype=numpy.uint8)
-            Image.fromarray(noise).save(tmp_path / "input" / f"noise-{side_px}.png")
-        await rig.start()
-        await until_both_are_up(rig)
-        split = await drawn(rig, "split", enlarged(1100), split=True)
-        whole = await drawn(rig, "whole", enlarged(1100))
-        assert split["split"] == {"engines": 2, "by": "tiles"} and "split" not in whole
-        (one,), (other,) = pictures(whole), pictures(split)
-        assert one.shape == (2200, 2200, 3) and (one == other).all()
-
-        await rig.submit("lost", enlarged(1500), split=True)
-        busy: list[int] = []
-        while len(busy) < 2:
-            busy = [engine["pid"] for engine in await engines_of(rig) if engine["prompts"]]
-        rig.kill_process(busy[1])
-        assert len(pictures(await rig.until("lost"))) == 1
-        assert not list((tmp_path / "output" / ".shared_work").iterdir())
-
-
-async def test_guidance_halves_on_two_engines_draw_the_same_picture_and_a_lost_helper_costs_nothing(
-    tmp_path: Path,
-) -> None:
-    async with a_rig(tmp_path, ENGINES="2", SPLIT_GUIDANCE="true", ENGINE_MAX_RESTARTS="1000") as rig:
-        await rig.start()
-        await until_both_are_up(rig)
-        split = await drawn(rig, "split", seeds(1, steps=8), split=True)
-        whole = await drawn(rig, "whole", seeds(1, steps=8))
-        assert split["split"] == {"engines": 2, "by": "guidance"} and "split" not in whole
-        assert abs(pictures(whole)[0] - pictures(split)[0]).max() <= 2
-
-        await rig.submit("lost", seeds(2, steps=60), split=True)
-        busy: list[int] = []
-        while len(busy) < 2:
-            busy = [engine["pid"] for engine in await engines_of(rig) if engine["prompts"]]
-        rig.kill_process(busy[1])
-        (lost,) = pictures(await rig.until("lost"))
-        await until_both_are_up(rig)
-        (plain,) = pictures(await drawn(rig, "plain", seeds(2, steps=60)))
-        assert abs(lost - plain).max() <= 2
-        assert not list((tmp_path / "output" / ".shared_work").iterdir())

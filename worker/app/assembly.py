@@ -365,7 +365,6 @@ class Front:
             models=self._models,
             checkpoints=self._checkpoints,
             preempt_priority=settings.checkpoints.preempt_priority,
-            shares_guidance=settings.engine.splits_guidance,
         )
 
     def _build_intake(self) -> Intake | None:

@@ -149,7 +149,6 @@ class Pipeline:
         models: JobModels | None = None,
         checkpoints: JobCheckpoints | None = None,
         preempt_priority: int | None = None,
-        shares_guidance: bool = False,
         on_accepted: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.feed = JobFeed()
@@ -160,7 +159,7 @@ class Pipeline:
         self._models = models
         self._checkpoints = checkpoints
         self._preemption = Preemption(preempt_priority)
-        self._split_runs = SplitRuns(pool, shares_guidance=shares_guidance)
+        self._split_runs = SplitRuns(pool)
         self._outputs = outputs
         self._limits = limits
         self._make_webhooks = make_webhooks

@@ -7,16 +7,13 @@ loss of the job's run, as if it had been alone there.
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import structlog
 
-from contract.wire import SHARED_WORK_FOLDER
 from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines.client import EngineClient, OnMessage
 from worker.engines.outcome import RunOutcome
@@ -37,7 +34,6 @@ class RunPart:
     """A prompt to send to an engine; `targets` None: all its output nodes.
 
     `own_nodes` are the nodes that no earlier part runs; None for the first part. `is_again`: its first engine was lost.
-    `is_optional`: the others end without it, too.
     """
 
     engine: EngineClient
@@ -46,7 +42,6 @@ class RunPart:
     targets: Sequence[str] | None = None
     own_nodes: frozenset[str] | None = None
     is_again: bool = False
-    is_optional: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -58,8 +53,6 @@ class RunPart:
         A later part reports nodes that it has left as cached ones, which are done without a place in the progress.
         """
         own_nodes = self.own_nodes
-        if self.is_optional:  # its nodes are none of the job's
-            return lambda kind, data: None
         if own_nodes is None:
             return on_message
         running: set[str] = set()
@@ -95,9 +88,8 @@ class _PartFailed(Exception):
 class SplitRuns:
     """Runs of prompts at the engines of a pool, split where a job's request asks for it."""
 
-    def __init__(self, pool: EnginePool, *, shares_guidance: bool = False) -> None:
+    def __init__(self, pool: EnginePool) -> None:
         self._pool = pool
-        self._shares_guidance = shares_guidance
 
     async def run(
         self, job: Job, prompt: JsonObject, engine: EngineClient, runs_part: RunsPart, *, is_there: bool = False
@@ -112,8 +104,6 @@ class SplitRuns:
         helpers = self._helpers(job, engine)
         split = await self._split(job, prompt, engine, 1 + len(helpers))
         helpers = [client for client in helpers if client in self._pool.idle_engines][: max(0, len(split.parts) - 1)]
-        if split.by == "tiles" and helpers:
-            split = replace(split, parts=split.parts[: len(helpers) + 1])
         if split.parts and len(helpers) + 1 < len(split.parts):
             split = PromptSplit(reason="other engines got prompts meanwhile")
         if not split.parts:
@@ -122,8 +112,7 @@ class SplitRuns:
         engines = [engine, *helpers]
         with self._pool.borrow(helpers, job.order):
             log.info("job split", request_id=job.id, by=split.by, engines=len(engines))
-            async with _shared_folder(job, engine, split):
-                outcomes = await self._run_parts(_parts_of(job, engines, split), runs_part)
+            outcomes = await self._run_parts(_parts_of(job, engines, split), runs_part)
         return _with_report(_joined(outcomes, split), {"engines": len(engines), "by": split.by})
 
     def _helpers(self, job: Job, engine: EngineClient) -> list[EngineClient]:
@@ -144,19 +133,15 @@ class SplitRuns:
         except EngineUnreachable:  # its run will tell
             return PromptSplit(reason="the engine does not answer")
         may_round, is_large = job.request.quality != EXACT, needs_thread(prompt)
-        split = partial(
-            split_prompt, may_round=may_round, exchange=job.prompt_id, shares_guidance=self._shares_guidance
-        )
-        return await off_loop(is_large, split, prompt, info, num_engines)
+        return await off_loop(is_large, partial(split_prompt, may_round=may_round), prompt, info, num_engines)
 
     async def _run_parts(self, parts: Sequence[RunPart], runs_part: RunsPart) -> list[RunOutcome]:
-        """Return the outcomes of all parts but optional ones, or that of the one that failed."""
+        """Return the outcomes of all parts, or that of the one that failed."""
         tasks = [asyncio.create_task(_run_part(part, runs_part), name=f"part-{part.prompt_id}") for part in parts]
         try:
-            needed = [(part, task) for part, task in zip(parts, tasks, strict=True) if not part.is_optional]
-            await asyncio.wait([task for _, task in needed], return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             found = []
-            for part, task in needed:
+            for part, task in zip(parts, tasks, strict=True):
                 if not task.done():  # another one has failed
                     continue
                 outcome = task.result()
@@ -168,20 +153,6 @@ class SplitRuns:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@asynccontextmanager
-async def _shared_folder(job: Job, engine: EngineClient, split: PromptSplit) -> AsyncIterator[None]:
-    """Have a folder for the tensors that engines exchange while the context is open, where they do."""
-    if split.by not in ("tiles", "guidance") or engine.folders is None:
-        yield
-        return
-    folder = engine.folders.output / SHARED_WORK_FOLDER / job.prompt_id
-    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 async def _run_part(part: RunPart, runs_part: RunsPart) -> RunOutcome | None:
@@ -220,7 +191,7 @@ def _parts_of(job: Job, engines: Sequence[EngineClient], split: PromptSplit) -> 
     for number, (engine, part) in enumerate(zip(engines[1:], others, strict=True), start=2):
         own_nodes = part.nodes - first.nodes
         prompt_id = f"{job.prompt_id}.part{number}"
-        parts.append(RunPart(engine, part.prompt, prompt_id, part.targets, own_nodes, is_optional=part.is_optional))
+        parts.append(RunPart(engine, part.prompt, prompt_id, part.targets, own_nodes))
     return parts
 
 

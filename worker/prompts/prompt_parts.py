@@ -3,10 +3,8 @@
 A prompt with several pictures is split in one of two ways. By `outputs`: every part runs some of the output nodes, with
 all that they need, so each picture has the bits of the whole run. By `batch`: the one latent that creates a batch is
 cut, and each part runs some items of it. An item has the same noise in every batch, but a processor rounds the last
-bits of wide and narrow batches differently. A prompt that enlarges pictures without sampling is split by `tiles`: the
-first part runs all of it, and the others compute tiles of the upscale, which the first takes where they are there. By
-`guidance`, where the operator wants it: a second engine computes the negative side of each step of one picture. Each
-way knows which nodes allow it; any other prompt is run whole, with the reason.
+bits of wide and narrow batches differently. Each way knows which nodes allow it; any other prompt is run whole, with
+the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from contract.wire import GUIDANCE_HELP, SHARED_GUIDANCE, SHARED_UPSCALE, UPSCALE_HELP
 from worker.json.values import JsonObject, object_at
 from worker.prompts.prompt_work import PromptWork
 
@@ -65,40 +62,17 @@ WITHOUT_ITEMS: Final = frozenset(
 """Classes whose results apply to every item of a batch alike."""
 
 
-UPSCALE: Final = "ImageUpscaleWithModel"
-
-BEFORE_TILES: Final = frozenset(
-    {
-        *("LoadImage", "UpscaleModelLoader", "ImageScale", "ImageScaleBy", "ImageCrop", "ImageInvert", "ImageSharpen"),
-        *("ImageBlur", "ImagePadForOutpaint", "ImageBatch", "ImageFlip", "ImageRotate", "ImageFromBatch"),
-    }
-)
-"""Classes that every engine runs for itself to have the picture whose tiles it computes."""
-
-
 QUEUEING: Final = frozenset({"VHS_BatchManager"})
 """Classes that count all outputs of a prompt, and queue it again when these are done."""
 
 
-BEFORE_GUIDANCE: Final = (
-    WITHOUT_ITEMS
-    | BEFORE_TILES
-    | {
-        *("EmptyLatentImage", "EmptySD3LatentImage", "VAEEncode", "VAEEncodeForInpaint", "SetLatentNoiseMask"),
-        *("LoadImageMask", "ControlNetLoader", "ControlNetApply", "ControlNetApplyAdvanced"),
-    }
-)
-"""Classes that both engines run for themselves before they sample in step."""
-
-
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """The output nodes that one engine runs, and all nodes that they need. One that `is_optional` only helps."""
+    """The output nodes that one engine runs, and all nodes that they need."""
 
     prompt: JsonObject
     targets: tuple[str, ...]
     nodes: frozenset[str]
-    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +83,13 @@ class PromptSplit:
     """
 
     parts: tuple[PromptPart, ...] = ()
-    by: Literal["outputs", "batch", "tiles", "guidance"] | None = None
+    by: Literal["outputs", "batch"] | None = None
     reason: str = ""
     by_item: frozenset[str] = frozenset()
 
 
-def split_prompt(
-    prompt: JsonObject,
-    object_info: JsonObject,
-    max_parts: int,
-    *,
-    may_round: bool,
-    exchange: str = "",
-    shares_guidance: bool = False,
-) -> PromptSplit:
-    """Return the parts of a prompt for up to `max_parts` engines.
-
-    `may_round` allows splits by batch and, with `shares_guidance`, by guidance; `exchange` is a name for the tensors
-    that this run's engines exchange.
-    """
+def split_prompt(prompt: JsonObject, object_info: JsonObject, max_parts: int, *, may_round: bool) -> PromptSplit:
+    """Return the parts of a prompt for up to `max_parts` engines. `may_round` allows splits by batch."""
     graph = _Graph(prompt, object_info)
     work = PromptWork(prompt, object_info)
     costs = {item.node_id: item.steps * item.picture.sampled_pixels for item in work.samplings()}
@@ -141,13 +103,12 @@ def split_prompt(
         return PromptSplit(reason=f"{len(targets)} outputs of {len(prompt)} nodes are too many to be followed")
     groups = _groups(graph, targets, costs)
     if not groups:
-        return _by_tiles(graph, targets, max_parts, exchange)
+        return PromptSplit(reason="no output needs a node that samples")
     if len(groups) > 1:
         return _by_outputs(graph, targets, groups, costs, max_parts)
     if not may_round:
         return PromptSplit(reason="all outputs come from one sampling; quality `exact` keeps its batch whole")
-    found = _by_batch(graph, work, targets, max_parts)
-    return found if found.parts or not shares_guidance else _by_guidance(graph, targets, exchange)
+    return _by_batch(graph, work, targets, max_parts)
 
 
 class _Graph:
@@ -251,64 +212,6 @@ def _by_outputs(
         if graph.is_of_pack(node_id) and sum(node_id in part.nodes for part in parts) > 1:
             return PromptSplit(reason=f"outputs share node {node_id} ({graph.class_of(node_id)}) of a node pack")
     return PromptSplit(tuple(parts), "outputs")
-
-
-def _by_tiles(graph: _Graph, targets: list[str], max_parts: int, exchange: str) -> PromptSplit:
-    """Have the other engines compute tiles of the one upscale of a prompt."""
-    upscales = [node_id for node_id in graph.prompt if graph.class_of(node_id) == UPSCALE]
-    if not upscales or not exchange:
-        return PromptSplit(reason="no output needs a node that samples")
-    if len(upscales) > 1:
-        return PromptSplit(reason=f"several upscales: {upscales}")
-    upscale = upscales[0]
-    if graph.is_of_pack(upscale) or not (graph.has_class(SHARED_UPSCALE) and graph.has_class(UPSCALE_HELP)):
-        return PromptSplit(reason=f"the tiles of node {upscale} cannot be shared")
-    for node_id in sorted(graph.needed_by([upscale]) - {upscale}):
-        if graph.class_of(node_id) not in BEFORE_TILES or graph.is_of_pack(node_id):
-            return PromptSplit(reason=f"node {node_id} ({graph.class_of(node_id)}) may not run at each engine")
-    inputs = {**graph.inputs(upscale), "exchange": exchange}
-    shared = {
-        **graph.prompt,
-        upscale: {**object_at(graph.prompt, upscale), "class_type": SHARED_UPSCALE, "inputs": inputs},
-    }
-    first = PromptPart(shared, tuple(targets), graph.needed_by(targets))
-    name = graph.free_name(f"{upscale}.tiles")
-    needed = graph.needed_by([upscale]) - {upscale}
-    helping = {node_id: graph.prompt[node_id] for node_id in graph.prompt if node_id in needed}
-    helping[name] = {"class_type": UPSCALE_HELP, "inputs": inputs}
-    helper = PromptPart(helping, (name,), frozenset(helping), is_optional=True)
-    return PromptSplit((first, *[helper] * (max_parts - 1)), "tiles")
-
-
-def _by_guidance(graph: _Graph, targets: list[str], exchange: str) -> PromptSplit:
-    """Have a second engine compute the negative side of the one sampling of a prompt."""
-    samplers = [node_id for node_id in graph.prompt if graph.class_of(node_id) in SAMPLERS]
-    if len(samplers) != 1:
-        return PromptSplit(reason=f"several samplings: {samplers}" if samplers else "no sampler shares its guidance")
-    sampler = samplers[0]
-    inputs = graph.inputs(sampler)
-    if graph.is_of_pack(sampler) or not (graph.has_class(SHARED_GUIDANCE) and graph.has_class(GUIDANCE_HELP)):
-        return PromptSplit(reason=f"the guidance of node {sampler} cannot be shared")
-    if inputs.get("cfg") == 1 or not exchange:
-        return PromptSplit(reason=f"node {sampler} samples without guidance")
-    needed = graph.needed_by([sampler])
-    for node_id in sorted(needed - {sampler}):
-        if graph.class_of(node_id) not in BEFORE_GUIDANCE or graph.is_of_pack(node_id):
-            return PromptSplit(reason=f"node {node_id} ({graph.class_of(node_id)}) may not run at each engine")
-    shared, help_name = graph.free_name(f"{sampler}.guidance"), graph.free_name(f"{sampler}.help")
-
-    def with_guidance(prompt: JsonObject, *, is_helper: bool) -> dict[str, object]:
-        sharing = {"model": inputs.get("model"), "exchange": exchange, "is_helper": is_helper}
-        sampling = {**object_at(prompt, sampler), "inputs": {**inputs, "model": [shared, 0]}}
-        return {**prompt, shared: {"class_type": SHARED_GUIDANCE, "inputs": sharing}, sampler: sampling}
-
-    whole = with_guidance(graph.prompt, is_helper=False)
-    first = PromptPart(whole, tuple(targets), graph.needed_by(targets) | {shared})
-    helping = with_guidance(
-        {node_id: graph.prompt[node_id] for node_id in graph.prompt if node_id in needed}, is_helper=True
-    )
-    helping[help_name] = {"class_type": GUIDANCE_HELP, "inputs": {"samples": [sampler, 0]}}
-    return PromptSplit((first, PromptPart(helping, (help_name,), frozenset(helping), is_optional=True)), "guidance")
 
 
 def _by_batch(graph: _Graph, work: PromptWork, targets: list[str], max_parts: int) -> PromptSplit:

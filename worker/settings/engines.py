@@ -65,12 +65,7 @@ class EngineSettings(Section):
     """Number of engines of our own; `auto`: one for each GPU ([engines](engines.md))."""
 
     splits_requests: Annotated[bool, env("SPLIT_REQUESTS")] = False
-    """Run requests with several pictures, or one to enlarge, on several engines of the worker at once, unless a request
-    has its own `split`
-    ([engines](engines.md#one-request-on-several-engines))."""
-
-    splits_guidance: Annotated[bool, env("SPLIT_GUIDANCE")] = False
-    """Have a second idle engine compute the negative side of each step of a split request that has one picture
+    """Run requests with several pictures on several engines of the worker at once, unless a request has its own `split`
     ([engines](engines.md#one-request-on-several-engines))."""
 
     max_concurrent_runs: Annotated[

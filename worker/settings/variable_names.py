@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from contract.nearest import KnownNames
@@ -29,6 +29,12 @@ IGNORED_NAMES: Final = frozenset(
     }
 )
 """Names that older deployments set and that have no effect: jobs are in SQLite, the engine's history is accurate."""
+
+REMOVED_NAMES: Final[Mapping[str, str]] = {
+    "SPLIT_GUIDANCE": "one image is computed by one engine; unset it, and send several images in one request, which "
+    "SPLIT_REQUESTS spreads over the engines",
+}
+"""Names of settings that earlier versions had, with what to do in their place."""
 
 OTHERS_NAMES: Final = frozenset({"SSL_CERT_FILE"})
 """Names that other programs read and that resemble a misspelled one of ours."""
@@ -75,15 +81,18 @@ def private_names(environment: Collection[str]) -> frozenset[str]:
     RunPod's variables hold addresses with keys.
     """
     of_runpod = {name.upper() for name in environment if name.upper().startswith(RUNPOD_PREFIX)}
-    ours = known_names() | IGNORED_NAMES | CLIENT_NAMES
+    ours = known_names() | IGNORED_NAMES | REMOVED_NAMES.keys() | CLIENT_NAMES
     return frozenset(ours | {f"{name}_FILE" for name in ours} | of_runpod) - OTHERS_NAMES
 
 
 def find_name_problems(names: Collection[str]) -> list[str]:
     """Return warnings for names that are accepted without effect, and for unknown ones that resemble ours."""
     ours = known_names() | IGNORED_NAMES
-    known = ours | OTHERS_NAMES | CLIENT_NAMES
+    known = ours | OTHERS_NAMES | CLIENT_NAMES | REMOVED_NAMES.keys()
     warnings = [f"{name} is set and has no effect here" for name in sorted(names) if name in IGNORED_NAMES]
+    warnings += [
+        f"{name} is no longer a setting: {REMOVED_NAMES[name]}" for name in sorted(REMOVED_NAMES.keys() & names)
+    ]
     meant = KnownNames(sorted(ours))
     for name in sorted(names):
         if name in known or name.startswith((VAST_PORT_PREFIX, RUNPOD_PREFIX)):

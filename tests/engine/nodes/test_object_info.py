@@ -24,10 +24,6 @@ from tests.reference import REFERENCE
 LEFT_OUT = {"python_module", "description", "output_tooltips", "comfyui_version"}
 OURS_ALONE = {
     "DarkroomRandomCheckpoint",
-    "DarkroomSharedUpscale",
-    "DarkroomUpscaleHelp",
-    "DarkroomSharedGuidance",
-    "DarkroomGuidanceHelp",
 }
 NOT_IN_REFERENCE = {"LoraSave", "ReferenceLatent", "SkipLayerGuidanceDiT", "SkipLayerGuidanceDiTSimple"}
 NODES = {item.class_type: item for item in built_in_nodes()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.prompts.test_prompt_parts import INFO, batch, seeds, upscale
+from tests.worker.prompts.test_prompt_parts import INFO, batch, seeds
 from worker.engines.client import EngineClient, EngineLost, LocalFolders
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
@@ -222,25 +222,3 @@ def test_a_later_part_reports_its_own_nodes_as_done_once_it_has_left_them() -> N
         report("executing", {"node": node_id})
         report("progress", {"node": node_id, "value": 1, "max": 2})
     assert reported == [("execution_cached", {"nodes": ["s"]}), ("execution_cached", {"nodes": ["o"]})]
-
-
-async def test_an_upscale_ends_with_the_first_engine_whatever_becomes_of_those_that_help(
-    bench: Bench, tmp_path: Path
-) -> None:
-    folder = tmp_path / "output" / ".shared_work" / "j-1"
-
-    async def does(part: RunPart) -> RunOutcome:
-        if part.is_first:
-            assert folder.is_dir()
-            await asyncio.sleep(0.01)
-            return shown_by(part)
-        part.reports(lambda kind, data: pytest.fail("a helper's nodes are none of the job's"))("executing", {})
-        if part.prompt_id.endswith("part2"):
-            raise EngineLost("gone", was_running=True)
-        await asyncio.sleep(60)
-        raise AssertionError("not ended")
-
-    runs = Runs(does)
-    outcome = await bench.run(upscale(), runs)
-    assert names_of(outcome) == {"o": ["o-0"]} and outcome.tuning["split"] == {"engines": 3, "by": "tiles"}
-    assert len(runs.parts) == 3 and runs.num_cancelled == 1 and not folder.exists()

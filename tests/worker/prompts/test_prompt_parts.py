@@ -22,15 +22,11 @@ KINDS: dict[str, list[str]] = {
     "LoadImage": ["IMAGE", "MASK"],
     "UpscaleModelLoader": ["UPSCALE_MODEL"],
     "ImageUpscaleWithModel": ["IMAGE"],
-    "DarkroomSharedUpscale": ["IMAGE"],
-    "DarkroomUpscaleHelp": [],
-    "DarkroomSharedGuidance": ["MODEL"],
-    "DarkroomGuidanceHelp": [],
 }
 INFO: dict[str, Any] = {
     name: {
         "output": types,
-        "output_node": name in ("SaveImage", "DarkroomUpscaleHelp", "DarkroomGuidanceHelp"),
+        "output_node": name == "SaveImage",
         "python_module": "custom_nodes.pack" if name.startswith("Pack") else "nodes",
     }
     for name, types in KINDS.items()
@@ -132,69 +128,11 @@ def test_two_batches_are_not_split() -> None:
     assert split_prompt(prompt, INFO, 2, may_round=True).reason == "several batches: ['latent', 'second']"
 
 
-def upscale(**changed: Any) -> dict[str, Any]:
-    return {
+def test_an_upscale_without_sampling_stays_whole() -> None:
+    prompt = {
         "picture": node("LoadImage", image="a.png"),
         "network": node("UpscaleModelLoader", model_name="x4.pth"),
         "large": node("ImageUpscaleWithModel", upscale_model=["network", 0], image=["picture", 0]),
         "o": node("SaveImage", images=["large", 0], filename_prefix="x"),
-        **changed,
     }
-
-
-def test_the_tiles_of_an_upscale_are_computed_by_engines_that_only_help() -> None:
-    split = split_prompt(upscale(), INFO, 3, may_round=False, exchange="j-1")
-    first, *helpers = split.parts
-    assert split.by == "tiles" and [part.is_optional for part in split.parts] == [False, True, True]
-    assert first.targets == ("o",) and first.prompt["large"]["class_type"] == "DarkroomSharedUpscale"  # type: ignore[index]
-    linked = {"upscale_model": ["network", 0], "image": ["picture", 0], "exchange": "j-1"}
-    assert helpers[0].targets == ("large.tiles",) and helpers[0].nodes == {"picture", "network", "large.tiles"}
-    assert helpers[0].prompt["large.tiles"] == node("DarkroomUpscaleHelp", **linked)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "reason"),
-    [
-        (upscale(picture=node("PackText")), r"node picture \(PackText\) may not run at each engine"),
-        (upscale(again=node("ImageUpscaleWithModel")), "several upscales"),
-        ({"o": node("SaveImage", images=["x", 0])}, "no output needs a node that samples"),
-    ],
-)
-def test_other_upscales_stay_whole(prompt: dict[str, Any], reason: str) -> None:
-    split = split_prompt(prompt, INFO, 2, may_round=True, exchange="j-1")
-    assert not split.parts and re.match(reason, split.reason)
-    older = {name: item for name, item in INFO.items() if not name.startswith("Darkroom")}
-    assert split_prompt(upscale(), older, 2, may_round=True, exchange="j-1").reason.endswith("cannot be shared")
-
-
-def one_picture(**inputs: Any) -> dict[str, Any]:
-    return batch(1, **{"cfg": 7.0, **inputs})
-
-
-def test_the_guidance_of_one_picture_is_shared_by_two_engines_where_the_operator_wants_it() -> None:
-    split = split_prompt(one_picture(), INFO, 4, may_round=True, exchange="j-1", shares_guidance=True)
-    first, helper = split.parts
-    assert split.by == "guidance" and helper.is_optional and first.targets == ("o",)
-    assert helper.targets == ("s.help",) and "d" not in helper.prompt
-    for part, is_helper in ((first, False), (helper, True)):
-        prompt: Any = part.prompt
-        assert prompt["s"]["inputs"]["model"] == ["s.guidance", 0] and "s.guidance" in part.nodes
-        sharing = {"model": ["loader", 0], "exchange": "j-1", "is_helper": is_helper}
-        assert prompt["s.guidance"] == node("DarkroomSharedGuidance", **sharing)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "reason"),
-    [
-        (one_picture(cfg=1), "node s samples without guidance"),
-        ({**one_picture(), "text": node("PackText")}, r"node text \(PackText\) may not run at each engine"),
-    ],
-)
-def test_other_guidance_stays_whole(prompt: dict[str, Any], reason: str) -> None:
-    split = split_prompt(prompt, INFO, 2, may_round=True, exchange="j-1", shares_guidance=True)
-    assert not split.parts and re.match(reason, split.reason)
-
-
-def test_guidance_is_not_shared_unasked_nor_where_bits_count() -> None:
-    assert not split_prompt(one_picture(), INFO, 2, may_round=True, exchange="j-1").parts
-    assert not split_prompt(one_picture(), INFO, 2, may_round=False, exchange="j-1", shares_guidance=True).parts
+    assert split_prompt(prompt, INFO, 2, may_round=True).reason == "no output needs a node that samples"
