@@ -346,29 +346,40 @@ PICTURED = frozenset({
 
 
 def pictured_room(module: str) -> str:
-    """Return the room of the picture that a module of the engine is in."""
+    """Return the room of the picture that a module is in."""
     return "family_nodes" if is_node_of_family(module) else f"{module}.".split(".")[1]
 
 
-def test_the_picture_of_the_house_shows_its_imports() -> None:
-    """Each arrow of `docs/architecture.md` is an import, and each import an arrow or a way along several."""
-    (picture,) = code_blocks((ROOT / "docs" / "architecture.md").read_text("utf-8"), "mermaid")
-    arrows = {
-        (importer.rstrip("_"), imported.rstrip("_"))
-        for importer, imported in re.findall(r"^ *(\w+)(?:\[[^]]*\])? --> (\w+)", picture, flags=re.MULTILINE)
-    }
+PICTURED_OF_WORKER = frozenset(room.removeprefix("worker.") for band in WORKER_BANDS for room in band) - {
+    *("__main__", "version", "errors", "json", "concurrency"),
+}  # fmt: skip
+
+
+def arrows_of(picture: str) -> set[tuple[str, str]]:
+    found = re.findall(r"^ *(\w+)(?:\[[^]]*\])? --> (\w+)", picture, flags=re.MULTILINE)
+    return {(importer.rstrip("_"), imported.rstrip("_")) for importer, imported in found}
+
+
+def drawn_imports(top: str, rooms: frozenset[str]) -> set[tuple[str, str]]:
+    """Return the imports between rooms of a package, but for those that several others together amount to."""
     imports: dict[str, set[str]] = {}
-    for item in all_imports("engine"):
-        importer, imported = pictured_room(item.importer), pictured_room(item.imported)
-        if importer != imported and {importer, imported} <= PICTURED:
+    for item in all_imports(top):
+        importer, imported = (pictured_room(name) for name in (item.importer, item.imported))
+        if importer != imported and is_below(item.imported, top) and {importer, imported} <= rooms:
             imports.setdefault(importer, set()).add(imported)
-    expected = {
+    return {
         (importer, imported)
         for importer, found in imports.items()
         for imported in found
         if not any(imported in _reachable(other, imports) for other in found - {imported})
     }
-    assert arrows == expected
+
+
+def test_the_pictures_of_the_house_show_its_imports() -> None:
+    """Each arrow of `docs/architecture.md` is an import, and each import an arrow or a way along several."""
+    of_engine, of_worker = code_blocks((ROOT / "docs" / "architecture.md").read_text("utf-8"), "mermaid")
+    assert arrows_of(of_engine) == drawn_imports("engine", PICTURED)
+    assert arrows_of(of_worker) == drawn_imports("worker", PICTURED_OF_WORKER)
 
 
 def test_the_front_reaches_neither_torch_nor_the_engine() -> None:
