@@ -13,9 +13,13 @@ import mmap
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+
+from worker.media.containers.gif import BrokenGif, read_blocks, read_screen
+from worker.media.containers.png import BrokenPng, read_chunks
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -93,32 +97,17 @@ def check_opened(picture: Image.Image, max_pixels: int) -> None:
 
 
 def _check_gif(file: BinaryIO, extent: Extent) -> None:
-    head = file.read(13)
-    if len(head) < 13:
-        return
-    width, height, flags = struct.unpack_from("<HHB", head, 6)
-    file.seek(_palette_bytes(flags), 1)
-    num_blocks = 0
-    while (introducer := file.read(1)) in (b"!", b","):
-        if introducer == b"!":
-            file.seek(1, 1)
-        else:
-            descriptor = file.read(9)
-            if len(descriptor) < 9:
-                return
-            left, top, frame_width, frame_height, flags = struct.unpack("<HHHHB", descriptor)
-            width, height = max(width, left + frame_width), max(height, top + frame_height)
-            extent.add(width, height)
-            file.seek(_palette_bytes(flags) + 1, 1)
-        while (length := file.read(1)) and length != b"\0":
-            file.seek(length[0], 1)
-            num_blocks += 1
-            if num_blocks > MAX_GIF_BLOCKS:
-                raise OutOfBounds(f"has more than {MAX_GIF_BLOCKS} blocks; expected at most {MAX_GIF_BLOCKS}")
-
-
-def _palette_bytes(flags: int) -> int:
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+    num_sub_blocks = 0
+    with suppress(BrokenGif):
+        width, height = read_screen(file)
+        for block in read_blocks(file):
+            if block.is_image:
+                width, height = max(width, block.right), max(height, block.bottom)
+                extent.add(width, height)
+            for _ in block.sub_blocks:
+                num_sub_blocks += 1
+                if num_sub_blocks > MAX_GIF_BLOCKS:
+                    raise OutOfBounds(f"has more than {MAX_GIF_BLOCKS} blocks; expected at most {MAX_GIF_BLOCKS}")
 
 
 def _check_tiff(file: BinaryIO, extent: Extent) -> None:
@@ -182,16 +171,14 @@ def _num_scans(data: mmap.mmap) -> int:
 
 
 def _check_png(file: BinaryIO) -> None:
-    file.seek(8)
-    num_profiles = num_texts = num_chunks = 0
-    while (head := _read(file, ">L4s")) and head[1] != b"IEND":
-        num_chunks += 1
-        num_profiles += head[1] == b"iCCP"
-        num_texts += head[1] in (b"zTXt", b"iTXt")
-        if num_profiles > MAX_PROFILE_CHUNKS:
-            raise OutOfBounds("has several colour profiles; expected at most one")
-        if num_texts > MAX_PACKED_TEXTS:
-            raise OutOfBounds(f"has {num_texts} compressed texts or more; expected at most {MAX_PACKED_TEXTS}")
-        if num_chunks > MAX_PNG_CHUNKS:
-            raise OutOfBounds(f"has more than {MAX_PNG_CHUNKS} chunks; expected at most {MAX_PNG_CHUNKS}")
-        file.seek(head[0] + 4, 1)
+    num_profiles = num_texts = 0
+    with suppress(BrokenPng):
+        for num_chunks, (kind, _size_bytes) in enumerate(read_chunks(file)):
+            num_profiles += kind == b"iCCP"
+            num_texts += kind in (b"zTXt", b"iTXt")
+            if num_profiles > MAX_PROFILE_CHUNKS:
+                raise OutOfBounds("has several colour profiles; expected at most one")
+            if num_texts > MAX_PACKED_TEXTS:
+                raise OutOfBounds(f"has {num_texts} compressed texts or more; expected at most {MAX_PACKED_TEXTS}")
+            if num_chunks > MAX_PNG_CHUNKS:
+                raise OutOfBounds(f"has more than {MAX_PNG_CHUNKS} chunks; expected at most {MAX_PNG_CHUNKS}")

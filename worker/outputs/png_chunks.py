@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
-TEXT_CHUNKS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
-SAYING_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf`: in ComfyUI's animated pictures
+from worker.media.containers.png import CHECKSUM_BYTES, SIGNATURE, TEXT_CHUNKS, BrokenPng, read_chunks
+
+METADATA_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf`: in ComfyUI's animated pictures
 MAX_KEY_BYTES = 79
 MAX_TEXT_BYTES = 16 << 20  # a longer text is not read
 COPY_BYTES = 256 * 1024
-
-
-class BrokenPng(ValueError):
-    """A file that is not a PNG, or that ends within a chunk."""
 
 
 def texts_in_png(path: Path) -> list[str]:
@@ -37,14 +33,12 @@ def contents_of_png(path: Path) -> list[tuple[str, str | None]]:
     """
     with path.open("rb") as file:
         texts: list[tuple[str, str | None]] = []
-        for kind, size_bytes in _chunks(file):
-            start = file.tell()
+        for kind, size_bytes in read_chunks(file):
             if kind in TEXT_CHUNKS:
                 key, text = _text_in(kind, file.read(min(size_bytes, MAX_TEXT_BYTES)))
                 texts.append((key, text if size_bytes <= MAX_TEXT_BYTES else None))
-            elif kind in SAYING_CHUNKS:
+            elif kind in METADATA_CHUNKS:
                 texts.append((kind.decode(), None))
-            file.seek(start + size_bytes + 4)
         return texts
 
 
@@ -61,34 +55,16 @@ def _text_in(kind: bytes, content: bytes) -> tuple[str, str | None]:
 
 def rewrite_png(source: Path, target: Path, *, drops: bool, texts: Mapping[str, str]) -> None:
     """Copy a file without its metadata (if `drops`) and with `texts` added. Raises BrokenPng."""
-    dropped: Collection[bytes] = SAYING_CHUNKS if drops else ()
+    dropped: Collection[bytes] = METADATA_CHUNKS if drops else ()
     with source.open("rb") as file, target.open("wb") as out:
         out.write(SIGNATURE)
-        for kind, size_bytes in _chunks(file):
-            start = file.tell()
+        for kind, size_bytes in read_chunks(file):
             if kind not in dropped:
                 out.write(struct.pack(">I4s", size_bytes, kind))
-                _copy(file, out, size_bytes + 4)
-            file.seek(start + size_bytes + 4)
+                _copy(file, out, size_bytes + CHECKSUM_BYTES)
             if kind == b"IHDR":
                 for key, text in texts.items():
                     out.write(_text_chunk(key, text))
-
-
-def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield type and size of each chunk, with the file positioned at its content.
-
-    The consumer must advance the file past the chunk's checksum.
-    """
-    if file.read(len(SIGNATURE)) != SIGNATURE:
-        raise BrokenPng("is not a PNG file")
-    kind = b""
-    while kind != b"IEND":
-        head = file.read(8)
-        if len(head) < 8:
-            raise BrokenPng("ends within a chunk")
-        size_bytes, kind = struct.unpack(">I4s", head)
-        yield kind, size_bytes
 
 
 def _text_chunk(key: str, text: str) -> bytes:

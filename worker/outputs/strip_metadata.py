@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from worker.media.containers.boxes import BrokenBoxes, read_boxes
+from worker.media.containers.gif import APPLICATION, COMMENT, BrokenGif, read_blocks, read_screen
+from worker.media.containers.gltf import CONTENT_START, BrokenGltf, read_description
 from worker.media.kinds import HEAD_BYTES, kind_of
 
 COPY_BYTES = 1024 * 1024
@@ -28,7 +31,6 @@ METADATA_BOXES = frozenset({b"udta", b"meta", b"uuid"})
 BOXES_WITH_BOXES = frozenset({b"moov", b"trak"})
 EBML_SEGMENT, EBML_INFO, EBML_TAGS = 0x18538067, 0x1549A966, 0x1254C367
 EBML_CRC, EBML_TITLE = 0xBF, 0x7BA9  # within Info
-GLTF_JSON = b"JSON"  # the kind of the first chunk
 EBML_VOID = b"\xec"
 
 
@@ -57,6 +59,8 @@ def strip_metadata(source: Path, target: Path) -> bool:
             return False
         try:
             edits = list(finder(file, os.fstat(file.fileno()).st_size))
+        except (BrokenGif, BrokenBoxes, BrokenGltf) as error:
+            raise BrokenContainer(str(error)) from None
         except (struct.error, IndexError) as error:
             raise BrokenContainer(f"ends too early ({error})") from None
         except RecursionError:
@@ -91,32 +95,13 @@ def _finder_of(head: bytes) -> Callable[[BinaryIO, int], Iterator[Edit]] | None:
 
 
 def _in_gif(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
-    file.seek(10)
-    flags = file.read(3)[0]
-    file.seek(13 + _palette_bytes(flags))
-    while (introducer := file.read(1)) != b";":
-        start = file.tell() - 1
-        if introducer == b"!":
-            label = file.read(1)
-            first = _sub_block(file)
-            is_metadata = label == b"\xfe" or (label == b"\xff" and first.startswith(b"XMP Data"))
-        elif introducer == b",":
-            file.seek(_palette_bytes(file.read(9)[8]) + 1, os.SEEK_CUR)  # and the LZW minimum code size
-            first, is_metadata = _sub_block(file), False
-        else:
-            raise BrokenContainer("has an unknown block")
-        while first:
-            first = _sub_block(file)
-        if is_metadata:
-            yield Edit(start, file.tell(), b"")
-
-
-def _palette_bytes(flags: int) -> int:
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-
-def _sub_block(file: BinaryIO) -> bytes:
-    return file.read(file.read(1)[0])
+    read_screen(file)
+    for block in read_blocks(file):
+        first = next(block.sub_blocks, b"")
+        for _ in block.sub_blocks:
+            pass
+        if block.label == COMMENT or (block.label == APPLICATION and first.startswith(b"XMP Data")):
+            yield Edit(block.start, file.tell(), b"")
 
 
 def _in_safetensors(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
@@ -141,12 +126,9 @@ def _in_safetensors(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
 
 
 def _in_gltf(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
-    file.seek(12)
-    length, kind = struct.unpack("<I4s", file.read(8))
-    if kind != GLTF_JSON or length > min(size_bytes, MAX_HEADER_BYTES):
-        raise BrokenContainer(f"has a first chunk of {length} bytes; expected JSON of at most {MAX_HEADER_BYTES}")
+    text = read_description(file, min(size_bytes, MAX_HEADER_BYTES))
     try:
-        described = json.loads(file.read(length))
+        described = json.loads(text)
     except ValueError:
         raise BrokenContainer("has a description that is not JSON") from None
     asset = described.get("asset") if isinstance(described, Mapping) else None
@@ -154,9 +136,9 @@ def _in_gltf(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
         return
     plain = {**described, "asset": {key: value for key, value in asset.items() if key != "extras"}}
     written = json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
-    if len(written) > length:
+    if len(written) > len(text):
         raise BrokenContainer("has a description that grows when it is written again")
-    yield Edit(20, 20 + length, written.ljust(length))
+    yield Edit(CONTENT_START, CONTENT_START + len(text), written.ljust(len(text)))
 
 
 def _in_boxes(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
@@ -166,21 +148,12 @@ def _in_boxes(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:
 def _boxes_between(file: BinaryIO, start: int, end: int, depth: int = 0) -> Iterator[Edit]:
     if depth > MAX_BOX_DEPTH:
         raise BrokenContainer(f"has boxes nested more than {MAX_BOX_DEPTH} deep")
-    while start + 8 <= end:
-        file.seek(start)
-        size, kind = struct.unpack(">I4s", file.read(8))
-        head = 8
-        if size == 1:
-            (size,), head = struct.unpack(">Q", file.read(8)), 16
-        size = size or end - start  # 0: to the end
-        if size < head or start + size > end:
-            raise BrokenContainer("has a box larger than itself")
-        if kind in METADATA_BOXES:
-            yield Edit(start + 4, start + 8, b"free")
-            yield Edit(start + head, start + size, b"", size - head)
-        elif kind in BOXES_WITH_BOXES:
-            yield from _boxes_between(file, start + head, start + size, depth + 1)
-        start += size
+    for box in read_boxes(file, start, end):
+        if box.kind in METADATA_BOXES:
+            yield Edit(box.start + 4, box.start + 8, b"free")
+            yield Edit(box.content, box.end, b"", box.end - box.content)
+        elif box.kind in BOXES_WITH_BOXES:
+            yield from _boxes_between(file, box.content, box.end, depth + 1)
 
 
 def _in_matroska(file: BinaryIO, size_bytes: int) -> Iterator[Edit]:

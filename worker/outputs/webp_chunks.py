@@ -9,27 +9,25 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from worker.media.containers.riff import BrokenRiff, is_webp, read_chunks
+
 XMP_FLAG, EXIF_FLAG, ALPHA_FLAG = 0x04, 0x08, 0x10
 
 
-class BrokenWebp(ValueError):
-    """A file that is not a WebP, or that ends within a chunk."""
-
-
 def has_metadata(path: Path) -> bool:
-    return any(kind in (b"EXIF", b"XMP ") for kind, _ in _chunks(path.read_bytes()))
+    return any(kind in (b"EXIF", b"XMP ") for kind, _ in _chunks(path))
 
 
 def exif_in(path: Path) -> bytes:
     """Return the Exif block (TIFF, in some files after `Exif\\0\\0`), empty if there is none."""
-    return next((content for kind, content in _chunks(path.read_bytes()) if kind == b"EXIF"), b"")
+    return next((content for kind, content in _chunks(path) if kind == b"EXIF"), b"")
 
 
 def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes) -> None:
-    """Copy a file without its metadata (if `drops`) and with `exif` (TIFF) unless that is empty. Raises BrokenWebp."""
+    """Copy a file without its metadata (if `drops`) and with `exif` (TIFF) unless that is empty. Raises BrokenRiff."""
     kept = [
         (kind, content)
-        for kind, content in _chunks(source.read_bytes())
+        for kind, content in _chunks(source)
         if not (kind in (b"EXIF", b"XMP ") and drops) and not (kind == b"EXIF" and exif)
     ]
     if exif:
@@ -41,16 +39,11 @@ def rewrite_webp(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
     target.write_bytes(b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body)
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
-        raise BrokenWebp("is not a WebP file")
-    place, end = 12, min(len(data), 8 + int.from_bytes(data[4:8], "little"))
-    while place + 8 <= end:
-        kind, size = struct.unpack_from("<4sI", data, place)
-        if place + 8 + size > len(data):
-            raise BrokenWebp("ends within a chunk")
-        yield kind, data[place + 8 : place + 8 + size]
-        place += 8 + size + size % 2
+def _chunks(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    data = path.read_bytes()
+    if not is_webp(data):
+        raise BrokenRiff("is not a WebP file")
+    return read_chunks(data)
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
@@ -66,14 +59,14 @@ def _extended_header(kind: bytes, picture: bytes) -> bytes:
         width, height = (value & 0x3FFF for value in struct.unpack_from("<HH", picture, 6))
         has_alpha = 0
     else:
-        raise BrokenWebp("has no picture")
+        raise BrokenRiff("has no picture")
     sides = (max(width, 1) - 1).to_bytes(3, "little") + (max(height, 1) - 1).to_bytes(3, "little")
     return bytes((ALPHA_FLAG if has_alpha else 0, 0, 0, 0)) + sides
 
 
 def _flagged(header: bytes, kinds: set[bytes]) -> bytes:
     if not header:
-        raise BrokenWebp("ends within a chunk")
+        raise BrokenRiff("ends within a chunk")
     flags = header[0] & ~(EXIF_FLAG | XMP_FLAG)
     flags |= (EXIF_FLAG if b"EXIF" in kinds else 0) | (XMP_FLAG if b"XMP " in kinds else 0)
     return bytes((flags,)) + header[1:]

@@ -15,16 +15,21 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Final
+from io import BytesIO
+from typing import BinaryIO, Final
 
 from worker.json.values import JsonObject
+from worker.media.containers.boxes import Box, BrokenBoxes, read_boxes
+from worker.media.containers.gltf import BrokenGltf, read_description
+from worker.media.containers.jpeg import APP1, EXIF_PREFIX, SOI, BrokenJpeg, read_segments
+from worker.media.containers.png import SIGNATURE, TEXT_CHUNKS, BrokenPng, read_chunks
+from worker.media.containers.riff import BrokenRiff, is_webp
+from worker.media.containers.riff import read_chunks as read_riff_chunks
 
 NAMES: Final = ("prompt", "workflow")
-PNG: Final = b"\x89PNG\r\n\x1a\n"
 MAX_DIGITS: Final = 400
 MAX_TEXT_BYTES: Final = 8 * 1024 * 1024
-PNG_TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
-BOX_PATHS: Final = frozenset({b"moov", b"udta", b"meta"})
+BOX_PATHS: Final = frozenset({b"moov", b"udta"})
 
 
 CheckJson = Callable[[bytes], None]
@@ -66,7 +71,9 @@ def find_metadata(content: bytes, check: CheckJson = accept) -> dict[str, JsonOb
             value = _parsed(text, check) if key in NAMES and key not in found else None
             if value:
                 found[key] = value
-    except (struct.error, IndexError, zlib.error):
+    except (BrokenPng, BrokenJpeg, BrokenRiff, BrokenBoxes):
+        pass  # the texts before the damage count
+    except (BrokenGltf, struct.error, IndexError, zlib.error):
         raise NoWorkflow("is a broken file; expected JSON, PNG, WebP, JPEG, FLAC, MP4 or GLB") from None
     return found
 
@@ -110,35 +117,34 @@ def _finite(text: str) -> float | None:
 
 
 def _texts_in(content: bytes, check: CheckJson) -> Iterator[tuple[str, bytes]]:
-    if content.startswith(PNG):
-        yield from _texts_in_png(content)
-    elif content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        for kind, chunk in _riff_chunks(content):
+    file = BytesIO(content)
+    if content.startswith(SIGNATURE):
+        yield from _texts_in_png(file)
+    elif is_webp(content):
+        for kind, chunk in read_riff_chunks(content):
             if kind == b"EXIF":
                 yield from _texts_in_exif(chunk)
-    elif content[:2] == b"\xff\xd8":
-        for segment in _jpeg_segments(content):
-            if segment.startswith(b"Exif\0\0"):
+    elif content[:2] == bytes((0xFF, SOI)):
+        for marker, segment in read_segments(file):
+            if marker == APP1 and segment.startswith(EXIF_PREFIX):
                 yield from _texts_in_exif(segment[6:])
     elif content[:4] == b"fLaC":
         yield from _texts_in_flac(content)
     elif content[:4] == b"glTF":
-        yield from _texts_in_gltf(content, check)
+        yield from _texts_in_gltf(file, check)
     elif content[4:8] == b"ftyp":
-        yield from _texts_in_mp4(content)
+        yield from _texts_in_mp4(file, len(content))
 
 
-def _texts_in_png(content: bytes) -> Iterator[tuple[str, bytes]]:
-    position, seen = len(PNG), set[str]()
-    while position + 8 <= len(content):
-        size_bytes, kind = struct.unpack_from(">I4s", content, position)
-        if kind in PNG_TEXTS:
-            key, _, rest = content[position + 8 : position + 8 + size_bytes].partition(b"\0")
+def _texts_in_png(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    seen = set[str]()
+    for kind, size_bytes in read_chunks(file):
+        if kind in TEXT_CHUNKS:
+            key, _, rest = file.read(size_bytes).partition(b"\0")
             name = key.decode("latin-1")
             if name in NAMES and name not in seen:
                 seen.add(name)
                 yield name, _png_text(kind, rest)
-        position += size_bytes + 12
 
 
 def _png_text(kind: bytes, rest: bytes) -> bytes:
@@ -160,22 +166,6 @@ def _as_utf8(text: bytes) -> bytes:
 
 def _inflated(packed: bytes) -> bytes:
     return zlib.decompressobj().decompress(packed, MAX_TEXT_BYTES + 1)
-
-
-def _riff_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    position = 12
-    while position + 8 <= len(content):
-        kind, size_bytes = struct.unpack_from("<4sI", content, position)
-        yield kind, content[position + 8 : position + 8 + size_bytes]
-        position += 8 + size_bytes + size_bytes % 2
-
-
-def _jpeg_segments(content: bytes) -> Iterator[bytes]:
-    position = 2
-    while position + 4 <= len(content) and content[position] == 0xFF and content[position + 1] != 0xDA:
-        size_bytes = struct.unpack_from(">H", content, position + 2)[0]
-        yield content[position + 4 : position + 2 + size_bytes]
-        position += 2 + max(size_bytes, 2)
 
 
 def _texts_in_exif(block: bytes) -> Iterator[tuple[str, bytes]]:
@@ -207,54 +197,42 @@ def _vorbis_comments(block: bytes) -> Iterator[tuple[str, bytes]]:
         position += 4 + size_bytes
 
 
-def _texts_in_gltf(content: bytes, check: CheckJson) -> Iterator[tuple[str, bytes]]:
-    (size_bytes,) = struct.unpack_from("<I", content, 12)
-    asset = (_parsed(content[20 : 20 + size_bytes], check) or {}).get("asset")
+def _texts_in_gltf(file: BinaryIO, check: CheckJson) -> Iterator[tuple[str, bytes]]:
+    asset = (_parsed(read_description(file, MAX_TEXT_BYTES + 1), check) or {}).get("asset")
     extras = asset.get("extras") if isinstance(asset, dict) else None
     for name, text in (extras if isinstance(extras, dict) else {}).items():
         if isinstance(text, str):
             yield name, text.encode()
 
 
-def _texts_in_mp4(content: bytes) -> Iterator[tuple[str, bytes]]:
-    for path, start, end in _boxes(content, 0, len(content), ()):
-        if path[-1:] == (b"meta",):
-            names: list[str] = []
-            for kind, first, last in _children(content, start + 4, end):
-                if kind == b"keys":
-                    names = [content[a:b].decode("latin-1") for _, a, b in _children(content, first + 8, last)]
-                elif kind == b"ilst":
-                    yield from _listed(content, first, last, names)
+def _texts_in_mp4(file: BinaryIO, size_bytes: int) -> Iterator[tuple[str, bytes]]:
+    for meta in _metadata_boxes(file, 0, size_bytes, BOX_PATHS):
+        names: list[str] = []
+        for box in read_boxes(file, meta.content + 4, meta.end):
+            if box.kind == b"keys":
+                names = [_content(file, key).decode("latin-1") for key in read_boxes(file, box.content + 8, box.end)]
+            elif box.kind == b"ilst":
+                yield from _listed(file, box, names)
 
 
-def _listed(content: bytes, start: int, end: int, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    for kind, first, last in _children(content, start, end):
-        index = int.from_bytes(kind) - 1
+def _listed(file: BinaryIO, listing: Box, names: list[str]) -> Iterator[tuple[str, bytes]]:
+    for item in read_boxes(file, listing.content, listing.end):
+        index = int.from_bytes(item.kind) - 1
         if 0 <= index < len(names):
-            for inner, a, b in _children(content, first, last):
-                if inner == b"data":
-                    yield names[index].rpartition(".")[2], content[a + 8 : b]
+            for box in read_boxes(file, item.content, item.end):
+                if box.kind == b"data":
+                    yield names[index].rpartition(".")[2], _content(file, box)[8:]
 
 
-def _boxes(
-    content: bytes, start: int, end: int, path: tuple[bytes, ...]
-) -> Iterator[tuple[tuple[bytes, ...], int, int]]:
-    """Yield each box on the way to the metadata with the range of its content."""
-    for kind, first, last in _children(content, start, end):
-        if kind in BOX_PATHS and kind not in path:
-            yield (*path, kind), first, last
-            if kind != b"meta":
-                yield from _boxes(content, first, last, (*path, kind))
+def _metadata_boxes(file: BinaryIO, start: int, end: int, kinds: frozenset[bytes]) -> Iterator[Box]:
+    """Yield each `meta` box that lies in boxes of the given kinds, each at most once on the way."""
+    for box in read_boxes(file, start, end):
+        if box.kind == b"meta":
+            yield box
+        elif box.kind in kinds:
+            yield from _metadata_boxes(file, box.content, box.end, kinds - {box.kind})
 
 
-def _children(content: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    while start + 8 <= end:
-        size_bytes, kind = struct.unpack_from(">I4s", content, start)
-        head = 8
-        if size_bytes == 1:
-            size_bytes, head = struct.unpack_from(">Q", content, start + 8)[0], 16
-        size_bytes = size_bytes or end - start
-        if size_bytes < head:
-            return
-        yield kind, start + head, min(start + size_bytes, end)
-        start += size_bytes
+def _content(file: BinaryIO, box: Box) -> bytes:
+    file.seek(box.content)
+    return file.read(box.end - box.content)

@@ -40,8 +40,8 @@ def exif() -> bytes:
     return b"II*\0" + b"".join(f"{name}:{text}".encode() + b"\0" for name, text in TEXTS.items())
 
 
-def webp() -> bytes:
-    chunk = exif()
+def webp(exif_block: bytes | None = None) -> bytes:
+    chunk = exif() if exif_block is None else exif_block
     body = b"WEBP" + b"VP8 " + struct.pack("<I", 3) + b"abc\0" + b"EXIF" + struct.pack("<I", len(chunk)) + chunk
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
@@ -131,7 +131,7 @@ def packed(text: bytes) -> dict[str, bytes]:
     return {
         "json": text,
         "png": unpacks_to(text),
-        "webp": b"RIFF\0\0\0\0WEBPEXIF" + struct.pack("<I", len(tiff)) + tiff,
+        "webp": webp(tiff),
         "jpeg": b"\xff\xd8\xff\xe1" + struct.pack(">H", len(tiff) + 8) + b"Exif\0\0" + tiff + b"\xff\xda",
         "flac": b"fLaC" + struct.pack(">I", (1 << 31) | (4 << 24) | len(with_comment)) + with_comment,
         "mp4": box(b"ftyp", b"isom") + box(b"moov", box(b"udta", meta)),
