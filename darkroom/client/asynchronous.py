@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any, Self
 import httpx
 from httpx_sse import EventSource
 
-from darkroom.client import calls
-from darkroom.client.errors import JobFailed, RequestRefused, WorkerUnreachable
-from darkroom.client.following import Call, Following, read_body
+from darkroom.client import calls, exchanges
+from darkroom.client.errors import RequestRefused, WorkerUnreachable
+from darkroom.client.exchanges import AnswerT, Exchange
+from darkroom.client.following import Following, completed, read_body
 from darkroom.client.request import Request
-from darkroom.client.results import Event, Output, Result, read_result
+from darkroom.client.results import Event, Output, Result
 
 
 class AsyncClient:
@@ -79,26 +79,24 @@ class AsyncClient:
 
     async def submit(self, request: Request) -> Result:
         """Submit a job and return its state at once. Raises RequestRefused, WorkerUnreachable."""
-        body = await asyncio.to_thread(request.body)
-        return read_result(await self._ask(calls.post("generate", body=body), is_of_job=True))
+        return await self._ask(await asyncio.to_thread(exchanges.submit, request))
 
     async def result(self, job_id: str) -> Result:
         """Return the state of a job, with its outputs once it has ended. Raises RequestRefused, WorkerUnreachable."""
-        return read_result(await self._ask(calls.get("result", job_id), is_of_job=True))
+        return await self._ask(exchanges.result(job_id))
 
     async def cancel(self, job_id: str) -> str:
         """Cancel a job and return the status in which it has ended. Raises RequestRefused, WorkerUnreachable."""
-        return str((await self._ask(calls.post("cancel", job_id))).get("status"))
+        return await self._ask(exchanges.cancel(job_id))
 
     async def fetch(self, output: Output) -> bytes:
         """Return the content of an output file. Raises WorkerUnreachable, and ValueError for an output that is none."""
         if output.data is not None:
-            return base64.b64decode(output.data)
-        if output.url is None:
-            raise ValueError(f"output {output.filename or output.node_id}: is no file")
+            return output.decoded()
+        link = output.link()
         try:
-            http = self._http if output.url.startswith(f"{self.url}/") else self._store_http
-            return (await http.get(output.url)).raise_for_status().content
+            http = self._http if link.startswith(f"{self.url}/") else self._store_http
+            return (await http.get(link)).raise_for_status().content
         except httpx.HTTPError as error:
             raise WorkerUnreachable(str(error)) from None
 
@@ -109,11 +107,7 @@ class AsyncClient:
 
     async def convert(self, workflow: Mapping[str, Any] | Path) -> dict[str, Any]:
         """Return the API format of a workflow, or of the one in a file. Raises RequestRefused, WorkerUnreachable."""
-        given = (await asyncio.to_thread(Request(workflow=workflow).body))["input"]["workflow_json"]
-        prompt: dict[str, Any] = (await self._ask(calls.post("convert", body={"workflow_json": given})))[
-            "workflow_json"
-        ]
-        return prompt
+        return await self._ask(await asyncio.to_thread(exchanges.convert, workflow))
 
     async def put_workflow(
         self,
@@ -123,36 +117,32 @@ class AsyncClient:
         description: str = "",
     ) -> dict[str, Any]:
         """Store a workflow and return its description with the new version. Raises as `convert`."""
-        given = (await asyncio.to_thread(Request(workflow=workflow).body))["input"]["workflow_json"]
-        body = {"workflow_json": given, "description": description, **({} if inputs is None else {"inputs": inputs})}
-        return await self._ask(calls.put("workflows", name, body=body))
+        return await self._ask(await asyncio.to_thread(exchanges.put_workflow, name, workflow, inputs, description))
 
     async def workflows(self) -> list[dict[str, Any]]:
         """Return the stored workflows with the schemas of their inputs. Raises RequestRefused, WorkerUnreachable."""
-        return list((await self._ask(calls.get("workflows")))["workflows"])
+        return await self._ask(exchanges.workflows())
 
     async def delete_workflow(self, reference: str) -> int:
         """Delete `NAME` or `NAME@VERSION`; return the number of versions. Raises RequestRefused, WorkerUnreachable."""
-        return int((await self._ask(calls.delete("workflows", reference)))["deleted"])
+        return await self._ask(exchanges.delete_workflow(reference))
 
     async def modifiers(self) -> list[dict[str, Any]]:
         """Return the modifiers with the schemas of their parameters. Raises RequestRefused, WorkerUnreachable."""
-        return list((await self._ask(calls.get("modifiers")))["items"])
+        return await self._ask(exchanges.modifiers())
 
     async def jobs(self, states: Sequence[str] = (), limit: int = 50) -> list[dict[str, Any]]:
         """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`."""
-        return list((await self._ask(calls.jobs(states, limit)))["jobs"])
+        return await self._ask(exchanges.jobs(states, limit))
 
     async def queue(self) -> dict[str, Any]:
         """Return the queue: its length, the estimated wait, the caller's jobs. Raises as `modifiers`."""
-        return await self._ask(calls.get("queue-info"))
+        return await self._ask(exchanges.queue())
 
     async def _ended(self, events: AsyncIterator[Event], on_event: Callable[[Event], None] | None) -> Result:
         async for event in events:
             if event.result is not None:
-                if event.result.status != "completed":
-                    raise JobFailed(event.result)
-                return event.result
+                return completed(event.result)
             if on_event is not None:
                 on_event(event)
         raise WorkerUnreachable("the stream ended without a result")
@@ -179,15 +169,15 @@ class AsyncClient:
                 seconds = following.dropped(str(error) or type(error).__name__, is_refused=is_refused)
             await self._pause(seconds)
 
-    async def _ask(self, call: Call, *, is_of_job: bool = False) -> dict[str, Any]:
-        patience = calls.Patience(self._patience_seconds)
+    async def _ask(self, exchange: Exchange[AnswerT]) -> AnswerT:
+        call, patience = exchange.call, calls.Patience(self._patience_seconds)
         while True:
             try:
                 response = await self._http.request(
                     call.method, f"{self.url}{call.path}", content=call.body, headers=dict(call.headers)
                 )
                 self._was_reached = True
-                return calls.answer_of(response, is_of_job=is_of_job)
+                return exchange.read(calls.answer_of(response, is_of_job=exchange.is_of_job))
             except RequestRefused as refused:
                 await self._pause(patience.pause_after(refused))
             except httpx.TransportError as error:

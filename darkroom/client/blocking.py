@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,11 +11,12 @@ from typing import Any, Self
 import httpx
 from httpx_sse import EventSource
 
-from darkroom.client import calls
-from darkroom.client.errors import JobFailed, RequestRefused, WorkerUnreachable
-from darkroom.client.following import Call, Following, read_body
+from darkroom.client import calls, exchanges
+from darkroom.client.errors import RequestRefused, WorkerUnreachable
+from darkroom.client.exchanges import AnswerT, Exchange
+from darkroom.client.following import Following, completed, read_body
 from darkroom.client.request import Request
-from darkroom.client.results import Event, Output, Result, read_result
+from darkroom.client.results import Event, Output, Result
 
 
 class Client:
@@ -77,25 +77,24 @@ class Client:
 
     def submit(self, request: Request) -> Result:
         """Submit a job and return its state at once. Raises RequestRefused, WorkerUnreachable."""
-        return read_result(self._ask(calls.post("generate", body=request.body()), is_of_job=True))
+        return self._ask(exchanges.submit(request))
 
     def result(self, job_id: str) -> Result:
         """Return the state of a job, with its outputs once it has ended. Raises RequestRefused, WorkerUnreachable."""
-        return read_result(self._ask(calls.get("result", job_id), is_of_job=True))
+        return self._ask(exchanges.result(job_id))
 
     def cancel(self, job_id: str) -> str:
         """Cancel a job and return the status in which it has ended. Raises RequestRefused, WorkerUnreachable."""
-        return str(self._ask(calls.post("cancel", job_id)).get("status"))
+        return self._ask(exchanges.cancel(job_id))
 
     def fetch(self, output: Output) -> bytes:
         """Return the content of an output file. Raises WorkerUnreachable, and ValueError for an output that is none."""
         if output.data is not None:
-            return base64.b64decode(output.data)
-        if output.url is None:
-            raise ValueError(f"output {output.filename or output.node_id}: is no file")
+            return output.decoded()
+        link = output.link()
         try:
-            http = self._http if output.url.startswith(f"{self.url}/") else self._store_http
-            return http.get(output.url).raise_for_status().content
+            http = self._http if link.startswith(f"{self.url}/") else self._store_http
+            return (http.get(link)).raise_for_status().content
         except httpx.HTTPError as error:
             raise WorkerUnreachable(str(error)) from None
 
@@ -106,9 +105,7 @@ class Client:
 
     def convert(self, workflow: Mapping[str, Any] | Path) -> dict[str, Any]:
         """Return the API format of a workflow, or of the one in a file. Raises RequestRefused, WorkerUnreachable."""
-        given = Request(workflow=workflow).body()["input"]["workflow_json"]
-        prompt: dict[str, Any] = self._ask(calls.post("convert", body={"workflow_json": given}))["workflow_json"]
-        return prompt
+        return self._ask(exchanges.convert(workflow))
 
     def put_workflow(
         self,
@@ -118,36 +115,32 @@ class Client:
         description: str = "",
     ) -> dict[str, Any]:
         """Store a workflow and return its description with the new version. Raises as `convert`."""
-        given = Request(workflow=workflow).body()["input"]["workflow_json"]
-        body = {"workflow_json": given, "description": description, **({} if inputs is None else {"inputs": inputs})}
-        return self._ask(calls.put("workflows", name, body=body))
+        return self._ask(exchanges.put_workflow(name, workflow, inputs, description))
 
     def workflows(self) -> list[dict[str, Any]]:
         """Return the stored workflows with the schemas of their inputs. Raises RequestRefused, WorkerUnreachable."""
-        return list(self._ask(calls.get("workflows"))["workflows"])
+        return self._ask(exchanges.workflows())
 
     def delete_workflow(self, reference: str) -> int:
         """Delete `NAME` or `NAME@VERSION`; return the number of versions. Raises RequestRefused, WorkerUnreachable."""
-        return int(self._ask(calls.delete("workflows", reference))["deleted"])
+        return self._ask(exchanges.delete_workflow(reference))
 
     def modifiers(self) -> list[dict[str, Any]]:
         """Return the modifiers with the schemas of their parameters. Raises RequestRefused, WorkerUnreachable."""
-        return list(self._ask(calls.get("modifiers"))["items"])
+        return self._ask(exchanges.modifiers())
 
     def jobs(self, states: Sequence[str] = (), limit: int = 50) -> list[dict[str, Any]]:
         """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`."""
-        return list((self._ask(calls.jobs(states, limit)))["jobs"])
+        return self._ask(exchanges.jobs(states, limit))
 
     def queue(self) -> dict[str, Any]:
         """Return the queue: its length, the estimated wait, the caller's jobs. Raises as `modifiers`."""
-        return self._ask(calls.get("queue-info"))
+        return self._ask(exchanges.queue())
 
     def _ended(self, events: Iterator[Event], on_event: Callable[[Event], None] | None) -> Result:
         for event in events:
             if event.result is not None:
-                if event.result.status != "completed":
-                    raise JobFailed(event.result)
-                return event.result
+                return completed(event.result)
             if on_event is not None:
                 on_event(event)
         raise WorkerUnreachable("the stream ended without a result")
@@ -174,15 +167,15 @@ class Client:
                 seconds = following.dropped(str(error) or type(error).__name__, is_refused=is_refused)
             self._pause(seconds)
 
-    def _ask(self, call: Call, *, is_of_job: bool = False) -> dict[str, Any]:
-        patience = calls.Patience(self._patience_seconds)
+    def _ask(self, exchange: Exchange[AnswerT]) -> AnswerT:
+        call, patience = exchange.call, calls.Patience(self._patience_seconds)
         while True:
             try:
                 response = self._http.request(
                     call.method, f"{self.url}{call.path}", content=call.body, headers=dict(call.headers)
                 )
                 self._was_reached = True
-                return calls.answer_of(response, is_of_job=is_of_job)
+                return exchange.read(calls.answer_of(response, is_of_job=exchange.is_of_job))
             except RequestRefused as refused:
                 self._pause(patience.pause_after(refused))
             except httpx.TransportError as error:

@@ -1,16 +1,14 @@
-"""Calls of a worker's routes besides streams, and what their answers mean. Pure."""
+"""Headers, time limits, patience and refusals of calls, the same for both clients. Pure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
 import httpx
 
 from darkroom.client.errors import RequestRefused, WorkerUnreachable
-from darkroom.client.following import Call, pause_before, read_body
+from darkroom.client.following import pause_before, read_body
 
 # A proxy that the environment names cannot reach this machine for us, and NO_PROXY is often not set.
 ASKED_DIRECTLY: Final[Mapping[str, None]] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
@@ -52,28 +50,6 @@ def timeout() -> httpx.Timeout:
     return httpx.Timeout(CONNECT_SECONDS, read=SILENCE_SECONDS, write=SILENCE_SECONDS)
 
 
-def get(*path: str) -> Call:
-    return Call("GET", _path(path))
-
-
-def jobs(states: Sequence[str], limit: int) -> Call:
-    query = urlencode([*(("state", state) for state in states), ("limit", limit)])
-    return Call("GET", f"/jobs?{query}")
-
-
-def post(*path: str, body: Mapping[str, Any] | None = None) -> Call:
-    content = None if body is None else json.dumps(body).encode()
-    return Call("POST", _path(path), content, {"Content-Type": "application/json"})
-
-
-def put(*path: str, body: Mapping[str, Any]) -> Call:
-    return Call("PUT", _path(path), json.dumps(body).encode(), {"Content-Type": "application/json"})
-
-
-def delete(*path: str) -> Call:
-    return Call("DELETE", _path(path))
-
-
 def answer_of(response: httpx.Response, *, is_of_job: bool = False) -> dict[str, Any]:
     """Return the JSON object of an answer, `items` in it for a list. Raises RequestRefused.
 
@@ -85,7 +61,3 @@ def answer_of(response: httpx.Response, *, is_of_job: bool = False) -> dict[str,
         return body
     retry_after = response.headers.get("retry-after", "")
     raise RequestRefused(response.status_code, body, float(retry_after) if retry_after.isdecimal() else None)
-
-
-def _path(parts: tuple[str, ...]) -> str:
-    return "".join(f"/{quote(part, safe='@')}" for part in parts)

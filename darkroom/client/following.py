@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from darkroom.client.errors import RequestRefused, WorkerUnreachable
-from darkroom.client.results import Event, read_event
+from darkroom.client.errors import JobFailed, RequestRefused, WorkerUnreachable
+from darkroom.client.results import Event, Result, read_event
 
 LATER: Final = frozenset({429, 502, 503, 504})
 MAX_FAILURES: Final = 8
@@ -106,6 +106,13 @@ class Following:
 
     def _pause(self) -> float:
         return pause_before(max(0, self._num_failures - 1))
+
+
+def completed(result: Result) -> Result:
+    """Return the result of a job that has completed. Raises JobFailed for one that ended otherwise."""
+    if result.status != "completed":
+        raise JobFailed(result)
+    return result
 
 
 def pause_before(num_earlier: int) -> float:

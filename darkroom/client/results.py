@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,6 +26,16 @@ class Output:
     @property
     def is_file(self) -> bool:
         return self.url is not None or self.data is not None
+
+    def decoded(self) -> bytes:
+        """Return the content that came along in base64, empty if none did."""
+        return base64.b64decode(self.data or "")
+
+    def link(self) -> str:
+        """Return the address of the content. Raises ValueError for an output that is no file."""
+        if self.url is None:
+            raise ValueError(f"output {self.filename or self.node_id}: is no file")
+        return self.url
 
 
 @dataclass(frozen=True, slots=True)
