@@ -17,7 +17,7 @@ from demo.networks import rest_large_blocks, rest_large_transformers, rest_text_
 from demo.train_diffusion import attend
 from engine.diffusion.model_sampling import DiscreteSchedule, Eps
 from engine.diffusion.noise import prepare_noise
-from engine.diffusion.samplers import sample_euler
+from engine.diffusion.samplers.ode import sample_euler
 from engine.diffusion.sigmas import normal
 from engine.families.sd15.vae_files import Sd15LatentFormat
 from engine.models.load import LoadTypes, load_checkpoint

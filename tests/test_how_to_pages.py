@@ -96,7 +96,7 @@ def test_the_page_on_samplers_adds_a_sampler(copy: Path) -> None:
         ("    **ODE_SAMPLERS,\n", "    **ODE_SAMPLERS,\n    **MIDPOINT_SAMPLERS,\n"),
         ('    "uni_pc_bh2",\n', '    "uni_pc_bh2", "midpoint",\n'),
     )
-    tests = [str(files[1]), "tests/engine/diffusion/test_samplers.py"]
+    tests = [str(files[1]), "tests/engine/diffusion/samplers/test_samplers.py"]
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "midpoint or offered or parabola or find")
     check_form(copy, files)
 

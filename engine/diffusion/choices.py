@@ -13,8 +13,8 @@ from contextvars import ContextVar
 import torch
 
 from engine.diffusion.replacements import replaceable
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
-from engine.diffusion.samplers import SamplerFunction
+from engine.diffusion.samplers.ode import SamplerFunction
+from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
 from engine.diffusion.sigmas import SCHEDULES, Levels, Schedule
 
 

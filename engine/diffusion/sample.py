@@ -19,10 +19,10 @@ from engine.diffusion.host_levels import brought, on_host
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.recorded_steps import SamplingStart, obstacle_to_record, recorded_sampling
 from engine.diffusion.replacements import replaceable, replacement_of
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
-from engine.diffusion.samplers import SamplerFunction
-from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
-from engine.diffusion.samplers_stochastic import sample_lcm_upscale
+from engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
+from engine.diffusion.samplers.ode import SamplerFunction
+from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers.stochastic import sample_lcm_upscale
 from engine.diffusion.shared_steps import shared_sampling
 from engine.diffusion.steps_reported import ProgressCallback, StepsReported
 from engine.diffusion.tuned import tuned_attempt, tuned_network, tuned_options

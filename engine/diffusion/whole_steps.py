@@ -23,8 +23,7 @@ from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP, Network, OptionDict, Options
 from engine.diffusion.recorded_steps import is_recording
 from engine.diffusion.replacements import replacement_of
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
-from engine.diffusion.samplers import (
+from engine.diffusion.samplers.ode import (
     ModelFunction,
     SamplerFunction,
     StepCallback,
@@ -35,6 +34,7 @@ from engine.diffusion.samplers import (
     report,
     sample_euler,
 )
+from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
 from engine.diffusion.shared_steps import is_sharing, sharing_active
 from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL, PREDICT_NOISE, wrappers_of
 

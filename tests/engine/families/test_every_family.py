@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from benchmark.family_workflows import PICTURE_PX, USUAL_CELL_PX, cell_px, picture, picture_of_checkpoint
-from engine.diffusion.sampler_registry import SAMPLER_NAMES
+from engine.diffusion.samplers.registry import SAMPLER_NAMES
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex

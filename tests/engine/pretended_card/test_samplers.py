@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.diffusion.sampler_registry import SAMPLER_NAMES
+from engine.diffusion.samplers.registry import SAMPLER_NAMES
 from engine.engine import Engine
 from engine.models.random_weights import write_random_checkpoint
 from tests.engine.pretended_card.captures import Captures, capture_with

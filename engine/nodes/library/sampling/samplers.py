@@ -10,9 +10,9 @@ import torch
 from contract.graph.spec import ValueDict
 from engine.diffusion.ksampler import ksampler, sampler_object
 from engine.diffusion.sample import Sampler
-from engine.diffusion.samplers_cfg_pp import sample_euler_cfg_pp_alternative
-from engine.diffusion.samplers_predictor_corrector import tau_in_interval
-from engine.diffusion.samplers_stochastic import sample_lcm_upscale
+from engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
+from engine.diffusion.samplers.predictor_corrector import tau_in_interval
+from engine.diffusion.samplers.stochastic import sample_lcm_upscale
 from engine.images.pixels import resize
 from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
 from engine.nodes.library.sampling.sampling import SamplerName

@@ -15,7 +15,7 @@ from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.model_sampling_variants import Flow
 from engine.diffusion.recorded_steps import recording_active
 from engine.diffusion.sample import Guider
-from engine.diffusion.sampler_registry import SAMPLER_NAMES
+from engine.diffusion.samplers.registry import SAMPLER_NAMES
 from engine.runtime.resume.recorder import RunRecorder, folder_of_key
 from tests.engine.diffusion.test_sample import Model as PerfectModel
 

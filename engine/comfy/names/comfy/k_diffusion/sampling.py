@@ -15,8 +15,8 @@ from engine.comfy.torch_types import DeviceLike
 from engine.diffusion import sigmas as schedules
 from engine.diffusion.brownian import brownian_noise_sampler
 from engine.diffusion.noise import default_noise_sampler
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
-from engine.diffusion.samplers import get_ancestral_step, to_d
+from engine.diffusion.samplers.ode import get_ancestral_step, to_d
+from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
 
 __all__ = ["default_noise_sampler", "get_ancestral_step", "to_d", "trange"]
 

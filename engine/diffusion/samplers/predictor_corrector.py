@@ -11,7 +11,7 @@ import torch
 
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, report
+from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, report
 
 
 def _uni_pc_step(

@@ -14,14 +14,7 @@ import torch
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs, Options
-from engine.diffusion.samplers import (
-    ModelFunction,
-    SamplerFunction,
-    StepCallback,
-    get_ancestral_step,
-    report,
-    to_d,
-)
+from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report, to_d
 
 
 class UnconditionalWatch:

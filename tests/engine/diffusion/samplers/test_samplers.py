@@ -12,8 +12,8 @@ import torch
 from engine.diffusion import noise as noise_module
 from engine.diffusion.choices import Choices, calculate_sigmas
 from engine.diffusion.model_sampling import EpsDiscrete
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
-from engine.diffusion.samplers import linear_multistep_coefficient
+from engine.diffusion.samplers.ode import linear_multistep_coefficient
+from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
 from engine.diffusion.sigmas import SCHEDULES
 
 DETERMINISTIC = (

@@ -19,16 +19,9 @@ from engine.diffusion.host_levels import of_batch, on_host
 from engine.diffusion.model_sampling_variants import RectifiedFlow
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs, OptionDict
-from engine.diffusion.samplers import (
-    ModelFunction,
-    SamplerFunction,
-    StepCallback,
-    get_ancestral_step,
-    report,
-    to_d,
-)
-from engine.diffusion.samplers_cfg_pp import UnconditionalWatch
-from engine.diffusion.samplers_sde_flow import sample_dpmpp_sde_flow
+from engine.diffusion.samplers.cfg_pp import UnconditionalWatch
+from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report, to_d
+from engine.diffusion.samplers.sde_flow import sample_dpmpp_sde_flow
 
 BEFORE_NOISE = 0.9999
 LAST_LEVEL = 0.001

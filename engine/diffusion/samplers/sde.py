@@ -15,7 +15,7 @@ from engine.diffusion.brownian import brownian_noise_of
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
+from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
 
 
 @torch.no_grad()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from engine.diffusion.samplers import ODE_SAMPLERS, SamplerFunction
-from engine.diffusion.samplers_cfg_pp import CFG_PP_SAMPLERS
-from engine.diffusion.samplers_dpm_solver import DPM_SOLVER_SAMPLERS
-from engine.diffusion.samplers_flow import with_flows
-from engine.diffusion.samplers_multistep import MULTISTEP_SAMPLERS
-from engine.diffusion.samplers_predictor_corrector import PREDICTOR_CORRECTOR_SAMPLERS
-from engine.diffusion.samplers_sde import SDE_SAMPLERS
-from engine.diffusion.samplers_stochastic import STOCHASTIC_SAMPLERS
+from engine.diffusion.samplers.cfg_pp import CFG_PP_SAMPLERS
+from engine.diffusion.samplers.dpm_solver import DPM_SOLVER_SAMPLERS
+from engine.diffusion.samplers.flow import with_flows
+from engine.diffusion.samplers.multistep import MULTISTEP_SAMPLERS
+from engine.diffusion.samplers.ode import ODE_SAMPLERS, SamplerFunction
+from engine.diffusion.samplers.predictor_corrector import PREDICTOR_CORRECTOR_SAMPLERS
+from engine.diffusion.samplers.sde import SDE_SAMPLERS
+from engine.diffusion.samplers.stochastic import STOCHASTIC_SAMPLERS
 
 SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = with_flows({
     **ODE_SAMPLERS,

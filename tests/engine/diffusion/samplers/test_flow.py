@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.diffusion.model_sampling_variants import Flow
-from engine.diffusion.sampler_registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
 
 RECORDED = {
     "euler_cfg_pp": (0.58930, -0.17067, -0.67630, 0.30829),

@@ -13,7 +13,8 @@ import torch
 from engine.diffusion.host_levels import of_batch, on_host
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers import (
+from engine.diffusion.samplers.cfg_pp import UnconditionalWatch
+from engine.diffusion.samplers.ode import (
     ModelFunction,
     SamplerFunction,
     StepCallback,
@@ -22,7 +23,6 @@ from engine.diffusion.samplers import (
     report,
     to_d,
 )
-from engine.diffusion.samplers_cfg_pp import UnconditionalWatch
 
 
 @torch.no_grad()
