@@ -87,15 +87,6 @@ def test_the_page_on_nodes_adds_a_node(copy: Path) -> None:
 @pytest.mark.slow
 def test_the_page_on_samplers_adds_a_sampler(copy: Path) -> None:
     files = follow("adding_a_sampler.md", copy)
-    change(
-        copy / "engine" / "diffusion" / "sampler_registry.py",
-        (
-            "\nSAMPLER_FUNCTIONS:",
-            "from engine.diffusion.samplers_midpoint import MIDPOINT_SAMPLERS\n\nSAMPLER_FUNCTIONS:",
-        ),
-        ("    **ODE_SAMPLERS,\n", "    **ODE_SAMPLERS,\n    **MIDPOINT_SAMPLERS,\n"),
-        ('    "uni_pc_bh2",\n', '    "uni_pc_bh2", "midpoint",\n'),
-    )
     tests = [str(files[1]), "tests/engine/diffusion/samplers/test_samplers.py"]
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "midpoint or offered or parabola or find")
     check_form(copy, files)

@@ -15,7 +15,7 @@ import torch
 from engine.comfy.host import HOST, Host
 from engine.diffusion import choices, conditions, guidance, ksampler, noise, sample
 from engine.diffusion.replacements import own
-from engine.diffusion.samplers.ode import SamplerFunction
+from engine.diffusion.samplers.base import SamplerFunction
 from engine.nodes.library.sampling import sampling
 from engine.nodes.library.sampling.sampling import PreviewFunction
 

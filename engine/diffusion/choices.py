@@ -13,8 +13,8 @@ from contextvars import ContextVar
 import torch
 
 from engine.diffusion.replacements import replaceable
-from engine.diffusion.samplers.ode import SamplerFunction
-from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
+from engine.diffusion.samplers.base import SamplerFunction
+from engine.diffusion.samplers.registry import declared_samplers
 from engine.diffusion.sigmas import SCHEDULES, Levels, Schedule
 
 
@@ -25,9 +25,9 @@ class Choices:
     """
 
     def __init__(self) -> None:
-        self.samplers: list[str] = list(SAMPLER_NAMES)
+        self.samplers: list[str] = list(declared_samplers())
         self.schedules: list[str] = list(SCHEDULES)
-        self.functions: dict[str, SamplerFunction] = dict(SAMPLER_FUNCTIONS)
+        self.functions: dict[str, SamplerFunction] = {name: item.function for name, item in declared_samplers().items()}
         self.handlers: dict[str, Schedule] = dict(SCHEDULES)
 
     @contextmanager

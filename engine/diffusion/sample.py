@@ -19,9 +19,9 @@ from engine.diffusion.host_levels import brought, on_host
 from engine.diffusion.options import OptionDict, Options
 from engine.diffusion.recorded_steps import SamplingStart, obstacle_to_record, recorded_sampling
 from engine.diffusion.replacements import replaceable, replacement_of
+from engine.diffusion.samplers.base import SamplerFunction
 from engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
-from engine.diffusion.samplers.ode import SamplerFunction
-from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers.registry import declared_samplers
 from engine.diffusion.samplers.stochastic import sample_lcm_upscale
 from engine.diffusion.shared_steps import shared_sampling
 from engine.diffusion.steps_reported import ProgressCallback, StepsReported
@@ -101,7 +101,8 @@ class InpaintDenoiser:
 
 GUIDED_BY = ("__call__", "outer_predict_noise", "predict_noise")  # methods that a guider of another kind overrides
 OF_NODES = (sample_lcm_upscale, sample_euler_cfg_pp_alternative)
-BUILT_IN = frozenset((*SAMPLER_FUNCTIONS.values(), *OF_NODES))  # which take noise levels of the host's memory
+BUILT_IN = frozenset((*(item.function for item in declared_samplers().values()), *OF_NODES))
+"""Samplers that take noise levels of the host's memory."""
 
 
 class Sampler:

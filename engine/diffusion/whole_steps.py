@@ -23,18 +23,9 @@ from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP, Network, OptionDict, Options
 from engine.diffusion.recorded_steps import is_recording
 from engine.diffusion.replacements import replacement_of
-from engine.diffusion.samplers.ode import (
-    ModelFunction,
-    SamplerFunction,
-    StepCallback,
-    dpmpp_2m_factors,
-    dpmpp_2m_step,
-    euler_ancestral_step,
-    get_ancestral_step,
-    report,
-    sample_euler,
-)
-from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers.base import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
+from engine.diffusion.samplers.ode import dpmpp_2m_factors, dpmpp_2m_step, euler_ancestral_step, sample_euler
+from engine.diffusion.samplers.registry import declared_samplers
 from engine.diffusion.shared_steps import is_sharing, sharing_active
 from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL, PREDICT_NOISE, wrappers_of
 
@@ -139,9 +130,12 @@ def _dpmpp_2m(model: ModelFunction, branch: str, given: Tensors) -> tuple[torch.
 
 
 FORMS: Mapping[SamplerFunction, StepForm] = {
-    SAMPLER_FUNCTIONS["euler"]: StepForm(_euler_factors, _euler_given, _euler),
-    SAMPLER_FUNCTIONS["euler_ancestral"]: StepForm(_ancestral_factors, _ancestral_given, _ancestral, for_flow=False),
-    SAMPLER_FUNCTIONS["dpmpp_2m"]: StepForm(_dpmpp_2m_factors, _dpmpp_2m_given, _dpmpp_2m),
+    declared_samplers()[name].function: form
+    for name, form in {
+        "euler": StepForm(_euler_factors, _euler_given, _euler),
+        "euler_ancestral": StepForm(_ancestral_factors, _ancestral_given, _ancestral, for_flow=False),
+        "dpmpp_2m": StepForm(_dpmpp_2m_factors, _dpmpp_2m_given, _dpmpp_2m),
+    }.items()
 }
 """By the sampler function, called without options of its own."""
 

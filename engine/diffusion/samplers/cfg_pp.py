@@ -14,7 +14,15 @@ import torch
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs, Options
-from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report, to_d
+from engine.diffusion.samplers.base import (
+    ModelFunction,
+    StepCallback,
+    get_ancestral_step,
+    report,
+    to_d,
+)
+from engine.diffusion.samplers.declaration import sampler
+from engine.diffusion.samplers.flow import instead
 
 
 class UnconditionalWatch:
@@ -33,6 +41,56 @@ class UnconditionalWatch:
         return denoised
 
 
+@torch.no_grad()
+def sample_euler_ancestral_cfg_pp_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, object] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Sample by Euler's method with CFG++; how far down and up is reckoned in the ratio of noise to signal."""
+    uncond = UnconditionalWatch(extra_args)
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        if sigmas[i + 1] == 0:
+            x = denoised
+            continue
+        signal, next_signal = 1 - sigmas[i], 1 - sigmas[i + 1]
+        d = to_d(x, sigmas[i], signal * uncond.denoised)
+        down, up = get_ancestral_step(sigmas[i] / signal, sigmas[i + 1] / next_signal, eta=eta)
+        x = next_signal * (denoised + down * d)
+        if eta > 0 and s_noise > 0:
+            x = x + next_signal * noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * up
+    return x
+
+
+@torch.no_grad()
+def sample_euler_cfg_pp_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: Mapping[str, object] | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+) -> torch.Tensor:
+    """Sample by `sample_euler_ancestral_cfg_pp_flow` without noise."""
+    return sample_euler_ancestral_cfg_pp_flow(model, x, sigmas, extra_args, callback, disable, eta=0.0, s_noise=0.0)
+
+
+@sampler(
+    "euler_ancestral_cfg_pp",
+    evaluations_per_step=1,
+    deterministic=False,
+    flow=instead(sample_euler_ancestral_cfg_pp_flow),
+)
 @torch.no_grad()
 def sample_euler_ancestral_cfg_pp(
     model: ModelFunction,
@@ -62,6 +120,7 @@ def sample_euler_ancestral_cfg_pp(
     return x
 
 
+@sampler("euler_cfg_pp", evaluations_per_step=1, deterministic=True, flow=instead(sample_euler_cfg_pp_flow))
 @torch.no_grad()
 def sample_euler_cfg_pp(
     model: ModelFunction,
@@ -95,6 +154,7 @@ def sample_euler_cfg_pp_alternative(
     return x
 
 
+@sampler("dpmpp_2s_ancestral_cfg_pp", evaluations_per_step=2, deterministic=False)
 @torch.no_grad()
 def sample_dpmpp_2s_ancestral_cfg_pp(
     model: ModelFunction,
@@ -131,6 +191,7 @@ def sample_dpmpp_2s_ancestral_cfg_pp(
     return x
 
 
+@sampler("dpmpp_2m_cfg_pp", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_dpmpp_2m_cfg_pp(
     model: ModelFunction,
@@ -155,11 +216,3 @@ def sample_dpmpp_2m_cfg_pp(
         x = denoised + mixed + decay * x
         previous = uncond.denoised
     return x
-
-
-CFG_PP_SAMPLERS: dict[str, SamplerFunction] = {
-    "euler_cfg_pp": sample_euler_cfg_pp,
-    "euler_ancestral_cfg_pp": sample_euler_ancestral_cfg_pp,
-    "dpmpp_2s_ancestral_cfg_pp": sample_dpmpp_2s_ancestral_cfg_pp,
-    "dpmpp_2m_cfg_pp": sample_dpmpp_2m_cfg_pp,
-}

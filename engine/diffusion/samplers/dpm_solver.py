@@ -14,7 +14,8 @@ import torch
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step
+from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step
+from engine.diffusion.samplers.declaration import sampler
 
 
 class DpmSteps:
@@ -76,6 +77,7 @@ def _ancestral(t: torch.Tensor, t_next: torch.Tensor, t_end: torch.Tensor, eta: 
     return below, (t_next.neg().exp() ** 2 - below.neg().exp() ** 2) ** 0.5
 
 
+@sampler("dpm_fast", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_dpm_fast(
     model: ModelFunction,
@@ -136,6 +138,8 @@ class StepSizeController:
         return is_accepted
 
 
+# It has as many steps as the largest error in the batch asks for.
+@sampler("dpm_adaptive", evaluations_per_step=None, deterministic=False)
 @torch.no_grad()
 def sample_dpm_adaptive(
     model: ModelFunction,
@@ -189,6 +193,3 @@ def sample_dpm_adaptive(
             callback({"x": x, "i": num_tries, "sigma": sigma, "sigma_hat": sigma, "denoised": steps.denoised})
         num_tries += 1
     return x
-
-
-DPM_SOLVER_SAMPLERS: dict[str, SamplerFunction] = {"dpm_fast": sample_dpm_fast, "dpm_adaptive": sample_dpm_adaptive}

@@ -1,4 +1,4 @@
-"""Samplers for models read as a rectified flow: x = (1 - sigma) x0 + sigma n.
+"""Adaptations of samplers to models read as a rectified flow: x = (1 - sigma) x0 + sigma n.
 
 What samplers of the ODE do holds for a flow as it stands. Those that work in the signal-to-noise ratio run on
 y = x / (1 - sigma), which has the form they are written for, with the level s = sigma / (1 - sigma). Ancestral ones
@@ -19,9 +19,13 @@ from engine.diffusion.host_levels import of_batch, on_host
 from engine.diffusion.model_sampling_variants import RectifiedFlow
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs, OptionDict
-from engine.diffusion.samplers.cfg_pp import UnconditionalWatch
-from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report, to_d
-from engine.diffusion.samplers.sde_flow import sample_dpmpp_sde_flow
+from engine.diffusion.samplers.base import (
+    ModelFunction,
+    SamplerFunction,
+    StepCallback,
+    report,
+    to_d,
+)
 
 BEFORE_NOISE = 0.9999
 LAST_LEVEL = 0.001
@@ -29,6 +33,7 @@ LAST_LEVEL = 0.001
 Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (x, sigma []) -> denoised
 Step = Callable[[Denoise, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # (denoise, x, denoised, sigma, the level to go down to, above 0) -> x there
+Adaptation = Callable[[SamplerFunction], SamplerFunction]  # of a sampler to models that are read as a flow
 
 
 def or_for_flow(sampler: SamplerFunction, for_flow: SamplerFunction) -> SamplerFunction:
@@ -43,12 +48,22 @@ def or_for_flow(sampler: SamplerFunction, for_flow: SamplerFunction) -> SamplerF
     return sample
 
 
-def by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None = None, has_tau: bool = False) -> SamplerFunction:
-    """Adapt a sampler of the signal-to-noise ratio to flows.
+def instead(for_flow: SamplerFunction) -> Adaptation:
+    """Return the adaptation that samples flows by another function."""
+    return partial(or_for_flow, for_flow=for_flow)
 
-    `path_on_cpu`: it draws its noise from a Brownian path over sigma, there or on the latent's device. `has_tau`: it
-    takes a function of sigma that says how much noise there is.
+
+def by_ratio(*, path_on_cpu: bool | None = None, has_tau: bool = False) -> Adaptation:
+    """Return the adaptation of a sampler of the signal-to-noise ratio.
+
+    `path_on_cpu` holds where the sampler takes its noise from a Brownian path over sigma: True for a path in the host's
+    memory, False for one on the latent's device. `has_tau` means that it takes a function of sigma for the amount of
+    noise.
     """
+    return partial(_sampling_by_ratio, path_on_cpu=path_on_cpu, has_tau=has_tau)
+
+
+def _sampling_by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None, has_tau: bool) -> SamplerFunction:
 
     def for_flow(
         model: ModelFunction,
@@ -182,73 +197,6 @@ def dpmpp_2s_step(
     return blended(denoise(blended(denoised, x, middle / sigma), middle), x, down / sigma)
 
 
-@torch.no_grad()
-def sample_euler_ancestral_cfg_pp_flow(
-    model: ModelFunction,
-    x: torch.Tensor,
-    sigmas: torch.Tensor,
-    extra_args: Mapping[str, object] | None = None,
-    callback: StepCallback | None = None,
-    disable: bool | None = None,
-    eta: float = 1.0,
-    s_noise: float = 1.0,
-    noise_sampler: NoiseSampler | None = None,
-) -> torch.Tensor:
-    """Sample by Euler's method with CFG++; how far down and up is reckoned in the ratio of noise to signal."""
-    uncond = UnconditionalWatch(extra_args)
-    noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
-    ones = x.new_ones([x.shape[0]])
-    for i in range(len(sigmas) - 1):
-        denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
-        report(callback, i, x, sigmas[i], sigmas[i], denoised)
-        if sigmas[i + 1] == 0:
-            x = denoised
-            continue
-        signal, next_signal = 1 - sigmas[i], 1 - sigmas[i + 1]
-        d = to_d(x, sigmas[i], signal * uncond.denoised)
-        down, up = get_ancestral_step(sigmas[i] / signal, sigmas[i + 1] / next_signal, eta=eta)
-        x = next_signal * (denoised + down * d)
-        if eta > 0 and s_noise > 0:
-            x = x + next_signal * noise_sampler(sigmas[i], sigmas[i + 1]) * s_noise * up
-    return x
-
-
-@torch.no_grad()
-def sample_euler_cfg_pp_flow(
-    model: ModelFunction,
-    x: torch.Tensor,
-    sigmas: torch.Tensor,
-    extra_args: Mapping[str, object] | None = None,
-    callback: StepCallback | None = None,
-    disable: bool | None = None,
-) -> torch.Tensor:
-    """Sample by `sample_euler_ancestral_cfg_pp_flow` without noise."""
-    return sample_euler_ancestral_cfg_pp_flow(model, x, sigmas, extra_args, callback, disable, eta=0.0, s_noise=0.0)
-
-
-@torch.no_grad()
-def sample_lcm_flow(
-    model: ModelFunction,
-    x: torch.Tensor,
-    sigmas: torch.Tensor,
-    extra_args: ExtraArgs | None = None,
-    callback: StepCallback | None = None,
-    disable: bool | None = None,
-    noise_sampler: NoiseSampler | None = None,
-) -> torch.Tensor:
-    """Sample by Predict, noise again as the flow does, repeat."""
-    extra_args = extra_args or {}
-    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
-    ones = x.new_ones([x.shape[0]])
-    for i in range(len(sigmas) - 1):
-        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
-        report(callback, i, x, sigmas[i], sigmas[i], denoised)
-        x = denoised
-        if sigmas[i + 1] > 0:
-            x = blended(denoised, noise_sampler(sigmas[i], sigmas[i + 1]), sigmas[i + 1])
-    return x
-
-
 def ending_above_zero(sampler: SamplerFunction) -> SamplerFunction:
     """End UniPC at `LAST_LEVEL` instead of 0, and scale up the signal that is left there, as in ComfyUI."""
 
@@ -259,23 +207,3 @@ def ending_above_zero(sampler: SamplerFunction) -> SamplerFunction:
         return result / (1 - LAST_LEVEL) if len(sigmas) > 1 and sigmas[-1] == 0 else result
 
     return or_for_flow(sampler, for_flow)
-
-
-def with_flows(samplers: Mapping[str, SamplerFunction]) -> dict[str, SamplerFunction]:
-    """Return the samplers by name, adapted to flows where they need it."""
-    again: dict[str, SamplerFunction] = {
-        "euler_ancestral": ancestral(euler_step), "dpm_2_ancestral": ancestral(dpm_2_step),
-        "dpmpp_2s_ancestral": ancestral(dpmpp_2s_step), "lcm": sample_lcm_flow,
-        "dpmpp_sde": sample_dpmpp_sde_flow, "dpmpp_sde_gpu": partial(sample_dpmpp_sde_flow, noise_on_cpu=False),
-        "euler_cfg_pp": sample_euler_cfg_pp_flow, "euler_ancestral_cfg_pp": sample_euler_ancestral_cfg_pp_flow,
-    }  # fmt: skip
-    of_path = [f"{name}{device}" for name in ("dpmpp_2m_sde", "dpmpp_2m_sde_heun", "dpmpp_3m_sde")
-               for device in ("", "_gpu")]  # fmt: skip
-    return {
-        **samplers,
-        **{name: or_for_flow(samplers[name], for_flow) for name, for_flow in again.items()},
-        **{name: by_ratio(samplers[name], path_on_cpu=not name.endswith("_gpu")) for name in of_path},
-        **{name: by_ratio(samplers[name]) for name in ("er_sde", "seeds_2", "seeds_3")},
-        **{name: ending_above_zero(samplers[name]) for name in ("uni_pc", "uni_pc_bh2")},
-        **{name: by_ratio(samplers[name], has_tau=True) for name in ("sa_solver", "sa_solver_pece")},
-    }

@@ -13,18 +13,19 @@ import torch
 from engine.diffusion.host_levels import of_batch, on_host
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.cfg_pp import UnconditionalWatch
-from engine.diffusion.samplers.ode import (
+from engine.diffusion.samplers.base import (
     ModelFunction,
-    SamplerFunction,
     StepCallback,
     churn,
     get_ancestral_step,
     report,
     to_d,
 )
+from engine.diffusion.samplers.cfg_pp import UnconditionalWatch
+from engine.diffusion.samplers.declaration import sampler
 
 
+@sampler("heunpp2", evaluations_per_step=3, deterministic=True)
 @torch.no_grad()
 def sample_heunpp2(
     model: ModelFunction,
@@ -68,6 +69,7 @@ def sample_heunpp2(
 ADAMS_BASHFORTH = ((1.0,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12), (55 / 24, -59 / 24, 37 / 24, -9 / 24))
 
 
+@sampler("ipndm", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_ipndm(
     model: ModelFunction,
@@ -125,6 +127,7 @@ def _ipndm_v_weights(steps: list[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
+@sampler("ipndm_v", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_ipndm_v(
     model: ModelFunction,
@@ -186,6 +189,7 @@ def deis_weights(sigmas: torch.Tensor, max_order: int, num_points: int = 10000) 
     return weights
 
 
+@sampler("deis", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_deis(
     model: ModelFunction,
@@ -252,6 +256,7 @@ def _res_multistep(
     return x
 
 
+@sampler("res_multistep", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_res_multistep(
     model: ModelFunction,
@@ -267,6 +272,7 @@ def sample_res_multistep(
     return _res_multistep(model, x, sigmas, extra_args, callback, 0.0, s_noise, noise_sampler, False)
 
 
+@sampler("res_multistep_cfg_pp", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_res_multistep_cfg_pp(
     model: ModelFunction,
@@ -282,6 +288,7 @@ def sample_res_multistep_cfg_pp(
     return _res_multistep(model, x, sigmas, extra_args, callback, 0.0, s_noise, noise_sampler, True)
 
 
+@sampler("res_multistep_ancestral", evaluations_per_step=1, deterministic=False)
 @torch.no_grad()
 def sample_res_multistep_ancestral(
     model: ModelFunction,
@@ -298,6 +305,7 @@ def sample_res_multistep_ancestral(
     return _res_multistep(model, x, sigmas, extra_args, callback, eta, s_noise, noise_sampler, False)
 
 
+@sampler("res_multistep_ancestral_cfg_pp", evaluations_per_step=1, deterministic=False)
 @torch.no_grad()
 def sample_res_multistep_ancestral_cfg_pp(
     model: ModelFunction,
@@ -342,6 +350,7 @@ def _gradient_estimation(
     return x
 
 
+@sampler("gradient_estimation", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_gradient_estimation(
     model: ModelFunction,
@@ -356,6 +365,7 @@ def sample_gradient_estimation(
     return _gradient_estimation(model, x, sigmas, extra_args, callback, ge_gamma, False)
 
 
+@sampler("gradient_estimation_cfg_pp", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_gradient_estimation_cfg_pp(
     model: ModelFunction,
@@ -368,17 +378,3 @@ def sample_gradient_estimation_cfg_pp(
 ) -> torch.Tensor:
     """Sample by Gradient estimation (arXiv 2306.04848) with CFG++ (arXiv 2406.08070)."""
     return _gradient_estimation(model, x, sigmas, extra_args, callback, ge_gamma, True)
-
-
-MULTISTEP_SAMPLERS: dict[str, SamplerFunction] = {
-    "heunpp2": sample_heunpp2,
-    "ipndm": sample_ipndm,
-    "ipndm_v": sample_ipndm_v,
-    "deis": sample_deis,
-    "res_multistep": sample_res_multistep,
-    "res_multistep_cfg_pp": sample_res_multistep_cfg_pp,
-    "res_multistep_ancestral": sample_res_multistep_ancestral,
-    "res_multistep_ancestral_cfg_pp": sample_res_multistep_ancestral_cfg_pp,
-    "gradient_estimation": sample_gradient_estimation,
-    "gradient_estimation_cfg_pp": sample_gradient_estimation_cfg_pp,
-}

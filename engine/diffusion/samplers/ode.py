@@ -1,63 +1,27 @@
-"""Samplers: from noise to a latent along falling sigmas, one function each, readable against its paper.
+"""Solvers of the probability-flow ODE of Karras et al. 2022, with and without fresh noise in each step.
 
-All take `model(x, sigma [B], **extra_args) -> denoised`, the first `x` `[B, C, h, w]` (noise scaled to `sigmas[0]`),
-`sigmas` `[n + 1]` in the host's memory (`host_levels.py`) or on the device of `x`, and call
-`callback({"x", "i", "sigma", "sigma_hat", "denoised"})` once a step. `disable` is ComfyUI's switch for a progress bar,
-of which there is none here.
-The ODE of Karras et al. 2022 (arXiv 2206.00364): dx/dsigma = d = (x - denoised) / sigma.
+One function each, readable against its paper; `base.py` has the form that all share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from engine.diffusion.host_levels import divisor, of_batch, on_host
+from engine.diffusion.host_levels import of_batch, on_host
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
-
-ModelFunction = Callable[..., torch.Tensor]
-StepCallback = Callable[[dict[str, Any]], None]
-SamplerFunction = Callable[..., torch.Tensor]
-
-
-def to_d(x: torch.Tensor, sigma: torch.Tensor, denoised: torch.Tensor) -> torch.Tensor:
-    """Return the derivative dx/dsigma at x."""
-    return (x - denoised) / divisor(sigma, x)
+from engine.diffusion.samplers.base import ModelFunction, StepCallback, churn, get_ancestral_step, report, to_d
+from engine.diffusion.samplers.declaration import sampler
+from engine.diffusion.samplers.flow import ancestral, dpm_2_step, euler_step, instead
 
 
-def get_ancestral_step(
-    sigma_from: torch.Tensor, sigma_to: torch.Tensor, eta: float = 1.0
-) -> tuple[torch.Tensor, torch.Tensor | float]:
-    """Return (sigma_down, sigma_up): the end of a deterministic step, and the noise that brings it to `sigma_to`."""
-    if not eta:
-        return sigma_to, 0.0
-    sigma_up = min(sigma_to, eta * (sigma_to**2 * (sigma_from**2 - sigma_to**2) / sigma_from**2) ** 0.5)
-    return (sigma_to**2 - sigma_up**2) ** 0.5, sigma_up
-
-
-def churn(
-    x: torch.Tensor, sigma: torch.Tensor, num_steps: int, s_churn: float, s_tmin: float, s_tmax: float, s_noise: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (x_hat, sigma_hat), noisier by the churn: Karras et al. 2022, algorithm 2, lines 4 to 6."""
-    gamma = min(s_churn / num_steps, 2**0.5 - 1) if s_churn > 0 and s_tmin <= sigma <= s_tmax else 0.0
-    if gamma <= 0:
-        return x, sigma
-    sigma_hat = sigma * (gamma + 1)
-    return x + torch.randn_like(x) * s_noise * (sigma_hat**2 - sigma**2) ** 0.5, sigma_hat
-
-
-def report(
-    callback: StepCallback | None, i: int, x: torch.Tensor, sigma: object, sigma_hat: object, denoised: torch.Tensor
-) -> None:
-    """Call the callback of step `i`."""
-    if callback is not None:
-        callback({"x": x, "i": i, "sigma": sigma, "sigma_hat": sigma_hat, "denoised": denoised})
-
-
+# DDIM with eta = 0 is Euler's method in sigma: Song et al. 2020 (arXiv 2010.02502), eq. 14; Karras et al. 2022,
+# appendix C.3. It differs in the noise that inpainting shows outside of the mask (see `sample.sampler_object`).
+@sampler("ddim", evaluations_per_step=1, deterministic=True)
+@sampler("euler", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_euler(
     model: ModelFunction,
@@ -92,6 +56,7 @@ def euler_ancestral_step(
     return x + d * (sigma_down - sigma) + noise * s_noise * sigma_up
 
 
+@sampler("euler_ancestral", evaluations_per_step=1, deterministic=False, flow=instead(ancestral(euler_step)))
 @torch.no_grad()
 def sample_euler_ancestral(
     model: ModelFunction,
@@ -120,6 +85,7 @@ def sample_euler_ancestral(
     return x
 
 
+@sampler("heun", evaluations_per_step=2, deterministic=True)
 @torch.no_grad()
 def sample_heun(
     model: ModelFunction,
@@ -152,6 +118,7 @@ def sample_heun(
     return x
 
 
+@sampler("dpm_2", evaluations_per_step=2, deterministic=True)
 @torch.no_grad()
 def sample_dpm_2(
     model: ModelFunction,
@@ -184,6 +151,7 @@ def sample_dpm_2(
     return x
 
 
+@sampler("dpm_2_ancestral", evaluations_per_step=2, deterministic=False, flow=instead(ancestral(dpm_2_step)))
 @torch.no_grad()
 def sample_dpm_2_ancestral(
     model: ModelFunction,
@@ -232,6 +200,7 @@ def linear_multistep_coefficient(order: int, t: Sequence[float], i: int, j: int)
     return float(half * (weights * product).sum())
 
 
+@sampler("lms", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_lms(
     model: ModelFunction,
@@ -283,6 +252,7 @@ def dpmpp_2m_step(
     return decay * x - gain * estimate
 
 
+@sampler("dpmpp_2m", evaluations_per_step=1, deterministic=True)
 @torch.no_grad()
 def sample_dpmpp_2m(
     model: ModelFunction,
@@ -303,17 +273,3 @@ def sample_dpmpp_2m(
         x = dpmpp_2m_step(x, denoised, known, *dpmpp_2m_factors(sigmas[i - 1], sigmas[i], sigmas[i + 1]))
         previous = denoised
     return x
-
-
-ODE_SAMPLERS: dict[str, SamplerFunction] = {
-    "euler": sample_euler,
-    "euler_ancestral": sample_euler_ancestral,
-    "heun": sample_heun,
-    "dpm_2": sample_dpm_2,
-    "dpm_2_ancestral": sample_dpm_2_ancestral,
-    "lms": sample_lms,
-    "dpmpp_2m": sample_dpmpp_2m,
-    # DDIM with eta = 0 is Euler's method in sigma: Song et al. 2020 (arXiv 2010.02502), eq. 14; Karras et al. 2022,
-    # appendix C.3. It differs in the noise that inpainting shows outside of the mask (see `sample.sampler_object`).
-    "ddim": sample_euler,
-}

@@ -11,7 +11,9 @@ import torch
 
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, report
+from engine.diffusion.samplers.base import ModelFunction, StepCallback, report
+from engine.diffusion.samplers.declaration import sampler
+from engine.diffusion.samplers.flow import by_ratio, ending_above_zero
 
 
 def _uni_pc_step(
@@ -63,6 +65,8 @@ def _uni_pc_step(
     return base - scale * correction, found
 
 
+@sampler("uni_pc_bh2", evaluations_per_step=1, deterministic=True, flow=ending_above_zero, is_bh2=True)
+@sampler("uni_pc", evaluations_per_step=1, deterministic=True, flow=ending_above_zero)
 @torch.no_grad()
 def sample_uni_pc(
     model: ModelFunction,
@@ -155,6 +159,7 @@ def _adams_weights(
     return weights
 
 
+@sampler("sa_solver", evaluations_per_step=1, deterministic=False, flow=by_ratio(has_tau=True))
 @torch.no_grad()
 def sample_sa_solver(
     model: ModelFunction,
@@ -239,6 +244,7 @@ def _weighted(weights: torch.Tensor, past: list[torch.Tensor]) -> torch.Tensor:
     return total
 
 
+@sampler("sa_solver_pece", evaluations_per_step=2, deterministic=False, flow=by_ratio(has_tau=True))
 @torch.no_grad()
 def sample_sa_solver_pece(
     model: ModelFunction,
@@ -259,11 +265,3 @@ def sample_sa_solver_pece(
         model, x, sigmas, extra_args, callback, disable, tau_func, s_noise, noise_sampler, predictor_order,
         corrector_order, True, simple_order_2,
     )  # fmt: skip
-
-
-PREDICTOR_CORRECTOR_SAMPLERS: dict[str, SamplerFunction] = {
-    "uni_pc": sample_uni_pc,
-    "uni_pc_bh2": partial(sample_uni_pc, is_bh2=True),
-    "sa_solver": sample_sa_solver,
-    "sa_solver_pece": sample_sa_solver_pece,
-}

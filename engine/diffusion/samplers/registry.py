@@ -1,27 +1,17 @@
-"""Every sampler by its name, in ComfyUI's order. A new one is a function in its family's file and a line there."""
+"""Every built-in sampler by its name, found in the files of this folder."""
 
 from __future__ import annotations
 
-from engine.diffusion.samplers.cfg_pp import CFG_PP_SAMPLERS
-from engine.diffusion.samplers.dpm_solver import DPM_SOLVER_SAMPLERS
-from engine.diffusion.samplers.flow import with_flows
-from engine.diffusion.samplers.multistep import MULTISTEP_SAMPLERS
-from engine.diffusion.samplers.ode import ODE_SAMPLERS, SamplerFunction
-from engine.diffusion.samplers.predictor_corrector import PREDICTOR_CORRECTOR_SAMPLERS
-from engine.diffusion.samplers.sde import SDE_SAMPLERS
-from engine.diffusion.samplers.stochastic import STOCHASTIC_SAMPLERS
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
 
-SAMPLER_FUNCTIONS: dict[str, SamplerFunction] = with_flows({
-    **ODE_SAMPLERS,
-    **STOCHASTIC_SAMPLERS,
-    **SDE_SAMPLERS,
-    **CFG_PP_SAMPLERS,
-    **MULTISTEP_SAMPLERS,
-    **DPM_SOLVER_SAMPLERS,
-    **PREDICTOR_CORRECTOR_SAMPLERS,
-})  # fmt: skip
+from engine.diffusion import samplers as package
+from engine.diffusion.samplers.declaration import SamplerDeclaration, declarations_of
 
-SAMPLER_NAMES = (
+COMFYUI_ORDER: Final = (
     "euler", "euler_cfg_pp", "euler_ancestral", "euler_ancestral_cfg_pp", "heun", "heunpp2", "dpm_2", "dpm_2_ancestral",
     "lms", "dpm_fast", "dpm_adaptive", "dpmpp_2s_ancestral", "dpmpp_2s_ancestral_cfg_pp", "dpmpp_sde", "dpmpp_sde_gpu",
     "dpmpp_2m", "dpmpp_2m_cfg_pp", "dpmpp_2m_sde", "dpmpp_2m_sde_gpu", "dpmpp_2m_sde_heun", "dpmpp_2m_sde_heun_gpu",
@@ -30,3 +20,22 @@ SAMPLER_NAMES = (
     "gradient_estimation_cfg_pp", "er_sde", "seeds_2", "seeds_3", "sa_solver", "sa_solver_pece", "ddim", "uni_pc",
     "uni_pc_bh2",
 )  # fmt: skip
+"""Order in which ComfyUI's nodes offer the samplers. Those of other names follow, by name."""
+
+
+@cache
+def declared_samplers() -> Mapping[str, SamplerDeclaration]:
+    """Return the built-in samplers by name, in the order in which nodes offer them.
+
+    Raises ValueError for a name that is declared twice.
+    """
+    found: dict[str, SamplerDeclaration] = {}
+    for item in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(item.name)
+        own = (value for value in vars(module).values() if getattr(value, "__module__", "") == item.name)
+        for declaration in (declaration for value in own for declaration in declarations_of(value)):
+            if declaration.name in found:
+                raise ValueError(f"sampler {declaration.name}: declared twice; got {item.name}, expected a new name")
+            found[declaration.name] = declaration
+    places = {name: place for place, name in enumerate(COMFYUI_ORDER)}
+    return {name: found[name] for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))}

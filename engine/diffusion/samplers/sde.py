@@ -1,7 +1,8 @@
 """Samplers of the diffusion SDE: fresh noise along a path, in half the log signal-to-noise ratio.
 
 In sigma space the signal has scale 1, so lambda = -log sigma and every alpha of the papers is 1. `h` is a step in
-lambda; with noise of strength `eta` the deterministic part goes as a step of h (1 + eta).
+lambda; with noise of strength `eta` the deterministic part goes as a step of h (1 + eta). The `_gpu` names generate
+their path on the latent's device; on a CPU they give the plain ones' result.
 """
 
 from __future__ import annotations
@@ -15,9 +16,20 @@ from engine.diffusion.brownian import brownian_noise_of
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
+from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
+from engine.diffusion.samplers.declaration import sampler
+from engine.diffusion.samplers.flow import by_ratio, instead
+from engine.diffusion.samplers.sde_flow import sample_dpmpp_sde_flow
 
 
+@sampler(
+    "dpmpp_sde_gpu",
+    evaluations_per_step=2,
+    deterministic=False,
+    flow=instead(partial(sample_dpmpp_sde_flow, noise_on_cpu=False)),
+    noise_on_cpu=False,
+)
+@sampler("dpmpp_sde", evaluations_per_step=2, deterministic=False, flow=instead(sample_dpmpp_sde_flow))
 @torch.no_grad()
 def sample_dpmpp_sde(
     model: ModelFunction,
@@ -61,6 +73,14 @@ def sample_dpmpp_sde(
     return x
 
 
+@sampler(
+    "dpmpp_2m_sde_gpu",
+    evaluations_per_step=1,
+    deterministic=False,
+    flow=by_ratio(path_on_cpu=False),
+    noise_on_cpu=False,
+)
+@sampler("dpmpp_2m_sde", evaluations_per_step=1, deterministic=False, flow=by_ratio(path_on_cpu=True))
 @torch.no_grad()
 def sample_dpmpp_2m_sde(
     model: ModelFunction,
@@ -106,6 +126,14 @@ def sample_dpmpp_2m_sde(
     return x
 
 
+@sampler(
+    "dpmpp_2m_sde_heun_gpu",
+    evaluations_per_step=1,
+    deterministic=False,
+    flow=by_ratio(path_on_cpu=False),
+    noise_on_cpu=False,
+)
+@sampler("dpmpp_2m_sde_heun", evaluations_per_step=1, deterministic=False, flow=by_ratio(path_on_cpu=True))
 @torch.no_grad()
 def sample_dpmpp_2m_sde_heun(
     model: ModelFunction,
@@ -128,6 +156,14 @@ def sample_dpmpp_2m_sde_heun(
     )  # fmt: skip
 
 
+@sampler(
+    "dpmpp_3m_sde_gpu",
+    evaluations_per_step=1,
+    deterministic=False,
+    flow=by_ratio(path_on_cpu=False),
+    noise_on_cpu=False,
+)
+@sampler("dpmpp_3m_sde", evaluations_per_step=1, deterministic=False, flow=by_ratio(path_on_cpu=True))
 @torch.no_grad()
 def sample_dpmpp_3m_sde(
     model: ModelFunction,
@@ -184,6 +220,7 @@ def default_noise_scaler(sigma: torch.Tensor) -> torch.Tensor:
     return sigma * ((sigma**0.3).exp() + 10.0)
 
 
+@sampler("er_sde", evaluations_per_step=1, deterministic=False, flow=by_ratio())
 @torch.no_grad()
 def sample_er_sde(
     model: ModelFunction,
@@ -236,6 +273,7 @@ def _carried(noise: torch.Tensor, log_decay: torch.Tensor, fresh: torch.Tensor) 
     return noise * log_decay.exp() + (-(2 * log_decay).expm1()).sqrt() * fresh
 
 
+@sampler("seeds_2", evaluations_per_step=2, deterministic=False, flow=by_ratio())
 @torch.no_grad()
 def sample_seeds_2(
     model: ModelFunction,
@@ -285,6 +323,7 @@ def _h_phi_2(h: torch.Tensor) -> torch.Tensor:
     return (torch.expm1(h) - h) / h
 
 
+@sampler("seeds_3", evaluations_per_step=3, deterministic=False, flow=by_ratio())
 @torch.no_grad()
 def sample_seeds_3(
     model: ModelFunction,
@@ -338,19 +377,3 @@ def sample_seeds_3(
             noise = _carried(noise, (r_2 - 1) * h * eta, noise_sampler(sigma_2, sigmas[i + 1]))
             x = x + noise * sigmas[i + 1] * s_noise
     return x
-
-
-SDE_SAMPLERS: dict[str, SamplerFunction] = {
-    "dpmpp_sde": sample_dpmpp_sde,
-    "dpmpp_2m_sde": sample_dpmpp_2m_sde,
-    "dpmpp_2m_sde_heun": sample_dpmpp_2m_sde_heun,
-    "dpmpp_3m_sde": sample_dpmpp_3m_sde,
-    # The `_gpu` names draw their path on the latent's device; on a CPU they give the plain ones' picture.
-    "dpmpp_sde_gpu": partial(sample_dpmpp_sde, noise_on_cpu=False),
-    "dpmpp_2m_sde_gpu": partial(sample_dpmpp_2m_sde, noise_on_cpu=False),
-    "dpmpp_2m_sde_heun_gpu": partial(sample_dpmpp_2m_sde_heun, noise_on_cpu=False),
-    "dpmpp_3m_sde_gpu": partial(sample_dpmpp_3m_sde, noise_on_cpu=False),
-    "er_sde": sample_er_sde,
-    "seeds_2": sample_seeds_2,
-    "seeds_3": sample_seeds_3,
-}

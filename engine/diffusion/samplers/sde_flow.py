@@ -15,7 +15,7 @@ from engine.diffusion.brownian import brownian_noise_of
 from engine.diffusion.flow_levels import levels_with_ratio
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler
-from engine.diffusion.samplers.ode import ModelFunction, StepCallback, get_ancestral_step, report
+from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
 
 
 @torch.no_grad()

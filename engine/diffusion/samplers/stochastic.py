@@ -9,9 +9,12 @@ import torch
 from engine.diffusion.host_levels import of_batch
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.ode import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
+from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
+from engine.diffusion.samplers.declaration import sampler
+from engine.diffusion.samplers.flow import ancestral, blended, dpmpp_2s_step, instead
 
 
+@sampler("dpmpp_2s_ancestral", evaluations_per_step=2, deterministic=False, flow=instead(ancestral(dpmpp_2s_step)))
 @torch.no_grad()
 def sample_dpmpp_2s_ancestral(
     model: ModelFunction,
@@ -44,6 +47,7 @@ def sample_dpmpp_2s_ancestral(
     return x
 
 
+@sampler("ddpm", evaluations_per_step=1, deterministic=False)
 @torch.no_grad()
 def sample_ddpm(
     model: ModelFunction,
@@ -76,6 +80,30 @@ def sample_ddpm(
     return x
 
 
+@torch.no_grad()
+def sample_lcm_flow(
+    model: ModelFunction,
+    x: torch.Tensor,
+    sigmas: torch.Tensor,
+    extra_args: ExtraArgs | None = None,
+    callback: StepCallback | None = None,
+    disable: bool | None = None,
+    noise_sampler: NoiseSampler | None = None,
+) -> torch.Tensor:
+    """Sample by Predict, noise again as the flow does, repeat."""
+    extra_args = extra_args or {}
+    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+    ones = x.new_ones([x.shape[0]])
+    for i in range(len(sigmas) - 1):
+        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
+        report(callback, i, x, sigmas[i], sigmas[i], denoised)
+        x = denoised
+        if sigmas[i + 1] > 0:
+            x = blended(denoised, noise_sampler(sigmas[i], sigmas[i + 1]), sigmas[i + 1])
+    return x
+
+
+@sampler("lcm", evaluations_per_step=1, deterministic=False, flow=instead(sample_lcm_flow))
 @torch.no_grad()
 def sample_lcm(
     model: ModelFunction,
@@ -130,10 +158,3 @@ def sample_lcm_upscale(
         if sigmas[i + 1] > 0:
             x = x + sigmas[i + 1] * torch.randn_like(x)
     return x
-
-
-STOCHASTIC_SAMPLERS: dict[str, SamplerFunction] = {
-    "dpmpp_2s_ancestral": sample_dpmpp_2s_ancestral,
-    "ddpm": sample_ddpm,
-    "lcm": sample_lcm,
-}

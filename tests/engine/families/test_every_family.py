@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from benchmark.family_workflows import PICTURE_PX, USUAL_CELL_PX, cell_px, picture, picture_of_checkpoint
-from engine.diffusion.samplers.registry import SAMPLER_NAMES
+from engine.diffusion.samplers.registry import declared_samplers
 from engine.engine import Engine
 from engine.families import registry
 from engine.families.base import ModelFamily, TensorIndex
@@ -86,7 +86,7 @@ def test_one_family_is_the_default_and_comes_first() -> None:
 @every_family
 def test_its_defaults_are_ones_that_nodes_take(family: ModelFamily) -> None:
     assert set(family.nodes) <= {item.class_type for item in built_in_nodes()}
-    assert family.default.sampler_name in SAMPLER_NAMES
+    assert family.default.sampler_name in declared_samplers()
     assert {"full", "small"} <= family.scales.keys() and "" in family.variants
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.diffusion.samplers.registry import SAMPLER_NAMES
+from engine.diffusion.samplers.registry import declared_samplers
 from engine.engine import Engine
 from engine.models.random_weights import write_random_checkpoint
 from tests.engine.pretended_card.captures import Captures, capture_with
@@ -64,7 +64,7 @@ def waits(small: SmallCard, name: str, steps: int) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if is_slow(name) else ()) for name in SAMPLER_NAMES],
+    [pytest.param(name, marks=pytest.mark.slow if is_slow(name) else ()) for name in declared_samplers()],
 )
 @pytest.mark.filterwarnings("ignore:Should have t[ab]..t[01]:UserWarning")  # torchsde's, of a level as a float32
 def test_a_sampler_waits_for_the_card_no_more_often_than_it_may(small: SmallCard, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.diffusion.model_sampling_variants import Flow
-from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers.registry import declared_samplers
 
 RECORDED = {
     "euler_cfg_pp": (0.58930, -0.17067, -0.67630, 0.30829),
@@ -58,5 +58,5 @@ def test_flows_are_sampled_as_in_comfyui(name: str) -> None:
     model = ToyModel()
     x = torch.randn(1, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     sigmas = torch.tensor([1.0, 0.9, 0.6, 0.3, 0.0])
-    sampled = SAMPLER_FUNCTIONS[name](model, x, sigmas, extra_args={"seed": 5, "model_options": {}})
+    sampled = declared_samplers()[name].function(model, x, sigmas, extra_args={"seed": 5, "model_options": {}})
     assert sampled.flatten().tolist() == pytest.approx(RECORDED[name], abs=5e-4)

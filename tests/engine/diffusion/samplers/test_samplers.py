@@ -12,15 +12,11 @@ import torch
 from engine.diffusion import noise as noise_module
 from engine.diffusion.choices import Choices, calculate_sigmas
 from engine.diffusion.model_sampling import EpsDiscrete
+from engine.diffusion.samplers.declaration import SamplerDeclaration
 from engine.diffusion.samplers.ode import linear_multistep_coefficient
-from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS, SAMPLER_NAMES
+from engine.diffusion.samplers.registry import COMFYUI_ORDER, declared_samplers
 from engine.diffusion.sigmas import SCHEDULES
 
-DETERMINISTIC = (
-    "euler", "euler_cfg_pp", "heun", "heunpp2", "dpm_2", "lms", "dpm_fast", "dpm_adaptive", "dpmpp_2m",
-    "dpmpp_2m_cfg_pp", "ipndm", "ipndm_v", "deis", "res_multistep", "res_multistep_cfg_pp", "gradient_estimation",
-    "gradient_estimation_cfg_pp", "ddim", "uni_pc", "uni_pc_bh2",
-)  # fmt: skip
 # These take steps of their own between the first and the last level.
 OWN_STEPS = ("dpm_fast", "dpm_adaptive")
 WAITING = ("dpm_adaptive",)  # its next step depends on the error of the one before
@@ -47,13 +43,25 @@ class GaussianModel:
         return denoised
 
 
+class CountingModel(GaussianModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_calls = 0
+
+    def __call__(self, *args: Any, **options: Any) -> torch.Tensor:
+        self.num_calls += 1
+        return super().__call__(*args, **options)
+
+
 def _solve(name: str, steps: int) -> float:
     sigmas = calculate_sigmas(EpsDiscrete(), "karras", steps)
     x = torch.full((1, 4, 2, 2), float(sigmas[0]))
-    return float(SAMPLER_FUNCTIONS[name](GaussianModel(), x, sigmas, extra_args={"seed": 3}).mean())
+    return float(declared_samplers()[name].function(GaussianModel(), x, sigmas, extra_args={"seed": 3}).mean())
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@pytest.mark.parametrize(
+    "name", [*(name for name, item in declared_samplers().items() if item.is_deterministic), "dpm_adaptive"]
+)
 def test_deterministic_samplers_reach_the_exact_solution(name: str) -> None:
     sigma = float(EpsDiscrete().sigma_max)
     exact = sigma * SIGMA_DATA / (sigma**2 + SIGMA_DATA**2) ** 0.5
@@ -63,12 +71,33 @@ def test_deterministic_samplers_reach_the_exact_solution(name: str) -> None:
     assert fine < coarse or name in OWN_STEPS or fine < 0.005
 
 
-@pytest.mark.parametrize("name", SAMPLER_FUNCTIONS)
+@pytest.mark.parametrize("declared", declared_samplers().values(), ids=declared_samplers())
+def test_each_step_evaluates_the_network_as_often_as_declared(declared: SamplerDeclaration) -> None:
+    model, num_steps = CountingModel(), 20
+    sigmas = calculate_sigmas(EpsDiscrete(), "karras", num_steps)
+    declared.function(model, torch.ones(1, 4, 2, 2) * sigmas[0], sigmas, extra_args={"seed": 1})
+    if declared.evaluations_per_step is None:
+        assert model.num_calls != num_steps
+    else:  # the last steps, down to 0, may need fewer
+        assert num_steps - 2 < model.num_calls / declared.evaluations_per_step <= num_steps
+
+
+@pytest.mark.parametrize("declared", declared_samplers().values(), ids=declared_samplers())
+def test_deterministic_samplers_alone_take_no_noise_and_treat_items_alone(declared: SamplerDeclaration) -> None:
+    sigmas = calculate_sigmas(EpsDiscrete(), "karras", 6)
+    batch = torch.randn(2, 4, 2, 2, generator=torch.Generator().manual_seed(0)) * sigmas[0]
+    batch[0] *= 1e-3
+    whole = declared.function(GaussianModel(), batch, sigmas, extra_args={"seed": 1})
+    second = declared.function(GaussianModel(), batch[1:], sigmas, extra_args={"seed": 2})
+    assert torch.equal(whole[1:], second) == declared.is_deterministic
+
+
+@pytest.mark.parametrize("name", declared_samplers())
 def test_each_step_is_reported_once_and_the_seed_decides(name: str) -> None:
     sigmas = calculate_sigmas(EpsDiscrete(), "normal", 4)
     x = torch.randn(1, 4, 2, 2, generator=torch.Generator().manual_seed(0)) * sigmas[0]
     steps: list[int] = []
-    function = SAMPLER_FUNCTIONS[name]
+    function = declared_samplers()[name].function
     first = function(
         GaussianModel(), x, sigmas, extra_args={"seed": 1}, callback=lambda state: steps.append(state["i"])
     )
@@ -76,12 +105,12 @@ def test_each_step_is_reported_once_and_the_seed_decides(name: str) -> None:
     assert torch.equal(first, function(GaussianModel(), x, sigmas, extra_args={"seed": 1}))
 
 
-@pytest.mark.parametrize("name", SAMPLER_FUNCTIONS)
+@pytest.mark.parametrize("name", declared_samplers())
 @pytest.mark.parametrize("steps", (1, 2))
 def test_a_step_or_two_give_finite_latents(name: str, steps: int) -> None:
     sigmas = calculate_sigmas(EpsDiscrete(), "normal", steps)
     x = torch.randn(2, 4, 2, 2, generator=torch.Generator().manual_seed(0)) * sigmas[0]
-    assert bool(SAMPLER_FUNCTIONS[name](GaussianModel(), x, sigmas, extra_args={"seed": 1}).isfinite().all())
+    assert bool(declared_samplers()[name].function(GaussianModel(), x, sigmas, extra_args={"seed": 1}).isfinite().all())
 
 
 def test_multistep_coefficients_are_those_of_adams_bashforth() -> None:
@@ -99,13 +128,16 @@ def test_schedules_fall_to_zero(name: str) -> None:
 
 
 def test_every_name_that_is_offered_is_there() -> None:
-    assert set(SAMPLER_FUNCTIONS) == set(SAMPLER_NAMES)
+    assert Choices().samplers == [*Choices().functions] == [*declared_samplers()]
+    assert Choices().samplers[: len(COMFYUI_ORDER)] == [*COMFYUI_ORDER]
     assert list(SCHEDULES) == Choices().schedules
     with pytest.raises(ValueError, match="there is no scheduler"):
         calculate_sigmas(EpsDiscrete(), "nope", 3)
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLER_NAMES if name not in WAITING and not name.endswith("_gpu")])
+@pytest.mark.parametrize(
+    "name", [name for name in declared_samplers() if name not in WAITING and not name.endswith("_gpu")]
+)
 def test_samplers_with_noise_levels_on_the_host_never_wait_for_the_device(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,5 +149,5 @@ def test_samplers_with_noise_levels_on_the_host_never_wait_for_the_device(
     monkeypatch.setattr(noise_module, "torch", noise)
     sigmas = calculate_sigmas(EpsDiscrete(), "karras", 6)
     x = torch.empty((1, 4, 2, 2), device="meta")
-    found = SAMPLER_FUNCTIONS[name](GaussianModel(), x, sigmas, extra_args={"seed": 3})
+    found = declared_samplers()[name].function(GaussianModel(), x, sigmas, extra_args={"seed": 3})
     assert found.device.type == "meta" and found.shape == x.shape

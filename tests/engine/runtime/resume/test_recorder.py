@@ -15,7 +15,7 @@ from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.model_sampling_variants import Flow
 from engine.diffusion.recorded_steps import recording_active
 from engine.diffusion.sample import Guider
-from engine.diffusion.samplers.registry import SAMPLER_NAMES
+from engine.diffusion.samplers.registry import declared_samplers
 from engine.runtime.resume.recorder import RunRecorder, folder_of_key
 from tests.engine.diffusion.test_sample import Model as PerfectModel
 
@@ -96,7 +96,7 @@ OF_FLOWS = ("euler_ancestral", "dpmpp_2m_sde", "sa_solver", "uni_pc", "euler_anc
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "eps") for name in SAMPLER_NAMES), *((name, "flow") for name in OF_FLOWS)]
+    ("name", "kind"), [*((name, "eps") for name in declared_samplers()), *((name, "flow") for name in OF_FLOWS)]
 )
 def test_a_resumed_sampling_has_the_bits_of_one_that_was_not_broken_off(name: str, kind: str, tmp_path: Path) -> None:
     whole = Network()

@@ -15,8 +15,8 @@ from engine.comfy.torch_types import DeviceLike
 from engine.diffusion import sigmas as schedules
 from engine.diffusion.brownian import brownian_noise_sampler
 from engine.diffusion.noise import default_noise_sampler
-from engine.diffusion.samplers.ode import get_ancestral_step, to_d
-from engine.diffusion.samplers.registry import SAMPLER_FUNCTIONS
+from engine.diffusion.samplers.base import get_ancestral_step, to_d
+from engine.diffusion.samplers.registry import declared_samplers
 
 __all__ = ["default_noise_sampler", "get_ancestral_step", "to_d", "trange"]
 
@@ -25,10 +25,10 @@ trange = range  # how far sampling is, the engine tells by itself
 
 def __getattr__(name: str) -> object:
     """Return a sampler function such as `sample_euler`."""
-    function = SAMPLER_FUNCTIONS.get(name.removeprefix("sample_")) if name.startswith("sample_") else None
-    if function is None:
+    declaration = declared_samplers().get(name.removeprefix("sample_")) if name.startswith("sample_") else None
+    if declaration is None:
         raise AttributeError(name)
-    return function
+    return declaration.function
 
 
 # --- two samplers that take bounds instead of levels --------------------------------------------------
@@ -47,7 +47,7 @@ def sample_dpm_fast(
 ) -> torch.Tensor:
     """Sample with `n` calls of the model. Raises ValueError for a bound of 0."""
     levels = _levels(x, sigma_min, sigma_max, n)
-    return SAMPLER_FUNCTIONS["dpm_fast"](model, x, levels, extra_args, callback, disable, **options)
+    return declared_samplers()["dpm_fast"].function(model, x, levels, extra_args, callback, disable, **options)
 
 
 def sample_dpm_adaptive(
@@ -66,7 +66,7 @@ def sample_dpm_adaptive(
     if return_info:
         raise not_supported("comfy.k_diffusion.sampling.sample_dpm_adaptive(return_info=True)")
     levels = _levels(x, sigma_min, sigma_max, 1)
-    return SAMPLER_FUNCTIONS["dpm_adaptive"](model, x, levels, extra_args, callback, disable, **options)
+    return declared_samplers()["dpm_adaptive"].function(model, x, levels, extra_args, callback, disable, **options)
 
 
 def _levels(
