@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from contract.graph.facts import NO_FACTS, NodeFacts
 from contract.graph.file_names import names_another_folder
 
 # Types of ComfyUI's newer nodes. The first two stand for further inputs (`contract/graph/dynamic_inputs.py`), the third
@@ -112,6 +113,7 @@ class NodeSpec:
     input_is_list: bool = False
     is_idempotent: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)  # deprecated, experimental, api_node, output_tooltips
+    facts: NodeFacts = NO_FACTS
 
     def section(self, section: Section) -> tuple[InputSpec, ...]:
         return tuple(item for item in self.inputs if item.section == section)

@@ -33,10 +33,11 @@ import inspect
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
+from contract.graph.facts import NO_FACTS, NodeFacts, SamplerFacts
 from contract.graph.spec import (
     ANY_TYPE,
     DYNAMIC_COMBO,
@@ -98,6 +99,14 @@ class Widget(ABC):
         """Return the options at this moment. They differ from `options` for widgets that list files."""
         return self.options()
 
+    def facts(self, name: str) -> NodeFacts:
+        """Return what a node with this input, under that name, declares by it."""
+        return NO_FACTS
+
+    def samplers_in(self, environment: NodeEnvironment) -> Mapping[str, SamplerFacts]:
+        """Return the samplers to choose from at this moment, those with facts."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Int(Widget):
@@ -128,6 +137,14 @@ class Text(Widget):
 
     def type_in(self, environment: NodeEnvironment) -> str:
         return "STRING"
+
+
+@dataclass(frozen=True)
+class FilePrefix(Text):
+    """A text that names the files which the node saves: a path below the output folder, without number and ending."""
+
+    def facts(self, name: str) -> NodeFacts:
+        return NodeFacts(saves=name)
 
 
 @dataclass(frozen=True)
@@ -194,6 +211,9 @@ class ModelFile(Widget):
     def options(self) -> ValueDict:
         return dict(self.extra)
 
+    def facts(self, name: str) -> NodeFacts:
+        return NodeFacts(models={name: self.kind})
+
 
 @dataclass(frozen=True)
 class ModelCombo(ModelFile):
@@ -236,6 +256,10 @@ class InputFile(Widget):
     def options(self) -> ValueDict:
         return dict(self.extra)
 
+    def facts(self, name: str) -> NodeFacts:
+        kind = self.content.strip(".")
+        return NodeFacts(files={name: "image" if kind == "image" else "latent" if kind == "latent" else "file"})
+
 
 @dataclass(frozen=True)
 class InputCombo(InputFile):
@@ -256,6 +280,9 @@ class RecordedFile(InputFile):
 
     def type_in(self, environment: NodeEnvironment) -> Any:
         return self.kind
+
+    def facts(self, name: str) -> NodeFacts:
+        return InputFile.facts(self, name).joined(NodeFacts(recorded=(name,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,6 +556,7 @@ class FunctionNode(NodeClass):
     needs: Callable[..., Sequence[str]] | None = None  # (**inputs) -> names of lazy inputs
     input_is_list: bool = False
     takes_any_value: bool = False
+    facts: NodeFacts = NO_FACTS
 
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
         return NodeSpec(
@@ -543,7 +571,15 @@ class FunctionNode(NodeClass):
             input_is_list=self.input_is_list,
             is_idempotent=self.is_idempotent,
             extra=self.extra,
+            facts=self._facts_in(environment),
         )
+
+    def _facts_in(self, environment: NodeEnvironment) -> NodeFacts:
+        if not self.facts.sampler_input:
+            return self.facts
+        named = next(item for item in self.parameters if item.name == self.facts.sampler_input)
+        offered = named.marker.samplers_in(environment) if isinstance(named.marker, Widget) else {}
+        return replace(self.facts, samplers=offered)
 
     def rules(self, environment: NodeEnvironment) -> NodeRules:
         return rules_of(
@@ -673,6 +709,7 @@ def node(
     needs: Callable[..., Sequence[str]] | None = None,
     input_is_list: bool = False,
     takes_any_value: bool = False,
+    facts: NodeFacts = NO_FACTS,
     **extra: Any,
 ) -> Callable[[Callable[..., Any]], FunctionNode]:
     """Make a node class from a typed function; the module docstring describes how its signature is read.
@@ -689,6 +726,9 @@ def node(
     With `input_is_list` every input is a list and the node is called once. Otherwise it is called for each element of
     the longest list it receives.
 
+    `facts` are what those who read a prompt need to know of the node beyond its inputs and outputs. Those that its
+    inputs declare (files that they name, the prefix of what it saves) are added.
+
     With `takes_any_value` the function has a parameter `**others` for values under names that it does not declare.
 
     Without a `display_name` the class name is displayed. None is the value of ComfyUI's newer nodes that set none.
@@ -700,6 +740,7 @@ def node(
         hints = get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
         keywords = [item for item in signature.parameters.values() if item.kind is inspect.Parameter.KEYWORD_ONLY]
+        parameters = tuple(_parameter(class_type, item, hints[item.name]) for item in keywords)
         return FunctionNode(
             class_type=class_type,
             function=function,
@@ -709,16 +750,24 @@ def node(
             python_module=python_module,
             is_idempotent=is_idempotent,
             extra=extra,
-            parameters=tuple(_parameter(class_type, item, hints[item.name]) for item in keywords),
+            parameters=parameters,
             outputs=_outputs(class_type, hints.get("return")),
             fingerprint=fingerprint,
             check=check,
             needs=needs,
             input_is_list=input_is_list,
             takes_any_value=takes_any_value,
+            facts=_with_inputs(facts, parameters),
         )
 
     return wrap
+
+
+def _with_inputs(facts: NodeFacts, parameters: Sequence[Parameter]) -> NodeFacts:
+    for item in parameters:
+        if isinstance(item.marker, Widget):
+            facts = facts.joined(item.marker.facts(item.name))
+    return facts
 
 
 def _parameter(class_type: str, item: inspect.Parameter, hint: object) -> Parameter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from contract.graph.facts import FACTS_KEY
 from contract.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
 from engine.nodes.base import NodeClass, NodeEnvironment
 
@@ -47,8 +48,9 @@ class Catalogue(Mapping[str, NodeClass]):
 
 
 def object_info(spec: NodeSpec) -> ValueDict:
-    """Return a declaration under the keys of ComfyUI's `/object_info`."""
+    """Return a declaration under the keys of ComfyUI's `/object_info`, its facts under a key of our own."""
     sections = {section: spec.section(section) for section in _SECTIONS}
+    facts = spec.facts.as_json()
     shown = {section: inputs for section, inputs in sections.items() if inputs or section == "required"}
     return {
         "input": {section: {item.name: _input(item) for item in inputs} for section, inputs in shown.items()},
@@ -63,6 +65,7 @@ def object_info(spec: NodeSpec) -> ValueDict:
         "category": spec.category,
         "output_node": spec.is_output,
         **{flag: spec.extra[flag] for flag in _FLAGS if flag in spec.extra},
+        **({FACTS_KEY: facts} if facts else {}),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from contract.graph.facts import NodeFacts
 from engine.diffusion.model_sampling_variants import FluxFlow
 from engine.families.flux.uso_files import StyleTokens, layer_outputs
 from engine.images.pixels import resize_image
@@ -25,7 +26,7 @@ LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
-@node("CLIPTextEncodeFlux", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("CLIPTextEncodeFlux", display_name=None, category=CATEGORY, python_module=MODULE, facts=NodeFacts(items="alike"))
 def clip_text_encode_flux(
     context: NodeContext,
     *,
@@ -39,7 +40,7 @@ def clip_text_encode_flux(
     return clip.encode_from_tokens_scheduled(tokens, add_dict={"guidance": guidance})
 
 
-@node("FluxGuidance", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("FluxGuidance", display_name=None, category=CATEGORY, python_module=MODULE, facts=NodeFacts(items="alike"))
 def flux_guidance(
     context: NodeContext,
     *,
@@ -91,7 +92,7 @@ def flux_kontext_multi_reference_latent_method(
     return with_options(conditioning, reference_latents_method=method)
 
 
-@node("ModelSamplingFlux", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+@node("ModelSamplingFlux", category=MODEL_CATEGORY, python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
 def model_sampling_flux(
     context: NodeContext,
     *,

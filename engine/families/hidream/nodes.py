@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from contract.graph.facts import NodeFacts
 from engine.nodes.base import ModelCombo, NodeContext, PromptText, node
 from engine.nodes.sockets import CLIP, CONDITIONING
 
@@ -14,7 +15,13 @@ LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 EncoderFile = Annotated[str, ModelCombo("text_encoders")]
 
 
-@node("QuadrupleCLIPLoader", display_name=None, category="advanced/loaders", python_module=MODULE)
+@node(
+    "QuadrupleCLIPLoader",
+    display_name=None,
+    category="advanced/loaders",
+    python_module=MODULE,
+    facts=NodeFacts(reads_early=True),
+)
 def quadruple_clip_loader(
     context: NodeContext,
     *,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.diffusion.model_sampling_variants import Flow
 from engine.nodes.base import Combo, Float, Int, ModelCombo, NodeContext, PromptText, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
@@ -41,7 +42,7 @@ def empty_sd3_latent_image(
 
 
 @node("CLIPTextEncodeSD3", display_name=None, category="advanced/conditioning",
-      python_module=MODULE)  # fmt: skip
+      python_module=MODULE, facts=NodeFacts(items="alike"))  # fmt: skip
 def clip_text_encode_sd3(
     context: NodeContext,
     *,
@@ -68,7 +69,13 @@ def clip_text_encode_sd3(
     return clip.encode_from_tokens_scheduled(tokens)
 
 
-@node("TripleCLIPLoader", display_name=None, category="advanced/loaders", python_module=MODULE)
+@node(
+    "TripleCLIPLoader",
+    display_name=None,
+    category="advanced/loaders",
+    python_module=MODULE,
+    facts=NodeFacts(reads_early=True, items="alike"),
+)
 def triple_clip_loader(
     context: NodeContext,
     *,
@@ -81,7 +88,7 @@ def triple_clip_loader(
     return clip
 
 
-@node("ModelSamplingSD3", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+@node("ModelSamplingSD3", category=MODEL_CATEGORY, python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
 def model_sampling_sd3(context: NodeContext, *, model: MODEL, shift: Shift = 3.0) -> MODEL:
     return sampled_with(model, Flow(shift, multiplier=1000))
 

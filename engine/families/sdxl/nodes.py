@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from contract.graph.facts import NodeFacts
 from engine.nodes.base import Int, NodeContext, PromptText, node
 from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from engine.nodes.sockets import CLIP, CONDITIONING
@@ -12,7 +13,7 @@ SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
 
 
 @node("CLIPTextEncodeSDXL", display_name=None, category="advanced/conditioning",
-      python_module="comfy_extras.nodes_clip_sdxl")  # fmt: skip
+      python_module="comfy_extras.nodes_clip_sdxl", facts=NodeFacts(items="alike"))  # fmt: skip
 def clip_text_encode_sdxl(
     context: NodeContext,
     *,

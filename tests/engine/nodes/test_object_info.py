@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contract.graph.facts import FACTS_KEY
 from engine.diffusion.sampling_tables import SamplingTables
 from engine.families.comfyui_text_types import comfyui_text_types
 from engine.families.registry import families
@@ -21,7 +22,7 @@ from tests.engine.nodes.passing_on import OUTPUTS_OF_OUTPUT_NODES
 from tests.engine.runtime.runs import NoFiles
 from tests.reference import REFERENCE
 
-LEFT_OUT = {"python_module", "description", "output_tooltips", "comfyui_version"}
+LEFT_OUT = {"python_module", "description", "output_tooltips", "comfyui_version", FACTS_KEY}
 OURS_ALONE = {
     "DarkroomRandomCheckpoint",
 }

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.log_context import report_warning
 from engine.nodes.base import Choice, Float, Int, NodeContext, PromptText, node
 from engine.nodes.sockets import CLIP, CONDITIONING, MASK, Conditioning
@@ -46,7 +47,12 @@ def _first_tokens(conditioning: Conditioning, node_name: str) -> list[Any]:
     return conditioning[0]
 
 
-@node("ConditioningCombine", display_name="Conditioning (Combine)", category="conditioning")
+@node(
+    "ConditioningCombine",
+    display_name="Conditioning (Combine)",
+    category="conditioning",
+    facts=NodeFacts(items="alike"),
+)
 def conditioning_combine(
     context: NodeContext, *, conditioning_1: CONDITIONING, conditioning_2: CONDITIONING
 ) -> CONDITIONING:
@@ -81,7 +87,9 @@ def conditioning_average(
     return averaged
 
 
-@node("ConditioningConcat", display_name="Conditioning (Concat)", category="conditioning")
+@node(
+    "ConditioningConcat", display_name="Conditioning (Concat)", category="conditioning", facts=NodeFacts(items="alike")
+)
 def conditioning_concat(
     context: NodeContext, *, conditioning_to: CONDITIONING, conditioning_from: CONDITIONING
 ) -> CONDITIONING:
@@ -169,7 +177,7 @@ def conditioning_set_mask(
     return with_mask(conditioning, mask, strength, set_cond_area)
 
 
-@node("ConditioningZeroOut", category="advanced/conditioning")
+@node("ConditioningZeroOut", category="advanced/conditioning", facts=NodeFacts(items="alike"))
 def conditioning_zero_out(context: NodeContext, *, conditioning: CONDITIONING) -> CONDITIONING:
     zeroed = []
     for tokens, old in conditioning:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from contract.graph.facts import NodeFacts
 from engine.images.pixels import resize
 from engine.nodes.base import Choice, Float, ModelFile, NodeContext, Optional, Out, node
 from engine.nodes.sockets import CONDITIONING, CONTROL_NET, IMAGE, MASK, MODEL, VAE
@@ -22,7 +23,7 @@ Positive = Annotated[CONDITIONING, Out("positive")]
 Negative = Annotated[CONDITIONING, Out("negative")]
 
 
-@node("ControlNetLoader", display_name="Load ControlNet Model", category="loaders")
+@node("ControlNetLoader", display_name="Load ControlNet Model", category="loaders", facts=NodeFacts(reads_early=True))
 def controlnet_loader(
     context: NodeContext, *, control_net_name: Annotated[str, ModelFile("controlnet")]
 ) -> CONTROL_NET:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 from torch.nn import functional
 
+from contract.graph.facts import NodeFacts
 from contract.graph.spec import ValueDict
 from engine.diffusion.differential import thawed_mask
 from engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
@@ -19,7 +20,12 @@ LatentOutput = Annotated[LATENT, Out("latent")]
 CELL_PX = 8
 
 
-@node("SetLatentNoiseMask", display_name="Set Latent Noise Mask", category="latent/inpaint")
+@node(
+    "SetLatentNoiseMask",
+    display_name="Set Latent Noise Mask",
+    category="latent/inpaint",
+    facts=NodeFacts(keeps_channels=True),
+)
 def set_latent_noise_mask(context: NodeContext, *, samples: LATENT, mask: MASK) -> LATENT:
     """Restrict sampling of the latent to where the mask is 1."""
     changed: Any = {**samples, "noise_mask": mask.reshape((-1, 1, *mask.shape[-2:]))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from contract.graph.facts import NodeFacts
 from engine.nodes.base import Int, NodeContext, PromptText, node
 from engine.nodes.sockets import CLIP, CONDITIONING
 
@@ -12,7 +13,9 @@ T5_TYPES = ("t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl")
 TokenCount = Annotated[int, Int(min=0, max=10000, step=1)]
 
 
-@node("CLIPTextEncode", display_name="CLIP Text Encode (Prompt)", category="conditioning")
+@node(
+    "CLIPTextEncode", display_name="CLIP Text Encode (Prompt)", category="conditioning", facts=NodeFacts(items="alike")
+)
 def clip_text_encode(
     context: NodeContext, *, text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)], clip: CLIP
 ) -> CONDITIONING:
@@ -20,7 +23,7 @@ def clip_text_encode(
     return clip.encode_from_tokens_scheduled(clip.tokenize(text))
 
 
-@node("CLIPSetLastLayer", display_name="CLIP Set Last Layer", category="conditioning")
+@node("CLIPSetLastLayer", display_name="CLIP Set Last Layer", category="conditioning", facts=NodeFacts(items="alike"))
 def clip_set_last_layer(
     context: NodeContext, *, clip: CLIP, stop_at_clip_layer: Annotated[int, Int(min=-24, max=-1, step=1)] = -1
 ) -> CLIP:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
+from contract.graph.facts import NodeFacts
 from engine.images.decode import read_image
 from engine.images.pixels import to_pillow
 from engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, NodeOutput, RecordedFile, node
@@ -24,7 +25,7 @@ def _never_the_same(environment: NodeEnvironment) -> float:
 
 
 @node("SaveImageWebsocket", category="api/image", is_output=True, fingerprint=_never_the_same,
-      python_module="custom_nodes.websocket_image_save")  # fmt: skip
+      python_module="custom_nodes.websocket_image_save", facts=NodeFacts(saved_by="SaveImage"))  # fmt: skip
 def save_image_websocket(context: NodeContext, *, images: IMAGE) -> NodeOutput:
     """Send pictures to the client as binary previews of full size, PNG without metadata. Nothing is stored."""
     num_images = images.shape[0]

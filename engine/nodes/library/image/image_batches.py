@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.images.pixels import resize_image
 from engine.nodes.base import Hidden, Int, NodeContext, Out, Socket, node
 from engine.nodes.sockets import IMAGE
@@ -30,7 +31,7 @@ def empty_image(
     return channels.float().expand(batch_size, height, width, 3).clone()
 
 
-@node("ImageBatch", display_name="Batch Images", category="image")
+@node("ImageBatch", display_name="Batch Images", category="image", facts=NodeFacts(joins="items"))
 def image_batch(context: NodeContext, *, image1: IMAGE, image2: IMAGE) -> IMAGE:
     """Join two batches; the second is scaled to the size of the first and cropped to fit."""
     if image1.shape[1:] != image2.shape[1:]:
@@ -38,14 +39,14 @@ def image_batch(context: NodeContext, *, image1: IMAGE, image2: IMAGE) -> IMAGE:
     return torch.cat((image1, image2), dim=0)
 
 
-@node("RepeatImageBatch", category="image/batch", python_module=IMAGES_MODULE)
+@node("RepeatImageBatch", category="image/batch", python_module=IMAGES_MODULE, facts=NodeFacts(repeats="amount"))
 def repeat_image_batch(
     context: NodeContext, *, image: IMAGE, amount: Annotated[int, Int(min=1, max=4096)] = 1
 ) -> IMAGE:
     return image.repeat((amount, 1, 1, 1))
 
 
-@node("ImageFromBatch", category="image/batch", python_module=IMAGES_MODULE)
+@node("ImageFromBatch", category="image/batch", python_module=IMAGES_MODULE, facts=NodeFacts(cuts="length"))
 def image_from_batch(
     context: NodeContext,
     *,

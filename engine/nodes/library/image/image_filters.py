@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.images import filters
 from engine.images.canny import canny as canny_edges
 from engine.images.compositing import same_channels
@@ -25,7 +26,7 @@ MAX_SEED = 0xFFFFFFFFFFFFFFFF
 Radius = Annotated[int, Int(min=1, max=31, step=1)]
 
 
-@node("ImageInvert", display_name="Invert Image", category="image")
+@node("ImageInvert", display_name="Invert Image", category="image", facts=NodeFacts(items="alone"))
 def image_invert(context: NodeContext, *, image: IMAGE) -> IMAGE:
     return 1.0 - image
 
@@ -61,7 +62,13 @@ def image_blur(
     return filters.gaussian_blur(image.movedim(-1, 1), blur_radius, sigma).movedim(1, -1)
 
 
-@node("ImageSharpen", display_name=None, category="image/postprocessing", python_module=POST_PROCESSING_MODULE)
+@node(
+    "ImageSharpen",
+    display_name=None,
+    category="image/postprocessing",
+    python_module=POST_PROCESSING_MODULE,
+    facts=NodeFacts(items="alone"),
+)
 def image_sharpen(
     context: NodeContext,
     *,

@@ -11,6 +11,7 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 
+from contract.graph.facts import NodeFacts
 from engine.images.compositing import with_last_repeated
 from engine.images.pixels import IMAGE_METHODS, resize_image
 from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Optional, node
@@ -30,7 +31,7 @@ Side = Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)]
 Method = Annotated[str, Choice(IMAGE_METHODS)]
 
 
-@node("ImageScale", display_name="Upscale Image", category="image/upscaling")
+@node("ImageScale", display_name="Upscale Image", category="image/upscaling", facts=NodeFacts(items="alone"))
 def image_scale(
     context: NodeContext,
     *,
@@ -51,7 +52,7 @@ def image_scale(
     return resize_image(image, width, height, upscale_method, crop)
 
 
-@node("ImageScaleBy", display_name="Upscale Image By", category="image/upscaling")
+@node("ImageScaleBy", display_name="Upscale Image By", category="image/upscaling", facts=NodeFacts(items="alone"))
 def image_scale_by(
     context: NodeContext,
     *,
@@ -194,7 +195,13 @@ def resize_and_pad_image(
     return padded
 
 
-@node("ImageStitch", display_name="Image Stitch", category="image/transform", python_module=IMAGES_MODULE)
+@node(
+    "ImageStitch",
+    display_name="Image Stitch",
+    category="image/transform",
+    python_module=IMAGES_MODULE,
+    facts=NodeFacts(joins="sides", side_input="direction"),
+)
 def image_stitch(
     context: NodeContext,
     *,

@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.images.animations import Frames, write_animated_png
 from engine.images.decode import EXPECTED, find_damage, read_channel, read_image
 from engine.images.encode import metadata_texts, write_animated_webp, write_png
 from engine.media.frame_stream import FrameStream
 from engine.nodes.base import (
     Choice,
+    FilePrefix,
     Flag,
     Float,
     Hidden,
@@ -27,7 +29,6 @@ from engine.nodes.base import (
     NodeOutput,
     Out,
     Socket,
-    Text,
     node,
 )
 from engine.nodes.library.file_content import content_hash
@@ -42,7 +43,7 @@ IMAGES_MODULE = "comfy_extras.nodes_images"
 
 Prompt = Annotated[Any, Hidden("PROMPT")]
 ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
-FilenamePrefix = Annotated[str, Text()]
+FilenamePrefix = Annotated[str, FilePrefix()]
 
 
 def damaged_file(environment: NodeEnvironment, image: object) -> str | None:
@@ -128,7 +129,7 @@ def load_image_output(
 PassedImages = Annotated[NodeOutput, Socket("IMAGE"), Out("images")]
 
 
-@node("SaveImage", display_name="Save Image", category="image", is_output=True)
+@node("SaveImage", display_name="Save Image", category="image", is_output=True, facts=NodeFacts(items="alone"))
 def save_image(
     context: NodeContext,
     *,
@@ -142,7 +143,7 @@ def save_image(
     return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL).passing_on(images)
 
 
-@node("PreviewImage", display_name="Preview Image", category="image", is_output=True)
+@node("PreviewImage", display_name="Preview Image", category="image", is_output=True, facts=NodeFacts(items="alone"))
 def preview_image(
     context: NodeContext, *, images: IMAGE, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
 ) -> PassedImages:

@@ -15,13 +15,13 @@ from engine.nodes.base import (
     Combo,
     DynamicChoice,
     Field,
+    FilePrefix,
     NodeContext,
     NodeEnvironment,
     NodeOutput,
     Optional,
     Out,
     Socket,
-    Text,
     node,
 )
 from engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, ExtraPngInfo, Prompt, save_all
@@ -61,7 +61,7 @@ def save_image_advanced(
     context: NodeContext,
     *,
     images: IMAGE,
-    filename_prefix: Annotated[str, Text(multiline=False)] = "ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix(multiline=False)] = "ComfyUI",
     format: Annotated[Mapping[str, str], DynamicChoice(fields=FORMATS)],
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from engine.nodes.base import NodeContext, NodeOutput, Out, Socket, Text, node
+from engine.nodes.base import FilePrefix, NodeContext, NodeOutput, Out, Socket, node
 from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.sockets import SVG, ExtraPngInfo, Prompt
 
@@ -20,7 +20,7 @@ def save_svg(
     context: NodeContext,
     *,
     svg: SVG,
-    filename_prefix: Annotated[str, Text()] = "svg/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix()] = "svg/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("SVG"), Out("svg")]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.layers.tiles import num_tiles, run_in_tiles
 from engine.nodes.base import ModelCombo, NodeContext, node
 from engine.nodes.sockets import IMAGE, UPSCALE_MODEL
@@ -15,7 +16,13 @@ TILE_PX, SMALLEST_TILE_PX, OVERLAP_PX = 512, 128, 32
 BYTES_PER_TILE_VALUE = 384  # working memory for each value of an enlarged tile, an estimate for networks of this kind
 
 
-@node("UpscaleModelLoader", display_name="Load Upscale Model", category="loaders", python_module=UPSCALE_MODULE)
+@node(
+    "UpscaleModelLoader",
+    display_name="Load Upscale Model",
+    category="loaders",
+    python_module=UPSCALE_MODULE,
+    facts=NodeFacts(items="alike"),
+)
 def upscale_model_loader(
     context: NodeContext, *, model_name: Annotated[str, ModelCombo("upscale_models")]
 ) -> UPSCALE_MODEL:
@@ -28,6 +35,7 @@ def upscale_model_loader(
     display_name="Upscale Image (using Model)",
     category="image/upscaling",
     python_module=UPSCALE_MODULE,
+    facts=NodeFacts(items="alone", enlarges_by="upscale_model"),
 )
 def image_upscale_with_model(context: NodeContext, *, upscale_model: UPSCALE_MODEL, image: IMAGE) -> IMAGE:
     """Enlarge a picture in tiles, smaller ones when the device has too little memory."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.images.compositing import repeated
 from engine.nodes.base import Combo, Int, NodeContext, Out, Socket, node
 from engine.nodes.library.latent.latent_arithmetic import fitted_to
@@ -18,7 +19,12 @@ from engine.nodes.library.latent.latent_geometry import CELL_PX, LATENT_MODULE
 from engine.nodes.sockets import LATENT, Latent
 
 
-@node("LatentFromBatch", display_name="Latent From Batch", category="latent/batch")
+@node(
+    "LatentFromBatch",
+    display_name="Latent From Batch",
+    category="latent/batch",
+    facts=NodeFacts(cuts="length", keeps_channels=True),
+)
 def latent_from_batch(
     context: NodeContext,
     *,
@@ -39,7 +45,12 @@ def latent_from_batch(
     return picked
 
 
-@node("RepeatLatentBatch", display_name="Repeat Latent Batch", category="latent/batch")
+@node(
+    "RepeatLatentBatch",
+    display_name="Repeat Latent Batch",
+    category="latent/batch",
+    facts=NodeFacts(repeats="amount", keeps_channels=True),
+)
 def repeat_latent_batch(
     context: NodeContext, *, samples: LATENT, amount: Annotated[int, Int(min=1, max=64)] = 1
 ) -> LATENT:
@@ -56,7 +67,13 @@ def repeat_latent_batch(
     return again
 
 
-@node("LatentBatch", display_name=None, category="latent/batch", python_module=LATENT_MODULE)
+@node(
+    "LatentBatch",
+    display_name=None,
+    category="latent/batch",
+    python_module=LATENT_MODULE,
+    facts=NodeFacts(joins="items"),
+)
 def latent_batch(context: NodeContext, *, samples1: LATENT, samples2: LATENT) -> LATENT:
     """Join two batches; the second is scaled to the size of the first and cropped to fit."""
     first, second = samples1["samples"], samples2["samples"]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.images.compositing import repeated
 from engine.images.pixels import LATENT_METHODS, resize
 from engine.nodes.base import Choice, Combo, Float, Int, NodeContext, node
@@ -30,7 +31,12 @@ def with_samples(latent: Latent, samples: torch.Tensor) -> Latent:
     return changed
 
 
-@node("LatentUpscale", display_name="Upscale Latent", category="latent")
+@node(
+    "LatentUpscale",
+    display_name="Upscale Latent",
+    category="latent",
+    facts=NodeFacts(items="alone", keeps_channels=True),
+)
 def latent_upscale(
     context: NodeContext,
     *,
@@ -58,7 +64,12 @@ def latent_upscale(
     return with_samples(samples, resized)
 
 
-@node("LatentUpscaleBy", display_name="Upscale Latent By", category="latent")
+@node(
+    "LatentUpscaleBy",
+    display_name="Upscale Latent By",
+    category="latent",
+    facts=NodeFacts(items="alone", keeps_channels=True),
+)
 def latent_upscale_by(
     context: NodeContext,
     *,
@@ -71,7 +82,7 @@ def latent_upscale_by(
     return with_samples(samples, resized)
 
 
-@node("LatentRotate", display_name="Rotate Latent", category="latent/transform")
+@node("LatentRotate", display_name="Rotate Latent", category="latent/transform", facts=NodeFacts(keeps_channels=True))
 def latent_rotate(
     context: NodeContext,
     *,
@@ -83,7 +94,7 @@ def latent_rotate(
     return with_samples(samples, torch.rot90(samples["samples"], k=quarter_turns, dims=[3, 2]))
 
 
-@node("LatentFlip", display_name="Flip Latent", category="latent/transform")
+@node("LatentFlip", display_name="Flip Latent", category="latent/transform", facts=NodeFacts(keeps_channels=True))
 def latent_flip(
     context: NodeContext,
     *,
@@ -93,7 +104,7 @@ def latent_flip(
     return with_samples(samples, torch.flip(samples["samples"], dims=[2 if flip_method.startswith("x") else 3]))
 
 
-@node("LatentCrop", display_name="Crop Latent", category="latent/transform")
+@node("LatentCrop", display_name="Crop Latent", category="latent/transform", facts=NodeFacts(keeps_channels=True))
 def latent_crop(
     context: NodeContext,
     *,

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.errors import BadModelFile
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.models.video_vae import VideoVae
-from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Out, Socket, Text, node
+from engine.nodes.base import FilePrefix, InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Out, Socket, node
 from engine.nodes.library.file_content import content_hash
 from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
 
@@ -30,7 +31,9 @@ def empty_latent_image(
     return {"samples": torch.zeros([batch_size, 4, height // 8, width // 8])}
 
 
-@node("VAEDecode", display_name="VAE Decode", category="latent")
+@node(
+    "VAEDecode", display_name="VAE Decode", category="latent", facts=NodeFacts(tiled_by="VAEDecodeTiled", items="alone")
+)
 def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> FRAMES:
     """Decodes latent images back into pixel space images."""  # noqa: D401 - ComfyUI's words
     if isinstance(vae, VideoVae) and context.output_is_streamed():
@@ -45,7 +48,7 @@ def as_pictures(decoded: torch.Tensor) -> torch.Tensor:
     return decoded.flatten(0, 1) if decoded.ndim == 5 else decoded
 
 
-@node("VAEEncode", display_name="VAE Encode", category="latent")
+@node("VAEEncode", display_name="VAE Encode", category="latent", facts=NodeFacts(tiled_by="VAEEncodeTiled"))
 def vae_encode(context: NodeContext, *, pixels: IMAGE, vae: VAE) -> LATENT:
     return {"samples": vae.encode(pixels[:, :, :, :3])}
 
@@ -55,7 +58,7 @@ def save_latent(
     context: NodeContext,
     *,
     samples: LATENT,
-    filename_prefix: Annotated[str, Text()] = "latents/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix()] = "latents/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("LATENT"), Out("samples")]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from contract.graph.facts import NodeFacts
 from engine.models.video_vae import VideoVae
 from engine.nodes.base import Int, NodeContext, node
 from engine.nodes.library.latent.latents import as_pictures
@@ -14,7 +15,7 @@ Frames = Annotated[int, Int(min=8, max=4096, step=4)]
 FramesOverlap = Annotated[int, Int(min=4, max=4096, step=4)]
 
 
-@node("VAEDecodeTiled", display_name="VAE Decode (Tiled)", category="_for_testing")
+@node("VAEDecodeTiled", display_name="VAE Decode (Tiled)", category="_for_testing", facts=NodeFacts(items="alone"))
 def vae_decode_tiled(
     context: NodeContext,
     *,

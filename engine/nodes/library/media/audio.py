@@ -23,6 +23,7 @@ from engine.media.opened import BadMedia
 from engine.media.video import Audio
 from engine.nodes.base import (
     Choice,
+    FilePrefix,
     Hidden,
     InputFile,
     NodeContext,
@@ -31,7 +32,6 @@ from engine.nodes.base import (
     Out,
     RecordedFile,
     Socket,
-    Text,
     node,
 )
 from engine.nodes.library.file_content import content_hash
@@ -43,7 +43,7 @@ MODULE = "comfy_extras.nodes_audio"
 
 Prompt = Annotated[Any, Hidden("PROMPT")]
 ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
-FilenamePrefix = Annotated[str, Text()]
+FilenamePrefix = Annotated[str, FilePrefix()]
 
 
 class SoundFile(InputFile):

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.media.resample import resample
 from engine.media.video import Audio
 from engine.nodes.base import Choice, Float, Int, NodeContext, Out, node
@@ -68,7 +69,9 @@ def split_audio_channels(
     )
 
 
-@node("AudioConcat", display_name="Audio Concat", category="audio", python_module=MODULE)
+@node(
+    "AudioConcat", display_name="Audio Concat", category="audio", python_module=MODULE, facts=NodeFacts(joins="seconds")
+)
 def audio_concat(
     context: NodeContext,
     *,

@@ -10,7 +10,7 @@ import torch
 
 from engine.media.meshes import Surface, cubes, surface_net, write_glb
 from engine.models.shape_vae import Mesh, Voxel
-from engine.nodes.base import Choice, Float, Hidden, NodeContext, NodeOutput, Text, node
+from engine.nodes.base import Choice, FilePrefix, Float, Hidden, NodeContext, NodeOutput, node
 from engine.nodes.library.file_metadata import metadata_of
 from engine.nodes.library.media.video import as_texts
 from engine.nodes.sockets import MESH, VOXEL
@@ -55,7 +55,7 @@ def save_glb(
     context: NodeContext,
     *,
     mesh: MESH,
-    filename_prefix: Annotated[str, Text()] = "mesh/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix()] = "mesh/ComfyUI",
     prompt: Annotated[Any, Hidden("PROMPT")] = None,
     extra_pnginfo: Annotated[Any, Hidden("EXTRA_PNGINFO")] = None,
 ) -> NodeOutput:

@@ -27,6 +27,7 @@ from engine.media.video import (
 )
 from engine.nodes.base import (
     Combo,
+    FilePrefix,
     Float,
     Hidden,
     InputCombo,
@@ -38,7 +39,6 @@ from engine.nodes.base import (
     Out,
     Socket,
     Streams,
-    Text,
     node,
 )
 from engine.nodes.library.file_metadata import metadata_of
@@ -49,7 +49,7 @@ MODULE = "comfy_extras.nodes_video"
 
 Prompt = Annotated[Any, Hidden("PROMPT")]
 ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
-FilenamePrefix = Annotated[str, Text(multiline=False)]
+FilenamePrefix = Annotated[str, FilePrefix(multiline=False)]
 
 
 def as_texts(metadata: Mapping[str, object]) -> dict[str, str]:

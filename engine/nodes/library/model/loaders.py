@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.families import registry
 from engine.layers.pixel_space import NAME as PIXEL_SPACE
 from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
@@ -23,7 +24,12 @@ WEIGHT_TYPES: Mapping[str, torch.dtype | None] = {  # what the node offers -> th
 }
 
 
-@node("CheckpointLoaderSimple", display_name="Load Checkpoint", category="loaders")
+@node(
+    "CheckpointLoaderSimple",
+    display_name="Load Checkpoint",
+    category="loaders",
+    facts=NodeFacts(reads_early=True, items="alike"),
+)
 def checkpoint_loader_simple(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP, VAE]:
@@ -46,7 +52,12 @@ def image_only_checkpoint_loader(
     return model, context.models.checkpoint_vision(ckpt_name), vae
 
 
-@node("UNETLoader", display_name="Load Diffusion Model", category="advanced/loaders")
+@node(
+    "UNETLoader",
+    display_name="Load Diffusion Model",
+    category="advanced/loaders",
+    facts=NodeFacts(reads_early=True, items="alike"),
+)
 def unet_loader(
     context: NodeContext,
     *,
@@ -64,7 +75,13 @@ def supported_clip_type(environment: object, *, type: str | None = None) -> str 
     return f"type: text encoders of this type are not supported; got {type!r}, expected {' or '.join(map(repr, known))}"
 
 
-@node("CLIPLoader", display_name="Load CLIP", category="advanced/loaders", check=supported_clip_type)
+@node(
+    "CLIPLoader",
+    display_name="Load CLIP",
+    category="advanced/loaders",
+    check=supported_clip_type,
+    facts=NodeFacts(reads_early=True, items="alike"),
+)
 def clip_loader(
     context: NodeContext,
     *,
@@ -86,7 +103,7 @@ class VaeFile(ModelFile):
         return [*environment.model_files(self.kind), *found]
 
 
-@node("VAELoader", display_name="Load VAE", category="loaders")
+@node("VAELoader", display_name="Load VAE", category="loaders", facts=NodeFacts(reads_early=True, items="alike"))
 def vae_loader(context: NodeContext, *, vae_name: Annotated[str, VaeFile("vae", also=BUILT_IN_VAES)]) -> VAE:
     """Load a VAE."""
     vae: VAE = context.models.vae(vae_name)
@@ -98,6 +115,7 @@ def vae_loader(context: NodeContext, *, vae_name: Annotated[str, VaeFile("vae", 
     display_name="Random Checkpoint",
     category="loaders",
     python_module="darkroom",
+    facts=NodeFacts(items="alike", has_random_weights=True),
 )
 def random_checkpoint(
     context: NodeContext,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.adapters.lora import lora_patches
 from engine.adapters.lora_names import LoraTarget, target_name
 from engine.log_context import report_warning
@@ -89,6 +90,7 @@ def _label(model: Model | None) -> str:
     display_name="Load LoRA",
     category="loaders",
     output_tooltips=["The modified diffusion model.", "The modified CLIP model."],
+    facts=NodeFacts(items="alike"),
 )
 def lora_loader(
     context: NodeContext,
@@ -110,7 +112,7 @@ def lora_loader(
     return patched, patched_clip
 
 
-@node("LoraLoaderModelOnly", category="loaders")
+@node("LoraLoaderModelOnly", category="loaders", facts=NodeFacts(items="alike"))
 def lora_loader_model_only(
     context: NodeContext, *, model: MODEL, lora_name: LoraName, strength_model: Strength = 1.0
 ) -> MODEL:

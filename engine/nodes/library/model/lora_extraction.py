@@ -12,7 +12,7 @@ import torch
 from engine.formats.safetensors_file import write_safetensors
 from engine.log_context import report_warning
 from engine.models.patching.module_patcher import ModulePatcher
-from engine.nodes.base import Combo, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, Text, node
+from engine.nodes.base import Combo, FilePrefix, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, node
 from engine.nodes.sockets import CLIP, MODEL
 
 LORA_TYPES = ("standard", "full_diff")
@@ -72,7 +72,7 @@ def _extracted(
 def lora_save(
     context: NodeContext,
     *,
-    filename_prefix: Annotated[str, Text(multiline=False)] = "loras/ComfyUI_extracted_lora",
+    filename_prefix: Annotated[str, FilePrefix(multiline=False)] = "loras/ComfyUI_extracted_lora",
     rank: Annotated[int, Int(min=1, max=4096, step=1)] = 8,
     lora_type: Annotated[str, Combo(LORA_TYPES)],
     bias_diff: Annotated[bool, Flag()] = True,

@@ -18,7 +18,7 @@ from engine.models.kinds.clip_vision_value import ClipVision
 from engine.models.model import Model
 from engine.models.patching.module_patcher import ModulePatcher
 from engine.models.vae import Vae
-from engine.nodes.base import Hidden, NodeContext, NodeOutput, Text, node
+from engine.nodes.base import FilePrefix, Hidden, NodeContext, NodeOutput, node
 from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
 CATEGORY = "advanced/model_merging"
@@ -178,7 +178,7 @@ def checkpoint_save(
     model: MODEL,
     clip: CLIP,
     vae: VAE,
-    filename_prefix: Annotated[str, Text()] = "checkpoints/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix()] = "checkpoints/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
@@ -190,7 +190,7 @@ def model_save(
     context: NodeContext,
     *,
     model: MODEL,
-    filename_prefix: Annotated[str, Text()] = "diffusion_models/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix()] = "diffusion_models/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
@@ -202,7 +202,7 @@ def clip_save(
     context: NodeContext,
     *,
     clip: CLIP,
-    filename_prefix: Annotated[str, Text()] = "clip/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix()] = "clip/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
@@ -225,7 +225,7 @@ def vae_save(
     context: NodeContext,
     *,
     vae: VAE,
-    filename_prefix: Annotated[str, Text()] = "vae/ComfyUI_vae",
+    filename_prefix: Annotated[str, FilePrefix()] = "vae/ComfyUI_vae",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
@@ -241,7 +241,7 @@ def image_only_checkpoint_save(
     model: MODEL,
     clip_vision: CLIP_VISION,
     vae: VAE,
-    filename_prefix: Annotated[str, Text()] = "checkpoints/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix()] = "checkpoints/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
+from contract.graph.facts import NodeFacts
 from engine.diffusion.model_sampling import VDiscrete
 from engine.families import registry
 from engine.nodes.base import Choice, ModelFile, NodeContext, Optional, node
@@ -67,7 +68,12 @@ def supported_pair(environment: object, *, type: str | None = None) -> str | Non
     return f"type: no family of models has such a set; got {type!r}, expected {expected}"
 
 
-@node("DualCLIPLoader", category="advanced/loaders", check=supported_pair)
+@node(
+    "DualCLIPLoader",
+    category="advanced/loaders",
+    check=supported_pair,
+    facts=NodeFacts(reads_early=True, items="alike"),
+)
 def dual_clip_loader(
     context: NodeContext,
     *,

@@ -16,6 +16,7 @@ from engine.formats.safetensors_file import write_safetensors
 from engine.images.encode import metadata_texts, write_png
 from engine.images.line_plot import line_plot
 from engine.nodes.base import (
+    FilePrefix,
     Hidden,
     Int,
     NodeContext,
@@ -23,7 +24,6 @@ from engine.nodes.base import (
     NodeOutput,
     Optional,
     Socket,
-    Text,
     Widget,
     node,
 )
@@ -63,7 +63,7 @@ def save_lora(
     context: NodeContext,
     *,
     lora: LoraModel,
-    prefix: Annotated[str, Text()] = "loras/ComfyUI_trained_lora",
+    prefix: Annotated[str, FilePrefix()] = "loras/ComfyUI_trained_lora",
     steps: Annotated[int | None, Int(extra={"forceInput": True}), Optional()] = None,
 ) -> NodeOutput:
     """Save a LoRA in the types that it has. Its name has the number of steps when that is given."""
@@ -80,7 +80,7 @@ def loss_graph(
     context: NodeContext,
     *,
     loss: LossMap,
-    filename_prefix: Annotated[str, Text()] = "loss_graph",
+    filename_prefix: Annotated[str, FilePrefix()] = "loss_graph",
     prompt: Annotated[object, Hidden("PROMPT")] = None,
     extra_pnginfo: Annotated[Mapping[str, object] | None, Hidden("EXTRA_PNGINFO")] = None,
 ) -> NodeOutput:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNegGuider
 from engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
 from engine.diffusion.noise import prepare_noise
@@ -73,7 +74,7 @@ def add_noise(context: NodeContext, *, model: MODEL, noise: NOISE, sigmas: SIGMA
 # --- guiders ---------------------------------------------------------------------------------------------------------
 
 
-@node("BasicGuider", category=f"{CATEGORY}/guiders", python_module=MODULE)
+@node("BasicGuider", category=f"{CATEGORY}/guiders", python_module=MODULE, facts=NodeFacts(passes=1))
 def basic_guider(context: NodeContext, *, model: MODEL, conditioning: CONDITIONING) -> GUIDER:
     guider = BasicGuider(model)
     guider.set_conds(conditioning)
@@ -90,7 +91,7 @@ def cfg_guider(
     return guider
 
 
-@node("DualCFGGuider", category=f"{CATEGORY}/guiders", python_module=MODULE)
+@node("DualCFGGuider", category=f"{CATEGORY}/guiders", python_module=MODULE, facts=NodeFacts(passes=3))
 def dual_cfg_guider(
     context: NodeContext,
     *,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.diffusion import guidance_rules as rules
 from engine.diffusion.conditions import convert_conditioning, with_model_inputs
 from engine.diffusion.guidance import calc_cond_batch
@@ -39,7 +40,12 @@ def _has_both_sides(args: Arguments) -> bool:
     return len(args["conds_out"]) > 1 and all(side is not None for side in args["conds"][:2])
 
 
-@node("RescaleCFG", category="advanced/model", python_module="comfy_extras.nodes_model_advanced")
+@node(
+    "RescaleCFG",
+    category="advanced/model",
+    python_module="comfy_extras.nodes_model_advanced",
+    facts=NodeFacts(items="alike"),
+)
 def rescale_cfg(
     context: NodeContext,
     *,

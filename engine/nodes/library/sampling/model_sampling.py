@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.diffusion.latent_format import PlaygroundLatentFormat
 from engine.diffusion.model_sampling import (
     X0,
@@ -82,7 +83,7 @@ def sampled_with(model: Model, sampling: object) -> Model:
     return patched
 
 
-@node("ModelSamplingDiscrete", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+@node("ModelSamplingDiscrete", category=MODEL_CATEGORY, python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
 def model_sampling_discrete(
     context: NodeContext,
     *,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from contract.graph.spec import ValueDict
 from engine.diffusion.ksampler import ksampler, sampler_object
 from engine.diffusion.sample import Sampler
@@ -47,12 +48,18 @@ def ksampler_select(context: NodeContext, *, sampler_name: SamplerName) -> SAMPL
     return sampler_object(sampler_name)
 
 
-@node("SamplerEulerAncestral", category=CATEGORY, python_module=MODULE)
+@node("SamplerEulerAncestral", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="euler_ancestral"))
 def euler_ancestral(context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0) -> SAMPLER:
     return _with_options("euler_ancestral", eta=eta, s_noise=s_noise)
 
 
-@node("SamplerEulerAncestralCFGPP", display_name="SamplerEulerAncestralCFG++", category=CATEGORY, python_module=MODULE)
+@node(
+    "SamplerEulerAncestralCFGPP",
+    display_name="SamplerEulerAncestralCFG++",
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="euler_ancestral_cfg_pp"),
+)
 def euler_ancestral_cfg_pp(
     context: NodeContext,
     *,
@@ -62,19 +69,19 @@ def euler_ancestral_cfg_pp(
     return _with_options("euler_ancestral_cfg_pp", eta=eta, s_noise=s_noise)
 
 
-@node("SamplerLMS", category=CATEGORY, python_module=MODULE)
+@node("SamplerLMS", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="lms"))
 def lms(context: NodeContext, *, order: Annotated[int, Int(min=1, max=100)] = 4) -> SAMPLER:
     return _with_options("lms", order=order)
 
 
-@node("SamplerDPMPP_3M_SDE", category=CATEGORY, python_module=MODULE)
+@node("SamplerDPMPP_3M_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_3m_sde"))
 def dpmpp_3m_sde(
     context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0, noise_device: NoiseDevice
 ) -> SAMPLER:
     return _with_options(_on_device("dpmpp_3m_sde", noise_device), eta=eta, s_noise=s_noise)
 
 
-@node("SamplerDPMPP_2M_SDE", category=CATEGORY, python_module=MODULE)
+@node("SamplerDPMPP_2M_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_2m_sde"))
 def dpmpp_2m_sde(
     context: NodeContext,
     *,
@@ -86,19 +93,21 @@ def dpmpp_2m_sde(
     return _with_options(_on_device("dpmpp_2m_sde", noise_device), eta=eta, s_noise=s_noise, solver_type=solver_type)
 
 
-@node("SamplerDPMPP_SDE", category=CATEGORY, python_module=MODULE)
+@node("SamplerDPMPP_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_sde"))
 def dpmpp_sde(
     context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0, r: Factor = 0.5, noise_device: NoiseDevice
 ) -> SAMPLER:
     return _with_options(_on_device("dpmpp_sde", noise_device), eta=eta, s_noise=s_noise, r=r)
 
 
-@node("SamplerDPMPP_2S_Ancestral", category=CATEGORY, python_module=MODULE)
+@node(
+    "SamplerDPMPP_2S_Ancestral", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_2s_ancestral")
+)
 def dpmpp_2s_ancestral(context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0) -> SAMPLER:
     return _with_options("dpmpp_2s_ancestral", eta=eta, s_noise=s_noise)
 
 
-@node("SamplerDPMAdaptative", category=CATEGORY, python_module=MODULE)
+@node("SamplerDPMAdaptative", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpm_adaptive"))
 def dpm_adaptive(
     context: NodeContext,
     *,
@@ -119,7 +128,7 @@ def dpm_adaptive(
     )  # fmt: skip
 
 
-@node("SamplerER_SDE", category=CATEGORY, python_module=MODULE)
+@node("SamplerER_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="er_sde"))
 def er_sde(
     context: NodeContext,
     *,
@@ -145,7 +154,7 @@ def er_sde(
     )
 
 
-@node("SamplerSASolver", category=CATEGORY, python_module=MODULE)
+@node("SamplerSASolver", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="sa_solver"))
 def sa_solver(
     context: NodeContext,
     *,
@@ -167,7 +176,13 @@ def sa_solver(
     )  # fmt: skip
 
 
-@node("SamplerLCMUpscale", display_name=None, category=CATEGORY, python_module="comfy_extras.nodes_advanced_samplers")
+@node(
+    "SamplerLCMUpscale",
+    display_name=None,
+    category=CATEGORY,
+    python_module="comfy_extras.nodes_advanced_samplers",
+    facts=NodeFacts(sampler="lcm"),
+)
 def lcm_upscale(
     context: NodeContext,
     *,
@@ -184,8 +199,14 @@ def lcm_upscale(
     return Sampler(sample_lcm_upscale, extra_options=options)
 
 
-@node("SamplerEulerCFGpp", display_name="SamplerEulerCFG++", category="_for_testing",
-      python_module="comfy_extras.nodes_advanced_samplers", experimental=True)  # fmt: skip
+@node(
+    "SamplerEulerCFGpp",
+    display_name="SamplerEulerCFG++",
+    category="_for_testing",
+    python_module="comfy_extras.nodes_advanced_samplers",
+    experimental=True,
+    facts=NodeFacts(sampler="euler_cfg_pp"),
+)
 def euler_cfg_pp(context: NodeContext, *, version: Annotated[str, Combo(("regular", "alternative"))]) -> SAMPLER:
     if version == "alternative":
         return Sampler(sample_euler_cfg_pp_alternative)

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import torch
 
+from contract.graph.facts import NodeFacts, SamplerFacts
 from engine.diffusion.ksampler import fix_empty_latent_channels, sample
 from engine.diffusion.noise import prepare_noise
 from engine.diffusion.replacements import replaceable
+from engine.diffusion.samplers.registry import declared_samplers
 from engine.nodes.base import Choice, Float, Int, NodeContext, NodeEnvironment, node
 from engine.nodes.running_call import call_of, running_context
 from engine.nodes.sockets import CONDITIONING, LATENT, MODEL, Latent
@@ -28,6 +30,17 @@ class SamplerChoice(Choice):
     def type_in(self, environment: NodeEnvironment) -> tuple[str, ...]:
         return tuple(environment.sampler_names())
 
+    def facts(self, name: str) -> NodeFacts:
+        return NodeFacts(sampler_input=name)
+
+    def samplers_in(self, environment: NodeEnvironment) -> dict[str, SamplerFacts]:
+        declared = declared_samplers()
+        return {
+            name: SamplerFacts(declared[name].evaluations_per_step, declared[name].is_deterministic)
+            for name in environment.sampler_names()
+            if name in declared
+        }
+
 
 @dataclass(frozen=True)
 class ScheduleChoice(Choice):
@@ -41,7 +54,7 @@ SamplerName = Annotated[str, SamplerChoice()]
 SchedulerName = Annotated[str, ScheduleChoice()]
 
 
-@node("KSampler", category="sampling")
+@node("KSampler", category="sampling", facts=NodeFacts(items="alone"))
 def ksampler(
     context: NodeContext,
     *,
@@ -63,7 +76,7 @@ def ksampler(
         )[0]
 
 
-@node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling")
+@node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling", facts=NodeFacts(items="alone"))
 def ksampler_advanced(
     context: NodeContext,
     *,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 
+from contract.graph.facts import NodeFacts
 from engine.diffusion import sigmas as schedules
 from engine.diffusion.choices import calculate_sigmas
 from engine.diffusion.gits_levels import gits_levels
@@ -178,7 +179,7 @@ HighSigmas = Annotated[SIGMAS, Out("high_sigmas")]
 LowSigmas = Annotated[SIGMAS, Out("low_sigmas")]
 
 
-@node("SplitSigmas", category=ARITHMETIC, python_module=MODULE)
+@node("SplitSigmas", category=ARITHMETIC, python_module=MODULE, facts=NodeFacts(first_steps="step"))
 def split_sigmas(
     context: NodeContext, *, sigmas: SIGMAS, step: Annotated[int, Int(min=0, max=10000)] = 0
 ) -> tuple[HighSigmas, LowSigmas]:

@@ -1,0 +1,204 @@
+"""Facts of node classes and samplers, as those who read a prompt need them: what a node saves, repeats, or costs. Pure.
+
+An engine of ours reports the facts that each class declares, in its entry of `/object_info` under `FACTS_KEY`. Of
+ComfyUI's own classes they are known without it too (`known_facts.json`): for an engine that reports none, and where
+none has answered yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+FACTS_KEY: Final = "darkroom"
+"""Key of the facts in a class's entry of `/object_info`."""
+
+KNOWN_PATH: Final = Path(__file__).with_name("known_facts.json")
+PACKS: Final = "custom_nodes"
+"""First part of the module of a class from a node pack."""
+
+FileKind = Literal["image", "latent", "file"]
+Items = Literal["", "alone", "alike"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerFacts:
+    """Evaluations of the network a step, None where the sampler decides; True if a batch can be sampled in parts."""
+
+    evaluations_per_step: int | None
+    is_deterministic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node class declares of itself beyond its inputs and outputs. Names are those of its inputs."""
+
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Folder below `models/`, by the input that names a file there."""
+
+    files: Mapping[str, FileKind] = field(default_factory=dict)
+    """Kind of file, by the input that names one of the input folder."""
+
+    recorded: tuple[str, ...] = ()
+    """Inputs whose file a script of ComfyUI's page records."""
+
+    saves: str = ""
+    """Input that names the files which the node saves in the output folder."""
+
+    saved_by: str = ""
+    """Class that saves what this one only sends to a WebSocket client."""
+
+    tiled_by: str = ""
+    """Class that does the same in tiles, with less memory."""
+
+    reads_early: bool = False
+    """True if it can read its model file while that is downloaded."""
+
+    items: Items = ""
+    """`alone`: each item of a batch has the result that it has alone. `alike`: the result holds for every item."""
+
+    sampler: str = ""
+    """Sampler that its SAMPLER stands for."""
+
+    sampler_input: str = ""
+    """Input that names a sampler."""
+
+    samplers: Mapping[str, SamplerFacts] = field(default_factory=dict)
+    """The samplers that the input may name, those that declare facts."""
+
+    passes: int | None = None
+    """Passes of the network in one evaluation by its GUIDER, where no `cfg` decides."""
+
+    enlarges_by: str = ""
+    """Input with the model by whose factor the result is larger."""
+
+    repeats: str = ""
+    """Input by whose number the result has more items."""
+
+    cuts: str = ""
+    """Input with the number of items that are left of a batch."""
+
+    joins: Literal["", "items", "seconds", "sides"] = ""
+    """What the results of the inputs add up to: the items of a batch, the length of audio, or the sides of an image."""
+
+    side_input: str = ""
+    """Input with the side at which images are joined: `left`, `right`, `up`, `down`."""
+
+    first_steps: str = ""
+    """Input with the number of steps in the first of its two SIGMAS."""
+
+    keeps_channels: bool = False
+    """True if its LATENT has the channels of the one that it takes."""
+
+    has_random_weights: bool = False
+    """True if it makes a model without a file."""
+
+    def joined(self, other: NodeFacts) -> NodeFacts:
+        """Return these facts with those that the other has; entries of both for what is known by input."""
+        return replace(self, **{name: _merged(getattr(self, name), value) for name, value in _told(other)})
+
+    def as_json(self) -> dict[str, object]:
+        """Return the facts that are there by name, as `/object_info` has them."""
+        return {name: _json_of(value) for name, value in _told(self)}
+
+
+NO_FACTS: Final = NodeFacts()
+
+
+def read_facts(described: object) -> NodeFacts:
+    """Read facts of `/object_info`, passing over those of no known name or kind."""
+    if not isinstance(described, Mapping):
+        return NO_FACTS
+    given = ((item.name, described.get(item.name)) for item in fields(NodeFacts))
+    read = ((name, _read(name, value)) for name, value in given if value is not None)
+    return NodeFacts(**{name: value for name, value in read if value is not None})
+
+
+def _read(name: str, value: object) -> Any:
+    """Return a fact of that name; None for a value that is none."""
+    default = getattr(NO_FACTS, name)
+    if isinstance(default, Mapping) and isinstance(value, Mapping):
+        if name == "samplers":
+            return {str(key): facts for key, item in value.items() if (facts := _sampler_of(item)) is not None}
+        return {str(key): str(item) for key, item in value.items()}
+    if isinstance(default, tuple) and isinstance(value, list | tuple):
+        return tuple(map(str, value))
+    if default is None and isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return value if isinstance(default, str | bool) and type(value) is type(default) else None
+
+
+class Facts:
+    """Facts of the node classes of one engine, by its `/object_info`; without that, of ComfyUI's own classes."""
+
+    def __init__(self, object_info: Mapping[str, object] | None = None) -> None:
+        self._object_info = object_info or {}
+        self._read: dict[str, NodeFacts] = {}
+        self._samplers: Mapping[str, SamplerFacts] | None = None
+
+    def of(self, class_type: object) -> NodeFacts:
+        """Return the facts of a class; none for an unknown one, and for one of a node pack that declares none."""
+        if not isinstance(class_type, str):
+            return NO_FACTS
+        if class_type not in self._read:
+            self._read[class_type] = self._find(class_type)
+        return self._read[class_type]
+
+    def sampler(self, name: str) -> SamplerFacts | None:
+        """Return the facts of a sampler; None for one that declares none."""
+        if self._samplers is None:
+            own = _samplers_of(self.of(class_type) for class_type in self._object_info)
+            self._samplers = {**_samplers_of(known_facts().values()), **own}
+        return self._samplers.get(name)
+
+    def _find(self, class_type: str) -> NodeFacts:
+        declared = self._object_info.get(class_type)
+        if isinstance(declared, Mapping):
+            if FACTS_KEY in declared:
+                return read_facts(declared[FACTS_KEY])
+            if str(declared.get("python_module") or "").startswith(PACKS):
+                return NO_FACTS
+        return known_facts().get(class_type, NO_FACTS)
+
+
+@cache
+def known_facts() -> Mapping[str, NodeFacts]:
+    """Return the facts of ComfyUI's own classes, by name."""
+    described: dict[str, object] = json.loads(KNOWN_PATH.read_text("utf-8"))
+    return {name: read_facts(facts) for name, facts in described.items()}
+
+
+def _samplers_of(found: Iterable[NodeFacts]) -> dict[str, SamplerFacts]:
+    return {name: facts for item in found for name, facts in item.samplers.items()}
+
+
+def _sampler_of(described: object) -> SamplerFacts | None:
+    if not isinstance(described, list | tuple) or len(described) != 2:
+        return None
+    evaluations, is_deterministic = described
+    is_number = isinstance(evaluations, int) and not isinstance(evaluations, bool) and evaluations > 0
+    return SamplerFacts(evaluations if is_number else None, is_deterministic is True)
+
+
+def _told(facts: NodeFacts) -> Iterator[tuple[str, Any]]:
+    """Yield the facts that differ from those of a class that declares none."""
+    for item in fields(NodeFacts):
+        value = getattr(facts, item.name)
+        if value != getattr(NO_FACTS, item.name):
+            yield item.name, value
+
+
+def _merged(own: Any, other: Any) -> Any:
+    return {**own, **other} if isinstance(own, Mapping) else other
+
+
+def _json_of(value: Any) -> object:
+    if isinstance(value, Mapping):
+        return {name: _json_of(item) for name, item in value.items()}
+    if isinstance(value, SamplerFacts):
+        return [value.evaluations_per_step, value.is_deterministic]
+    return list(value) if isinstance(value, tuple) else value
