@@ -173,7 +173,7 @@ def work_on_prompt(prompt: Json) -> None:
         partial(explain_prompt, prompt, rules),
         partial(with_hints, problems, OBJECT_INFO),
         partial(find_long_names, prompt),
-        partial(find_name_problems, prompt, None),
+        partial(find_name_problems, prompt, {}, None),
         partial(find_size_problem, prompt, PromptLimits()),
         partial(replace_references, prompt, dict.fromkeys(references, "x")),
         partial(model_files_in, prompt),

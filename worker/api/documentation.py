@@ -16,7 +16,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from modifiers.modifier import Choices
 from modifiers.registry import ModifierRegistry
 from worker.api.document_cache import DocumentCache
 from worker.api.page_headers import policy_for
@@ -94,7 +93,7 @@ async def openapi(request: Request) -> Response:
     object_info: JsonObject | None = None
     try:
         found = await engine.object_info()
-        modifications = _drawn_first(registry, choices_in(found))
+        modifications = _drawn_first(registry, found)
         defaults = await find_defaults(engine, registry, checkpoints_of(found), DRAWN_FIRST, modifications)
         object_info = found
     except EngineUnreachable:
@@ -103,7 +102,7 @@ async def openapi(request: Request) -> Response:
     revision, stored = services.workflows.revision, await _stored_workflows(request)
 
     def make() -> dict[str, object]:
-        examples = {} if object_info is None else examples_of(registry, choices_in(object_info), defaults)
+        examples = {} if object_info is None else examples_of(registry, object_info, defaults)
         document = _document(app.routes, examples)
         add_typed_routes(document, stored or (), object_info or {})
         return document
@@ -149,14 +148,14 @@ def _forget_framework_errors(document: dict[str, Any]) -> None:
 
 
 def examples_of(
-    modifiers: ModifierRegistry, choices: Choices, defaults: ModifierDefaults
+    modifiers: ModifierRegistry, object_info: JsonObject, defaults: ModifierDefaults
 ) -> dict[str, dict[str, object]]:
     """Return request bodies by name: one per modifier whose files this engine has, and one with a whole workflow.
 
     `defaults` are those of the modifier that builds the workflow.
     """
-    checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
-    examples = modifiers.examples(choices).items()
+    checkpoints = checkpoints_of(object_info)
+    examples = modifiers.examples(choices_in(object_info)).items()
     made: dict[str, dict[str, Any]] = {
         name: {"input": {"modifier": name, "modifications": suited_example(modifications, checkpoints)}}
         for name, modifications in examples
@@ -167,10 +166,10 @@ def examples_of(
     return made
 
 
-def _drawn_first(modifiers: ModifierRegistry, choices: Choices) -> dict[str, object]:
+def _drawn_first(modifiers: ModifierRegistry, object_info: JsonObject) -> dict[str, object]:
     """Return the example of the modifier that builds the workflow; empty where the engine lacks its files."""
-    checkpoints = choices("CheckpointLoaderSimple", "ckpt_name") or ()
-    return suited_example(modifiers.examples(choices).get(DRAWN_FIRST, {}), checkpoints)
+    examples = modifiers.examples(choices_in(object_info))
+    return suited_example(examples.get(DRAWN_FIRST, {}), checkpoints_of(object_info))
 
 
 def _request_body(examples: dict[str, dict[str, object]]) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from contract.graph.facts import Facts
 from contract.nearest import nearest_name
 from worker.engines.later_nodes import find_later_node
 from worker.engines.outcome import allowed_by
@@ -33,6 +34,16 @@ def choices_in(object_info: JsonObject) -> Callable[[str, str], Sequence[str] | 
         return None
 
     return lookup
+
+
+def choices_of_kind(object_info: JsonObject, kind: str) -> Sequence[str]:
+    """Return the model files of one kind, as the first class that loads such files offers them; none without one."""
+    facts, lookup = Facts(object_info), choices_in(object_info)
+    for class_type in object_info:
+        for name, folder in facts.of(class_type).models.items():
+            if folder == kind and (found := lookup(class_type, name)) is not None:
+                return found
+    return ()
 
 
 def with_hints(problems: Iterable[Problem], object_info: JsonObject) -> list[Problem]:

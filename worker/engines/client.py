@@ -466,7 +466,7 @@ class EngineClient:
                 self.forget_object_info()
                 found = await off_loop(is_large, find_problems, prompt, await self.object_info(), pending_files)
         output_folder = None if self.folders is None else self.folders.output.absolute()
-        names = await off_loop(is_large, find_name_problems, prompt, output_folder)
+        names = await off_loop(is_large, find_name_problems, prompt, await self.known_object_info(), output_folder)
         if found.listed or names:
             hinted = await asyncio.to_thread(with_hints, [*found.listed, *names], await self.known_object_info())
             if not self.is_away and any(is_missing_model(problem, kinds) for problem in hinted):

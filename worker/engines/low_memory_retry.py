@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contract.graph.facts import Facts
 from worker.json.values import JsonObject, object_at
-
-TILED = {"VAEDecode": "VAEDecodeTiled", "VAEEncode": "VAEEncodeTiled"}
 
 
 def tiled_prompt(prompt: JsonObject, object_info: JsonObject) -> dict[str, object]:
-    """Return the prompt with the tiled class wherever the engine has one.
+    """Return the prompt with the tiled class of each node whose class declares one that the engine has.
 
     Inputs that only the tiled class has get its declared defaults.
     """
-    return {node_id: _tiled(node, object_info) for node_id, node in prompt.items()}
+    facts = Facts(object_info)
+    return {node_id: _tiled(node, object_info, facts) for node_id, node in prompt.items()}
 
 
-def _tiled(node: object, object_info: JsonObject) -> object:
+def _tiled(node: object, object_info: JsonObject, facts: Facts) -> object:
     if not isinstance(node, Mapping):
         return node
-    name = TILED.get(str(node.get("class_type")))
-    if name is None or name not in object_info:
+    name = facts.of(node.get("class_type")).tiled_by
+    if not name or name not in object_info:
         return node
     declared = object_at(object_info, name, "input", "required")
     defaults = {

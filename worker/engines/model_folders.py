@@ -1,6 +1,6 @@
 """Folders in which an engine looks for a model, added to the problem of a model that is not there. Pure.
 
-Our own engine reports the kind of folder of an input's files; for another one it is known of ComfyUI's own inputs.
+An engine of ours declares the kind of folder of an input's files; elsewhere it is known by the input's name.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from contract.graph.facts import Facts
 from worker.engines.choices import NOT_IN_LIST
 from worker.errors import Problem
 
@@ -33,17 +34,15 @@ KIND_OF_INPUT: Mapping[str, str] = {
 }
 """By the names that ComfyUI's loaders give their inputs."""
 
-KIND_OF_CLASS_INPUT: Mapping[tuple[str, str], str] = {
-    ("CLIPVisionLoader", "clip_name"): "clip_vision",
-    ("UpscaleModelLoader", "model_name"): "upscale_models",
+KIND_OF_LATER_INPUT: Mapping[tuple[str, str], str] = {
     ("LatentUpscaleModelLoader", "model_name"): "latent_upscale_models",
-    ("ModelPatchLoader", "name"): "model_patches",
 }
-"""Kinds of inputs whose name alone is ambiguous."""
+"""Of classes of later ComfyUI, whose input's name is ambiguous."""
 
 SAME_FILES: Mapping[str, tuple[str, ...]] = {
     "diffusion_models": ("diffusion_models", "unet"),
     "text_encoders": ("text_encoders", "clip"),
+    "unet_gguf": ("diffusion_models", "unet"),
     "vae": ("vae", "vae_approx"),
 }
 """Kinds whose loaders look into several folders."""
@@ -68,13 +67,13 @@ def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
-def kinds_of_input(class_type: str, input_name: str) -> tuple[str, ...]:
+def kinds_of_input(facts: Facts, class_type: str, input_name: str) -> tuple[str, ...]:
     """Return the folders below `models/` of the files that an input names; empty where they are not known.
 
-    >>> kinds_of_input("UNETLoader", "unet_name"), kinds_of_input("KSampler", "seed")
+    >>> kinds_of_input(Facts(), "Loader", "unet_name"), kinds_of_input(Facts(), "Loader", "seed")
     (('diffusion_models', 'unet'), ())
     """
-    kind = KIND_OF_CLASS_INPUT.get((class_type, input_name)) or KIND_OF_INPUT.get(input_name)
+    kind = _kind_of_input(facts, class_type, input_name)
     if kind is None and input_name.startswith("lora_name"):  # of nodes that take several
         kind = "loras"
     return () if kind is None else SAME_FILES.get(kind, (kind,))
@@ -112,5 +111,9 @@ def _kind_of(problem: Problem, kinds: Kinds) -> str | None:
     kind = kinds.get((problem.node_id or "", problem.field or ""))
     if kind is not None or kinds:
         return kind
-    of_class = KIND_OF_CLASS_INPUT.get((problem.class_type or "", problem.field or ""))
-    return of_class or KIND_OF_INPUT.get(problem.field or "")
+    return _kind_of_input(Facts(), problem.class_type or "", problem.field or "")
+
+
+def _kind_of_input(facts: Facts, class_type: str, input_name: str) -> str | None:
+    declared = facts.of(class_type).models.get(input_name)
+    return declared or KIND_OF_LATER_INPUT.get((class_type, input_name)) or KIND_OF_INPUT.get(input_name)

@@ -1,6 +1,6 @@
 """File names under which no run could save, found before the run costs anything. Pure.
 
-ComfyUI's saving nodes check their `filename_prefix` only when the picture is finished.
+Nodes check the prefix of the files that they save only when the image is finished.
 """
 
 from __future__ import annotations
@@ -9,56 +9,50 @@ import os.path
 from collections.abc import Mapping
 from pathlib import Path
 
+from contract.graph.facts import Facts
 from worker.errors import Problem
 from worker.json.values import JsonObject
 
-SAVING_CLASSES = frozenset(
-    {
-        *("SaveImage", "SaveLatent", "SaveAnimatedWEBP", "SaveAnimatedPNG", "SaveWEBM", "SaveVideo", "SaveSVGNode"),
-        *("SaveAudio", "SaveAudioMP3", "SaveAudioOpus", "SaveGLB", "SaveLoRA"),
-        *("CheckpointSave", "ModelSave", "CLIPSave", "VAESave"),
-    }
-)
-FIELD = "filename_prefix"
 MAX_PART_BYTES = 255
 MAX_PATH_BYTES = 1024
 COUNTER_BYTES = 20  # after the last part: a number and the extension
 ALLOWED = "a name, or a path below the output folder"
 
 
-def find_name_problems(prompt: JsonObject, output_folder: Path | None) -> list[Problem]:
+def find_name_problems(prompt: JsonObject, object_info: JsonObject, output_folder: Path | None) -> list[Problem]:
     """Return the problem of every unsafe file name. `output_folder` is the engine's, None where it is not known."""
-    problems = []
+    problems, facts = [], Facts(object_info)
     for node_id, node in prompt.items():
         inputs = node.get("inputs") if isinstance(node, Mapping) else None
         class_type = node.get("class_type") if isinstance(node, Mapping) else None
-        prefix = inputs.get(FIELD) if isinstance(inputs, Mapping) else None
-        if not isinstance(class_type, str) or class_type not in SAVING_CLASSES or not isinstance(prefix, str):
+        field = facts.of(class_type).saves
+        prefix = inputs.get(field) if field and isinstance(inputs, Mapping) else None
+        if not isinstance(prefix, str):
             continue
-        message = _problem_of(prefix, output_folder)
+        message = _problem_of(field, prefix, output_folder)
         if message is not None:
             kind = "invalid_filename_prefix"
             problems.append(
-                Problem(message, field=FIELD, node_id=node_id, class_type=class_type, type=kind, allowed=ALLOWED)
+                Problem(message, field=field, node_id=node_id, class_type=str(class_type), type=kind, allowed=ALLOWED)
             )
     return problems
 
 
-def _problem_of(prefix: str, output_folder: Path | None) -> str | None:
+def _problem_of(field: str, prefix: str, output_folder: Path | None) -> str | None:
     if "\0" in prefix:
-        return f"{FIELD} has a null character in it"
+        return f"{field} has a null character in it"
     if not prefix.isascii() and any("\ud800" <= letter <= "\udfff" for letter in prefix):
-        return f"{FIELD} has half of a surrogate pair in it"
+        return f"{field} has half of a surrogate pair in it"
     path = os.path.normpath(prefix)
     is_absolute = os.path.isabs(path)
     leaves = not is_absolute and path.split(os.sep)[0] == os.pardir
     if leaves or (is_absolute and output_folder is not None and not Path(path).is_relative_to(output_folder)):
-        return f"{FIELD} leads out of the output folder"
+        return f"{field} leads out of the output folder"
     if "%" in prefix:  # placeholders: how long it becomes shows only then
         return None
     if len(path.encode()) > MAX_PATH_BYTES:
-        return f"{FIELD} is too long: it has more than {MAX_PATH_BYTES} bytes"
+        return f"{field} is too long: it has more than {MAX_PATH_BYTES} bytes"
     *folders, name = path.split(os.sep)
     if len(name.encode()) > MAX_PART_BYTES - COUNTER_BYTES or any(len(f.encode()) > MAX_PART_BYTES for f in folders):
-        return f"{FIELD} is too long: a part of it has more than {MAX_PART_BYTES - COUNTER_BYTES} bytes"
+        return f"{field} is too long: a part of it has more than {MAX_PART_BYTES - COUNTER_BYTES} bytes"
     return None

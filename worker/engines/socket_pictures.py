@@ -1,28 +1,29 @@
-"""A prompt whose pictures for a WebSocket client are saved instead: a caller over HTTP has no such socket. Pure.
+"""A prompt whose images for a WebSocket client are saved instead: a caller over HTTP has no such socket. Pure.
 
-Saved pictures outlive the engine and are delivered like all others.
+Saved images outlive the engine and are delivered like all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contract.graph.facts import Facts
 from worker.json.values import JsonObject, object_at
 
-SENDING_CLASS, SAVING_CLASS = "SaveImageWebsocket", "SaveImage"
 PREFIX = "ComfyUI"
 
 
 def with_saved_pictures(prompt: JsonObject) -> JsonObject:
-    """Return the prompt with `SaveImage` in the place of every `SaveImageWebsocket`."""
-    sending = [node_id for node_id, node in prompt.items() if _class_of(node) == SENDING_CLASS]
-    return {**prompt, **{node_id: _saving(prompt[node_id]) for node_id in sending}} if sending else prompt
+    """Return the prompt with the saving class in the place of every class of ComfyUI that only sends its images."""
+    facts = Facts()
+    saving = {
+        node_id: _saving(node, name, facts)
+        for node_id, node in prompt.items()
+        if isinstance(node, Mapping) and (name := facts.of(node.get("class_type")).saved_by)
+    }
+    return {**prompt, **saving} if saving else prompt
 
 
-def _class_of(node: object) -> object:
-    return node.get("class_type") if isinstance(node, Mapping) else None
-
-
-def _saving(node: object) -> dict[str, object]:
-    inputs = {"filename_prefix": PREFIX, "images": object_at(node, "inputs").get("images")}
-    return {**object_at(node), "class_type": SAVING_CLASS, "inputs": inputs}
+def _saving(node: JsonObject, class_type: str, facts: Facts) -> dict[str, object]:
+    inputs = {facts.of(class_type).saves: PREFIX, **object_at(node, "inputs")}
+    return {**node, "class_type": class_type, "inputs": inputs}

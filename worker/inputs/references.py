@@ -12,17 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from contract.graph.facts import Facts
 from worker.json.values import JsonObject, object_at
 from worker.media.kinds import Media
 
 Source = Literal["url", "s3", "data", "base64", "upload"]
-
-PLAIN_FILE_INPUTS: Mapping[tuple[str, str], Media] = {
-    ("LoadLatent", "latent"): "latent",
-    ("RecordAudio", "audio"): "file",
-    ("WebcamCapture", "image"): "image",
-}
-"""Inputs that take a file of the input folder without declaring it."""
 
 INLINE: frozenset[Source] = frozenset({"data", "base64"})
 """Sources whose content is in the prompt itself."""
@@ -107,13 +101,10 @@ def source_of(value: object) -> Source | None:
 
 def media_of(object_info: JsonObject, class_type: str, input_name: str) -> Media | None:
     """Return the kind of file that an input takes; None if it takes no file."""
-    plain = PLAIN_FILE_INPUTS.get((class_type, input_name))
-    if plain is not None:
-        return plain
     for group in ("required", "optional"):
         spec = object_at(object_info, class_type, "input", group).get(input_name)
         if isinstance(spec, list | tuple) and len(spec) > 1 and isinstance(spec[1], Mapping):
             uploads = [key for key, value in spec[1].items() if key.endswith("_upload") and value]
             if uploads:
                 return "image" if "image_upload" in uploads else "file"
-    return None
+    return Facts(object_info).of(class_type).files.get(input_name)

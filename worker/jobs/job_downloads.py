@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final
 
+from contract.graph.facts import Facts
 from worker.engines.client import PromptRecalled
 from worker.engines.outcome import RunOutcome
 from worker.errors import NodeFailed
@@ -17,14 +18,6 @@ from worker.prompts.model_needs import ModelNeeds
 
 DOWNLOAD_ENDED: Final = "DownloadEnded"
 """Type of an engine's error: a download that failed, or began anew, while the engine read its file."""
-
-READ_EARLY: Final = frozenset(
-    {
-        "CheckpointLoaderSimple", "UNETLoader", "VAELoader", "ControlNetLoader",
-        "CLIPLoader", "DualCLIPLoader", "TripleCLIPLoader", "QuadrupleCLIPLoader",
-    }
-)  # fmt: skip
-"""Classes of an engine of ours that read a file while it is downloaded."""
 
 EARLY_ENDINGS: Final = (".safetensors", ".sft")
 MIN_SECONDS: Final = 0.25  # before a pace can be estimated
@@ -119,10 +112,11 @@ class JobDownloads:
 
 def may_be_read_early(needs: ModelNeeds, object_info: JsonObject) -> bool:
     """Return True if all files that a job brings are read by nodes of ours, which can wait for the rest of them."""
+    facts = Facts(object_info)
     return all(
         item.entry is None
         or (
-            item.model.class_type in READ_EARLY
+            facts.of(item.model.class_type).reads_early
             and object_at(object_info, item.model.class_type).get("python_module") == "nodes"
             and item.model.name == item.entry.name
             and item.entry.name.lower().endswith(EARLY_ENDINGS)

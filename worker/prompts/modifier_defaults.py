@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from modifiers.registry import ModifierRegistry
-from worker.engines.choices import choices_in
+from worker.engines.choices import choices_of_kind
 from worker.engines.client import EngineClient
 from worker.engines.families import Family, ModelFile
 from worker.errors import EngineUnreachable
@@ -37,7 +37,7 @@ class ModifierDefaults:
 
 def checkpoints_of(object_info: JsonObject) -> Sequence[str]:
     """Return the names of the checkpoints that an engine lists."""
-    return choices_in(object_info)("CheckpointLoaderSimple", "ckpt_name") or ()
+    return choices_of_kind(object_info, CHECKPOINTS)
 
 
 async def find_defaults(

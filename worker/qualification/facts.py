@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.graph.facts import Facts
 from worker.engines.client import EngineClient
 from worker.engines.families import Family
 from worker.prompts.modifier_defaults import checkpoints_of
 from worker.qualification.workload import CheckpointFact, DeviceFact, FamilyFact
-
-RANDOM_CHECKPOINT = "DarkroomRandomCheckpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,7 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
     `models` is the folder in which an engine on this machine finds its models.
     """
     info = await engine.object_info()
+    facts = Facts(info)
     stats = await engine.system_stats()
     device = (stats.get("devices") or [{}])[0]
     system = stats.get("system") or {}
@@ -57,7 +57,7 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
         address=None if probed else engine.url,
         families=families,
         checkpoints=await _checkpoints(engine, families, checkpoints_of(info), models / "checkpoints"),
-        has_random_checkpoint=RANDOM_CHECKPOINT in info and bool(families),
+        has_random_checkpoint=bool(families) and any(facts.of(name).has_random_weights for name in info),
         has_probe=bool(probed),
         versions={
             "engine": f"darkroom {probed['darkroom'] or 'from source'}" if probed else foreign_version(system),

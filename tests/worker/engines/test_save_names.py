@@ -20,7 +20,7 @@ def saving(prefix: Any, class_type: str = "SaveImage") -> dict[str, Any]:
     "prefix", ["../x", "a/../../b", "..", "/etc/x", "a\0b", "x" * 236, "é" * 120, "d" * 256 + "/a"]
 )
 def test_a_name_that_cannot_be_saved_under_is_a_problem_of_its_node(prefix: str) -> None:
-    (problem,) = find_name_problems(saving(prefix), FOLDER)
+    (problem,) = find_name_problems(saving(prefix), {}, FOLDER)
     assert (problem.node_id, problem.field, problem.type) == ("1", "filename_prefix", "invalid_filename_prefix")
 
 
@@ -28,11 +28,11 @@ def test_a_name_that_cannot_be_saved_under_is_a_problem_of_its_node(prefix: str)
     "prefix", ["a", "", "a/b", "a/../b", "/base/output/a", "..a", "%date:yyyy%" * 40, "x" * 235, ["2", 0], 7, None]
 )
 def test_what_may_be_saved_under_is_none(prefix: Any) -> None:
-    assert find_name_problems(saving(prefix), FOLDER) == []
+    assert find_name_problems(saving(prefix), {}, FOLDER) == []
 
 
 def test_nodes_of_packs_and_what_is_no_node_are_left_alone() -> None:
-    assert find_name_problems(saving("/etc/x", "SomebodysSaver"), FOLDER) == []
-    assert find_name_problems(saving("/elsewhere/x"), None) == []
+    assert find_name_problems(saving("/etc/x", "SomebodysSaver"), {}, FOLDER) == []
+    assert find_name_problems(saving("/elsewhere/x"), {}, None) == []
     odd = {"1": None, "2": {"class_type": [], "inputs": {"filename_prefix": ".."}}, "3": {"class_type": "SaveImage"}}
-    assert find_name_problems(odd, FOLDER) == []
+    assert find_name_problems(odd, {}, FOLDER) == []

@@ -37,7 +37,8 @@ SCRIPTED: Final[Mapping[str, str]] = {
     "Prompts Everywhere": "links that its pack's script draws (Use Everywhere)",
     "Seed Everywhere": "links that its pack's script draws (Use Everywhere)",
     "Power Primitive (rgthree)": "a value that its pack's script converts",
-    "WebcamCapture": "a picture that the page takes",
-    "RecordAudio": "a sound that the page records",
 }
 """Classes whose links or values only a script on the page makes, with what these are."""
+
+RECORDED: Final = "a file that the page records"
+"""What a class lacks whose input a script of ComfyUI's page records."""

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from contract.graph.facts import Facts
 from worker.errors import Problem, RequestRejected
 from worker.json.values import JsonObject
 from worker.prompts.workflows.declarations import Declarations
 from worker.prompts.workflows.expansion import ELEMENT_BYTES, LONG_LENGTH, Expansion
-from worker.prompts.workflows.front_end_nodes import SCRIPTED, VIRTUAL
+from worker.prompts.workflows.front_end_nodes import RECORDED, SCRIPTED, VIRTUAL
 from worker.prompts.workflows.link_sources import Constant, LinkSources, Source
 from worker.prompts.workflows.page_graph import BYPASS, NEVER, PageNode
 from worker.prompts.workflows.page_texts import MAX_NAME_LENGTH, TextRefused, choose_alternatives, fill_name
@@ -34,13 +35,16 @@ def to_prompt(
     """
     expansion = Expansion(max_nodes)
     page = Unfolding(document, object_info, expansion).unfold()
-    return _Conversion(page, Declarations(object_info), choose, expansion, LinkSources(expansion)).run()
+    return _Conversion(
+        page, Declarations(object_info), Facts(object_info), choose, expansion, LinkSources(expansion)
+    ).run()
 
 
 @dataclass
 class _Conversion:
     page: Scope
     declarations: Declarations
+    facts: Facts
     choose: Callable[[int], int]
     expansion: Expansion
     sources: LinkSources
@@ -84,8 +88,9 @@ class _Conversion:
     def _node(self, scope: Scope, node: PageNode) -> dict[str, Any] | None:
         """Return a node in API format, its links as Source; None for one without effect and for one with a problem."""
         spec = self.declarations.find(node.type)
-        if node.type in SCRIPTED:
-            self._refuse(scope, node, f"{node.type}: needs {SCRIPTED[node.type]}", "needs_script")
+        script = SCRIPTED.get(node.type) or (RECORDED if self.facts.of(node.type).recorded else None)
+        if script is not None:
+            self._refuse(scope, node, f"{node.type}: needs {script}", "needs_script")
             return None
         if spec is None:
             if _is_linked(node):
