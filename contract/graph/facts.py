@@ -91,6 +91,9 @@ class NodeFacts:
     first_steps: str = ""
     """Input with the number of steps in the first of its two SIGMAS."""
 
+    evaluates: bool = True
+    """False for a node that takes sigmas without evaluating the network."""
+
     keeps_channels: bool = False
     """True if its LATENT has the channels of the one that it takes."""
 

@@ -16,9 +16,9 @@ import pytest
 
 from contract.graph.explain import explain_prompt
 from contract.graph.object_info import rules_in
+from contract.graph.work import PromptGraph, PromptWork, model_files_in, price_of
 from tests.security.costly_pages import PAGES, node, page, sub_graph, with_names
 from worker.engines.choices import with_hints
-from worker.engines.families import model_files_in
 from worker.engines.graph_check import find_problems
 from worker.engines.long_names import find_long_names
 from worker.engines.save_names import find_name_problems
@@ -27,15 +27,13 @@ from worker.guard.url_secrets import has_url_secrets, without_url_secrets
 from worker.inputs.references import find_references, replace_references
 from worker.models.manifest import built_in_manifest
 from worker.observe.prompt_texts import texts_of
-from worker.prompts.cost import cost_of
 from worker.prompts.graph_size import find_size_problem
 from worker.prompts.model_needs import find_needs
 from worker.prompts.prompt_parts import split_prompt
-from worker.prompts.prompt_work import PromptWork
 from worker.prompts.random_values import resolve
 from worker.prompts.workflow_plan import find_missing_nodes
 from worker.prompts.workflows.app_mode import read_app_mode
-from worker.prompts.workflows.node_uses import model_hints, running_part, uses_in_prompt, uses_on_page
+from worker.prompts.workflows.node_uses import model_hints, uses_in_prompt, uses_on_page
 from worker.prompts.workflows.overrides import override
 from worker.prompts.workflows.page_texts import choose_alternatives, without_comments
 from worker.prompts.workflows.to_prompt import to_prompt
@@ -168,7 +166,7 @@ def work_on_prompt(prompt: Json) -> None:
     problems = find_problems(prompt, OBJECT_INFO).listed
     references = find_references(prompt, OBJECT_INFO)
     work = PromptWork(prompt, OBJECT_INFO)
-    uses = uses_in_prompt(running_part(prompt, OBJECT_INFO))
+    uses = uses_in_prompt(PromptGraph(prompt, OBJECT_INFO).running_part())
     for done in (
         partial(explain_prompt, prompt, rules),
         partial(with_hints, problems, OBJECT_INFO),
@@ -177,8 +175,8 @@ def work_on_prompt(prompt: Json) -> None:
         partial(find_size_problem, prompt, PromptLimits()),
         partial(replace_references, prompt, dict.fromkeys(references, "x")),
         partial(model_files_in, prompt),
-        partial(cost_of, prompt),
-        lambda: list(work.samplings()),
+        partial(price_of, prompt, {}),
+        lambda: work.samplings,
         lambda: list(work.video_lengths()),
         partial(split_prompt, prompt, OBJECT_INFO, 4, may_round=True),
         partial(resolve, prompt, lambda: 7),

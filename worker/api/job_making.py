@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from contract.graph.work import Price, PromptWork, model_files_in
 from contract.quality import DEFAULT_QUALITY, QualityName
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import ModifierUnusable, UnknownModifier
 from worker.api.asset_references import with_assets
-from worker.api.request_warnings import RequestWarning, find_size_warnings, warning_of
+from worker.api.request_warnings import RequestWarning, assumed_cost_warnings, find_size_warnings, warning_of
 from worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, WebhookInput
 from worker.api.services import Services
 from worker.concurrency.dedicated_thread import run_in_dedicated_thread
 from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines.client import EngineClient
-from worker.engines.families import model_files_in
 from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
 from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.deadline_turns import Place
@@ -31,7 +31,6 @@ from worker.outputs.options import OutputOptions
 from worker.prompts.missing_families import families_of_missing
 from worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 from worker.prompts.page_workflow import with_overrides
-from worker.prompts.prompt_work import PromptWork
 from worker.prompts.random_values import repeatable, resolve
 from worker.prompts.workflows.expansion import weight_of
 from worker.prompts.workflows.node_uses import uses_in_prompt
@@ -57,10 +56,10 @@ class JobName:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:
-    """A prompt that may run, its cost, warnings about its contents, and the values of its overrides."""
+    """A prompt that may run, its price, warnings about its contents, and the values of its overrides."""
 
     prompt: Mapping[str, Any]
-    cost: float
+    price: Price
     warnings: tuple[RequestWarning, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,7 +73,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     async with with_assets(services, parsed, name.owner) as parsed:
         made = await _checked_prompt(services, parsed, name, credentials)
     now_ms = int(time.time() * 1000)
-    turn_ms = _check_estimates(services, parsed, made.cost, now_ms)
+    turn_ms = _check_estimates(services, parsed, made.price.cost, now_ms)
     request = _job_request(services, parsed, webhook, name.counted_as, made, notes)
     await _check_room(services, name, made.prompt, request.extra)
     queued_at_ms = min(parsed.queued_at_ms or now_ms, now_ms)
@@ -85,7 +84,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         id=name.job_id,
         number=services.store.take_number(),
         body_hash=digest,
-        cost=made.cost,
+        cost=made.price.cost,
         request=request,
         prompt=made.prompt,
         times=JobTimes(queued_at_ms=queued_at_ms),
@@ -282,7 +281,8 @@ async def _prompt_checked_by(
         except RequestRejected as rejected:
             known = await engine.known_object_info()
             raise await services.models.explained(rejected, planned.prompt, known, page) from None
-        cost = await cost_of(services, prompt, engine, page if models else None)
+        price = await price_of(services, prompt, engine, page if models else None)
+        known_families = await engine.known_families()
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
@@ -302,7 +302,9 @@ async def _prompt_checked_by(
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
     warnings = await off_loop(is_large, _size_warnings, services, parsed.input.modifier, prompt, known)
-    return CheckedPrompt(prompt, cost, warnings, shown_values(overridden.values_in(prompt)))
+    if known_families:
+        warnings = (*warnings, *assumed_cost_warnings(price))
+    return CheckedPrompt(prompt, price, warnings, shown_values(overridden.values_in(prompt)))
 
 
 def shown_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,23 +325,23 @@ def _size_warnings(
     return tuple(warnings)
 
 
-async def cost_of(
+async def price_of(
     services: Services, prompt: JsonObject, engine: EngineClient, page: JsonObject | None = None
-) -> float:
-    """Return the cost of a prompt, by the families of the models it names. Raises EngineUnreachable.
+) -> Price:
+    """Return the price of a prompt, by the families of the models it names. Raises EngineUnreachable.
 
     `page` is given where files will be fetched first: they count as those that the manifest or their names tell.
     """
-    is_large, priced = needs_thread(prompt), services.platform.cost_of
+    is_large, priced = needs_thread(prompt), services.platform.price_of
     if services.platform.workload is not Workload.COMPUTED:
-        return priced(prompt)
+        return priced(prompt, {})
     files = await off_loop(is_large, model_files_in, prompt)
-    families = await engine.known_families_of(files)
+    families, object_info = await engine.known_families_of(files), await engine.known_object_info()
     if page is not None and len(families) < len(files):
-        object_info, known = await engine.known_object_info(), await engine.known_families()
+        known = await engine.known_families()
         needs = await off_loop(True, services.models.needs, uses_in_prompt(prompt), object_info, page)
         families = {**families_of_missing(files, needs, known), **families}
-    return await off_loop(is_large, priced, prompt, families)
+    return await off_loop(is_large, priced, prompt, families, object_info)
 
 
 async def _defaults(

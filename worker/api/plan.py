@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from contract.graph.work import SamplerWork, model_files_in, operations_cost, work_of
 from worker.api.body_sizes import takes_jobs
 from worker.api.declared import refusals
 from worker.api.replies.plan import Plan
@@ -18,11 +19,9 @@ from worker.api.services import Services
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
 from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines.client import EngineClient
-from worker.engines.families import model_files_in
 from worker.errors import EngineUnreachable, Problem, RequestRejected
 from worker.json.values import JsonObject
 from worker.prompts.cards import CARDS, GIB, card_bytes, card_named, seconds_on
-from worker.prompts.cost import SamplerWork, operations_cost, work_of
 from worker.prompts.memory_request import ROUTE, memory_request
 from worker.prompts.missing_families import families_of_missing
 from worker.prompts.missing_words import MissingInput, missing_inputs, models_summary
@@ -178,12 +177,16 @@ async def _estimate(
     files = await off_loop(is_large, model_files_in, prompt)
     known, found = await engine.known_families(), await engine.known_families_of(files)
     families = {**families_of_missing(files, needs, known), **found}
-    cost = await off_loop(is_large, services.platform.cost_of, prompt, families)
-    works = await off_loop(is_large, work_of, prompt, families)
+    object_info = await engine.known_object_info()
+    priced = await off_loop(is_large, services.platform.price_of, prompt, families, object_info)
+    works = await off_loop(is_large, work_of, prompt, families, object_info)
+    cost = priced.cost
     wait = services.queue_info.wait_of_a_new_job() if terms.vram_bytes is None else 0.0
     unknown = next((work for work in works if work.tflop is None), None) if known else None
     if unknown is not None:
         return RunEstimate(None, None, round(wait, 2), None, _no_family(unknown))
+    if priced.samplers:
+        return RunEstimate(None, None, round(wait, 2), None, _no_evaluations(priced.samplers[0]))
     if terms.vram_bytes is None:
         seconds, source = await _seconds_here(services, engine, cost, works)
     else:
@@ -196,6 +199,10 @@ async def _estimate(
 def _no_family(work: SamplerWork) -> str:
     named = f"the family of {work.model}" if work.model else f"the model of node {work.node_id}"
     return f"{named} is not known, and so neither is its work"
+
+
+def _no_evaluations(sampler: str) -> str:
+    return f"the evaluations of sampler {sampler} a step are not known, and so neither is its work"
 
 
 async def _seconds_here(

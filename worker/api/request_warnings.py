@@ -10,6 +10,7 @@ from typing import Final, get_args
 
 from pydantic import BaseModel
 
+from contract.graph.work import Price
 from contract.nearest import nearest_name
 from worker.api.schemas import GenerateInput, StoresInput, WebhookInput
 from worker.errors import Problem
@@ -79,6 +80,16 @@ def find_size_warnings(prompt: JsonObject, object_info: JsonObject) -> list[tupl
                 )
                 found.append((node_id, side, {"node_id": node_id, "field": side, "type": "size", "message": message}))
     return found[:MAX_WARNINGS]
+
+
+def assumed_cost_warnings(price: Price) -> list[RequestWarning]:
+    """Return a warning for each model and sampler whose cost is not known and was assumed."""
+    assumed = [(name, "its family is not known, so it is priced as the default one") for name in price.models]
+    assumed += [(name, "its evaluations are not known, so a step is priced as one") for name in price.samplers]
+    return [
+        {"field": "input", "type": "cost_assumed", "message": f"{name[:MAX_NAME_LENGTH]}: {words}"}
+        for name, words in assumed[:MAX_WARNINGS]
+    ]
 
 
 def warning_of(problem: Problem) -> RequestWarning:

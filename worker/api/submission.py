@@ -218,11 +218,11 @@ async def _repeated_id(services: Services, envelope: OpenedEnvelope | None, dige
 
 def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     """Return the cost that a refused request would have had, as far as its form allows an estimate."""
-    unknown = services.platform.cost_of({})
+    unknown = services.platform.price_of({}, {}).cost
     if parsed is None or needs_thread(parsed.input.workflow_json):
         return unknown
     try:
-        return services.platform.cost_of(build_prompt(services, parsed.input, ModifierDefaults()))
+        return services.platform.price_of(build_prompt(services, parsed.input, ModifierDefaults()), {}).cost
     except RequestRejected:
         return unknown
     except Exception:  # noqa: BLE001 - a user's modifier: its error has been reported; here only the estimate is lost

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from contract.graph.work import ModelFile, model_files_in
 from modifiers.registry import ModifierRegistry, build_registry
 from worker.api.services import Services
 from worker.app.external_io import ExternalIo
@@ -26,7 +27,7 @@ from worker.app.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.doctor.examination import examine
 from worker.engines.client import EngineClient
-from worker.engines.families import Family, ModelFile, model_files_in
+from worker.engines.families import Family
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
 from worker.engines.interface import EngineInterface
@@ -571,7 +572,7 @@ class Front:
         platform, jobs = self.services.platform, list(self.store.jobs.values())
         families = await self._families_of(jobs) if platform.workload is Workload.COMPUTED else {}
         for job in jobs:
-            job.cost = platform.cost_of(job.prompt, families)
+            job.cost = platform.price_of(job.prompt, families).cost
             platform.job_accepted(job, None)
         log.info("jobs recovered", count=self.services.pipeline.recover())
 

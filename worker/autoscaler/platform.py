@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from contract.graph.work import UNIT_COST, ModelFile, Price, price_of
 from worker.autoscaler.autoscaler import Autoscaler, Caller
 from worker.autoscaler.envelope import Envelopes
-from worker.engines.families import Family, ModelFile
+from worker.engines.families import Family
 from worker.json.values import JsonObject
-from worker.prompts.cost import NO_FAMILIES, cost_of
 from worker.settings.workload import Workload
 from worker.storage.job import Job
 
@@ -34,8 +34,13 @@ class Platform:
     """True where every request comes through the platform, so that refusals are in its terms."""
     background: tuple[Background, ...] = ()
 
-    def cost_of(self, prompt: JsonObject, families: Mapping[ModelFile, Family] = NO_FAMILIES) -> float:
-        return cost_of(prompt, self.workload, families)
+    def price_of(
+        self, prompt: JsonObject, families: Mapping[ModelFile, Family], object_info: JsonObject | None = None
+    ) -> Price:
+        """Return the price of a prompt, of the same cost for every prompt where the workload is not computed."""
+        if self.workload is not Workload.COMPUTED:
+            return Price(UNIT_COST if self.workload is Workload.STATIC else 1.0)
+        return price_of(prompt, families, object_info)
 
     def job_accepted(self, job: Job, caller: Caller | None) -> None:
         """Report an accepted job, also for a request that attached to a job, or to the stored result of one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from contract.graph.work import UNIT_COST
 from worker.json.values import JsonObject
-from worker.prompts.cost import UNIT_COST
 from worker.settings.workload import Workload
 
 

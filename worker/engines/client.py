@@ -22,6 +22,7 @@ import structlog
 from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import WebSocketException
 
+from contract.graph.work import ModelFile
 from worker.concurrency.backoff import Backoff
 from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.engines import answers
@@ -29,7 +30,7 @@ from worker.engines.address import EngineAddress
 from worker.engines.answers import invalid, reading
 from worker.engines.choices import with_hints
 from worker.engines.continuations import FIRST_PROMPT, HISTORY_ITEMS, continuations_in, is_unfinished, joined
-from worker.engines.families import Family, ModelFile
+from worker.engines.families import Family
 from worker.engines.family_lookup import FamilyLookup
 from worker.engines.graph_check import FoundProblems, find_problems, read_problems
 from worker.engines.heartbeat import Heartbeat

@@ -1,25 +1,16 @@
-"""Families of models as an engine reports them, and the model files that a prompt names. Pure.
+"""Families of models as an engine reports them. Pure.
 
 Which families there are, and what each needs for a picture, is the engine's: the front has no list of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from contract.graph.work import latent_frames_of
 from worker.json.values import JsonObject
-
-FAMILY_KIND: Final = "family"
-"""The `kind` of a `ModelFile` without a file: random weights of the family with that name."""
-
-LOADER_INPUTS: Final[Mapping[str, str]] = {
-    "ckpt_name": "checkpoints",
-    "unet_name": "diffusion_models",
-    "family": FAMILY_KIND,
-}
-"""Names of inputs by which nodes load a denoising network, and the kind of file each names."""
 
 NETWORK_PARAMETERS: Final = (
     "edit",
@@ -37,21 +28,7 @@ WORK_PARAMETERS: Final = ("attention", "tflop", "billions")
 SAME_SIZE: Final = 0.1  # in the number of weights: variants of a network have a few more or fewer
 OTHER_SIZES: Final = (0.05, 50.0)  # of a family's networks, relative to its full one; others are made for tests
 GUIDED_PASSES: Final = 2
-FRAMES_PER_LATENT_FRAME: Final = 4
 CFG_WITHOUT_GUIDANCE: Final = 1.0
-
-
-def latent_frames_of(frames: float) -> int:
-    """Return how many latent frames a video of so many frames has, as most families count them."""
-    return int((frames - 1) // FRAMES_PER_LATENT_FRAME) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFile:
-    """A model file by its kind and its name below the folder of that kind."""
-
-    kind: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,25 +215,3 @@ def _number(value: object) -> float | None:
 def _read_cost(described: JsonObject) -> float:
     cost = described.get("cost")
     return float(cost) if isinstance(cost, int | float) and 0 < cost < float("inf") else 1.0
-
-
-def loaded_by(inputs: Mapping[str, object]) -> ModelFile | None:
-    """Return the model file that a node with these inputs loads a denoising network from."""
-    for name, kind in LOADER_INPUTS.items():
-        value = inputs.get(name)
-        if isinstance(value, str) and value:
-            return ModelFile(kind, value)
-    return None
-
-
-def model_files_in(prompt: JsonObject) -> list[ModelFile]:
-    """Return the model files of denoising networks that a prompt in ComfyUI's API form names, each once."""
-    return list(dict.fromkeys(_files(prompt)))
-
-
-def _files(prompt: JsonObject) -> Iterator[ModelFile]:
-    for node in prompt.values():
-        inputs = node.get("inputs") if isinstance(node, Mapping) else None
-        found = loaded_by(inputs) if isinstance(inputs, Mapping) else None
-        if found is not None:
-            yield found

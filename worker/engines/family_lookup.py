@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlencode
 
+from contract.graph.work import FAMILY_KIND, ModelFile
 from worker.engines.answers import reading
-from worker.engines.families import FAMILY_KIND, Family, ModelFile, read_families
+from worker.engines.families import Family, read_families
 from worker.engines.http import Reply
 from worker.errors import EngineUnreachable
 from worker.json.values import JsonObject

@@ -1,7 +1,7 @@
 """Placing: what a request needs and what workers have announced, put to the routing, and its answer as a stream. Pure.
 
-Costs of prompts are those of `worker/prompts/cost.py`, at the price of the default family: a gateway knows no model
-files.
+Costs of prompts are those of `contract/graph/work.py`, at the price of the default family: a gateway knows the family of
+no model file.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from contract.graph.work import model_files_in, price_of
 from worker.api.schemas import GenerateInput
-from worker.engines.families import model_files_in
 from worker.errors import Problem, RequestRejected
 from worker.gateway.routing import Need, Offer, Refusal, choose
 from worker.json.values import JsonObject
-from worker.prompts.cost import cost_of
 
 FETCH_SECONDS = 10.0  # to load a model that a worker has not used lately
 CHARACTERS_OF_KEYS = 200
@@ -38,7 +37,7 @@ def placed(given: GenerateInput, prompt: JsonObject, entries: Iterable[JsonObjec
     RequestRejected for a deadline or a budget that no worker keeps; while no worker's speed is known all are accepted.
     """
     models = [file.name for file in model_files_in(prompt)]
-    need = Need(cost_of(prompt), models, given.deadline, given.max_cost)
+    need = Need(price_of(prompt, {}).cost, models, given.deadline, given.max_cost)
     offers = [offer_of(entry) for entry in entries]
     chosen = choose(need, offers)
     if isinstance(chosen, Refusal):

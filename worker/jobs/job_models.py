@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from contract.graph.work import PromptGraph
 from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, RequestRejected, WorkerError
 from worker.jobs.job_downloads import JobDownloads, may_be_read_early
@@ -28,7 +29,7 @@ from worker.models.sources import FileSource
 from worker.observe.model_metrics import ModelMetrics
 from worker.prompts.missing_words import explained
 from worker.prompts.model_needs import MissingModel, ModelNeeds, find_needs
-from worker.prompts.workflows.node_uses import NodeUse, model_hints, running_part, uses_in_prompt
+from worker.prompts.workflows.node_uses import NodeUse, model_hints, uses_in_prompt
 from worker.settings.models import ModelSettings
 from worker.storage.job import Job
 
@@ -133,7 +134,7 @@ class JobModels:
         is_slow = needs_thread(prompt) or bool(self._settings.shared_directories)
         return await off_loop(
             is_slow,
-            lambda: self.needs(uses_in_prompt(running_part(prompt, object_info)), object_info, allowed),
+            lambda: self.needs(uses_in_prompt(PromptGraph(prompt, object_info).running_part()), object_info, allowed),
         )
 
     def _on_shared(self, missing: MissingModel) -> MissingModel:

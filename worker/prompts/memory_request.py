@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from contract.graph.work import PromptWork
 from worker.json.values import JsonObject
 from worker.prompts.model_needs import ModelNeeds
-from worker.prompts.prompt_work import PromptWork
 
 ROUTE: Final = "/api/v1/memory_plan"
 FOLDERS: Final[Mapping[str, str]] = {"unet": "diffusion_models", "clip": "text_encoders"}
@@ -26,8 +26,6 @@ def memory_request(
         for item in needs.missing
         if item.entry is not None
     }
-    pictures = PromptWork(prompt, object_info).pictures
-    pixels = {
-        node_id: int(picture.sampled_pixels) for node_id, picture in pictures.items() if picture.pixels is not None
-    }
+    sizes = PromptWork(prompt, object_info).sizes
+    pixels = {node_id: int(size.sampled_pixels) for node_id, size in sizes.items() if size.pixels is not None}
     return {"prompt": prompt, "vram_bytes": vram_bytes, "missing": missing, "pixels": pixels}

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
-from worker.engines.families import Family, ModelFile
+from contract.graph.work import ModelFile
+from worker.engines.families import Family
 from worker.prompts.model_needs import MissingModel, ModelNeeds
 
 OLDER_KINDS: Final[Mapping[str, str]] = {"unet": "diffusion_models"}

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from contract.graph.work import ModelFile
 from modifiers.registry import ModifierRegistry
 from worker.engines.choices import choices_of_kind
 from worker.engines.client import EngineClient
-from worker.engines.families import Family, ModelFile
+from worker.engines.families import Family
 from worker.errors import EngineUnreachable
 from worker.json.values import JsonObject
 from worker.models.demo_model import defaults_among

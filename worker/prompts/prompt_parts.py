@@ -9,12 +9,12 @@ the reason.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from contract.graph.work import PromptGraph, PromptWork
 from worker.json.values import JsonObject, object_at
-from worker.prompts.prompt_work import PromptWork
 
 MAX_OUTPUTS: Final = 256
 """The most output nodes of a prompt that is split: each is followed through the graph."""
@@ -31,24 +31,9 @@ NOISE_PX: Final = 16
 PACKS: Final = "custom_nodes"
 """First part of the module of a class from a node pack."""
 
-CUTTER: Final = "LatentFromBatch"
 BATCH_NUMBER: Final = "%batch_num%"
 
 SAMPLERS: Final = frozenset({"KSampler", "KSamplerAdvanced"})
-DETERMINISTIC_SAMPLERS: Final = frozenset(
-    {
-        *("euler", "euler_cfg_pp", "heun", "heunpp2", "dpm_2", "lms", "ddim", "uni_pc", "uni_pc_bh2", "deis"),
-        *("dpmpp_2m", "dpmpp_2m_cfg_pp", "ipndm", "ipndm_v", "res_multistep", "res_multistep_cfg_pp"),
-        *("gradient_estimation", "gradient_estimation_cfg_pp"),
-    }
-)
-"""Samplers that draw no noise of their own, which would be drawn for the batch as a whole."""
-
-ITEM_BY_ITEM: Final = SAMPLERS | {
-    *("VAEDecode", "VAEDecodeTiled", "SaveImage", "PreviewImage", "LatentUpscale"),
-    *("LatentUpscaleBy", "ImageUpscaleWithModel", "ImageScale", "ImageScaleBy", "ImageSharpen", "ImageInvert"),
-}
-"""Classes that treat each item of a batch alone."""
 
 WITHOUT_ITEMS: Final = frozenset(
     {
@@ -92,7 +77,7 @@ def split_prompt(prompt: JsonObject, object_info: JsonObject, max_parts: int, *,
     """Return the parts of a prompt for up to `max_parts` engines. `may_round` allows splits by batch."""
     graph = _Graph(prompt, object_info)
     work = PromptWork(prompt, object_info)
-    costs = {item.node_id: item.steps * item.picture.sampled_pixels for item in work.samplings()}
+    costs = {item.node_id: (item.steps or 0.0) * item.size.sampled_pixels for item in work.samplings}
     batches = next((node_id for node_id in prompt if graph.class_of(node_id) in QUEUEING), None)
     if batches is not None:
         return PromptSplit(reason=f"node {batches} goes on in prompts of its own")
@@ -111,21 +96,11 @@ def split_prompt(prompt: JsonObject, object_info: JsonObject, max_parts: int, *,
     return _by_batch(graph, work, targets, max_parts)
 
 
-class _Graph:
-    """A prompt's nodes, their classes and what they need."""
-
-    def __init__(self, prompt: JsonObject, object_info: JsonObject) -> None:
-        self.prompt = prompt
-        self._object_info = object_info
-
-    def class_of(self, node_id: str) -> str:
-        return str(object_at(self.prompt, node_id).get("class_type"))
-
-    def declared(self, node_id: str) -> JsonObject:
-        return object_at(self._object_info, self.class_of(node_id))
+class _Graph(PromptGraph):
+    """A prompt's graph with the questions that its parts depend on."""
 
     def has_class(self, class_type: str) -> bool:
-        return class_type in self._object_info
+        return class_type in self.object_info
 
     def free_name(self, name: str) -> str:
         """Return the name, or one like it that no node has."""
@@ -133,44 +108,23 @@ class _Graph:
             name += "."
         return name
 
-    def is_output(self, node_id: str) -> bool:
-        return bool(self.declared(node_id).get("output_node"))
-
     def is_of_pack(self, node_id: str) -> bool:
         return str(self.declared(node_id).get("python_module", PACKS)).startswith(PACKS)
 
-    def inputs(self, node_id: str) -> JsonObject:
-        return object_at(self.prompt, node_id, "inputs")
+    def is_deterministic(self, sampler: object) -> bool:
+        facts = self.facts.sampler(sampler) if isinstance(sampler, str) else None
+        return facts is not None and facts.is_deterministic
 
-    def sources(self, node_id: str) -> Iterator[str]:
-        """Yield the nodes that a node's inputs are linked to."""
-        for value in self.inputs(node_id).values():
-            if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and value[0] in self.prompt:
-                yield value[0]
-
-    def needed_by(self, targets: Collection[str]) -> frozenset[str]:
-        """Return the nodes that run for the targets, these among them."""
-        found, left = set(targets), list(targets)
-        while left:
-            for source in self.sources(left.pop()):
-                if source not in found:
-                    found.add(source)
-                    left.append(source)
-        return frozenset(found)
-
-    def below(self, root: str) -> set[str]:
-        """Return the nodes that depend on a node."""
-        users: dict[str, list[str]] = {}
-        for node_id in self.prompt:
-            for source in self.sources(node_id):
-                users.setdefault(source, []).append(node_id)
-        found, left = set[str](), [root]
-        while left:
-            for user in users.get(left.pop(), ()):
-                if user not in found:
-                    found.add(user)
-                    left.append(user)
-        return found
+    def cutter(self, type_name: str) -> str | None:
+        """Return the class that takes some items of a batch of that type; None where the engine has none."""
+        return next(
+            (
+                name
+                for name in self.object_info
+                if self.facts.of(name).cuts and object_at(self.object_info, name).get("output") == [type_name]
+            ),
+            None,
+        )
 
 
 def _groups(graph: _Graph, targets: list[str], costs: Mapping[str, float]) -> list[list[str]]:
@@ -242,24 +196,24 @@ def _batch_of(graph: _Graph, node_id: str) -> int:
     return size if is_latent and isinstance(size, int) and not isinstance(size, bool) else 1
 
 
-def _whole_because(graph: _Graph, work: PromptWork, creator: str, below: set[str]) -> str:
+def _whole_because(graph: _Graph, work: PromptWork, creator: str, below: frozenset[str]) -> str:
     """Return the reason why a batch cannot be cut; empty if it can."""
-    if not graph.has_class(CUTTER) or graph.is_of_pack(creator) or _batch_of(graph, creator) > MAX_BATCH:
+    if graph.cutter("LATENT") is None or graph.is_of_pack(creator) or _batch_of(graph, creator) > MAX_BATCH:
         return f"the batch of node {creator} cannot be cut"
     for node_id in sorted(graph.needed_by([*below]) - below - {creator}):
-        if graph.class_of(node_id) not in WITHOUT_ITEMS:
+        if graph.facts_of(node_id).items != "alike":
             return f"node {node_id} ({graph.class_of(node_id)}) may belong to items of the batch"
     for node_id in sorted(below):
-        class_type, inputs = graph.class_of(node_id), graph.inputs(node_id)
-        if class_type not in ITEM_BY_ITEM:
+        class_type, inputs, facts = graph.class_of(node_id), graph.inputs(node_id), graph.facts_of(node_id)
+        if facts.items != "alone":
             return f"node {node_id} ({class_type}) may use the batch as a whole"
         if BATCH_NUMBER in str(inputs.get("filename_prefix", "")):
             return f"node {node_id} names files by their place in the batch"
-        if class_type in SAMPLERS and inputs.get("sampler_name") not in DETERMINISTIC_SAMPLERS:
-            return f"sampler {inputs.get('sampler_name')} of node {node_id} draws noise for the batch as a whole"
-        picture = work.pictures[node_id]
-        sides = (picture.width_px, picture.height_px)
-        if class_type in SAMPLERS and any(side is None or side % NOISE_PX for side in sides):
+        if facts.sampler_input and not graph.is_deterministic(sampler := inputs.get(facts.sampler_input)):
+            return f"sampler {sampler} of node {node_id} draws noise for the batch as a whole"
+        size = work.sizes[node_id]
+        sides = (size.width_px, size.height_px)
+        if facts.sampler_input and any(side is None or side % NOISE_PX for side in sides):
             return f"the sides of node {node_id} are no multiples of {NOISE_PX} pixels"
     return ""
 
@@ -267,7 +221,8 @@ def _whole_because(graph: _Graph, work: PromptWork, creator: str, below: set[str
 def _cut(graph: _Graph, creator: str, first: int, length: int) -> dict[str, object]:
     """Return the prompt with items `first` to `first + length` of a latent in the place of the whole one."""
     name = graph.free_name(f"{creator}.items")
-    cutter = {"class_type": CUTTER, "inputs": {"samples": [creator, 0], "batch_index": first, "length": length}}
+    taken = {"samples": [creator, 0], "batch_index": first, "length": length}
+    cutter = {"class_type": graph.cutter("LATENT"), "inputs": taken}
     linked = {node_id: _relinked(node, creator, name) for node_id, node in graph.prompt.items()}
     return {**linked, name: cutter}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import chain, islice
 
+from contract.graph.work import PromptWork
 from worker.concurrency.off_loop import needs_thread, off_loop
 from worker.errors import MAX_PROBLEMS, RequestRejected
 from worker.guard.node_policy import NodePolicy
 from worker.json.values import JsonObject
 from worker.prompts.graph_size import find_size_problem
 from worker.prompts.limits import find_limit_problems
-from worker.prompts.prompt_work import PromptWork
 from worker.settings.jobs import NodePolicyConfig, PromptLimits
 
 LARGE_GRAPH_BYTES = 256 * 1024

@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from contract.graph.work import model_files_in, price_of
 from modifiers.registry import ModifierRegistry
 from worker.engines.address import UNIX_PREFIX
 from worker.engines.client import EngineClient
-from worker.engines.families import Family, model_files_in
+from worker.engines.families import Family
 from worker.errors import SettingsInvalid, WorkerError
 from worker.json.values import JsonObject
 from worker.observe.gpu_sensors import GpuSensors
-from worker.prompts.cost import cost_of
 from worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
 from worker.qualification.expectation import (
     PastRun,
@@ -217,7 +217,7 @@ class Qualifier:
             )
         families = await engine.families.of(model_files_in(own.workflow))
         workflow = dict(await self._fetch_inputs(own.workflow, engine))
-        cost = cost_of(own.workflow, families=families)
+        cost = price_of(own.workflow, families).cost
         fetched = own.model_copy(update={"workflow": workflow, "workload": cost})
         await engine.check(fetched.prompt("a photograph", self._rng))
         return fetched

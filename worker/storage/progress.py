@@ -6,12 +6,11 @@ decreases, neither when a node is shorter than expected nor when the job is run 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from contract.graph.work import MAX_STEPS, PromptWork
 from worker.json.values import JsonObject, object_at
-
-MAX_HOPS = 8
 
 
 @dataclass(slots=True)
@@ -41,7 +40,7 @@ class Progress:
         """Begin the run of a prompt. No effect if it has already begun."""
         if self._work:
             return
-        self._work = work_of(prompt)
+        self._work = units_of(prompt)
         self._classes = {node_id: str(object_at(node).get("class_type", "")) for node_id, node in prompt.items()}
         self._open = set(self._work)
         self._total = sum(self._work.values()) or 1.0
@@ -102,23 +101,7 @@ class Progress:
         self.percent = max(self.percent, min(100.0, 100.0 * (self._done + in_node) / (self._total or 1.0)))
 
 
-def work_of(prompt: JsonObject) -> dict[str, float]:
-    """Return the units of work by node id."""
-    return {node_id: 1.0 + _steps(prompt, node) for node_id, node in prompt.items()}
-
-
-def _steps(prompt: JsonObject, node: object) -> float:
-    """Return the number of steps of a node that samples: its own `steps`, or those of the scheduler of its sigmas."""
-    inputs = node.get("inputs") if isinstance(node, Mapping) else None
-    if not isinstance(inputs, Mapping) or "latent_image" not in inputs:
-        return 0.0
-    for _ in range(MAX_HOPS):
-        steps = inputs.get("steps")
-        if isinstance(steps, int | float) and not isinstance(steps, bool):
-            return float(max(0, min(steps, 10_000)))
-        link = inputs.get("sigmas")
-        source = prompt.get(str(link[0])) if isinstance(link, list) and link else None
-        inputs = source.get("inputs") if isinstance(source, Mapping) else None
-        if not isinstance(inputs, Mapping):
-            return 0.0
-    return 0.0
+def units_of(prompt: JsonObject) -> dict[str, float]:
+    """Return the units of work by node id: one, and another for each step of a node that samples."""
+    steps = {item.node_id: item.steps or 0.0 for item in PromptWork(prompt).samplings}
+    return {node_id: 1.0 + min(max(steps.get(node_id, 0.0), 0.0), MAX_STEPS) for node_id in prompt}

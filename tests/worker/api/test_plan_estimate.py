@@ -12,7 +12,7 @@ from aiohttp import web
 from engine.families import registry
 from tests.worker.models.engine_with_models import EngineWithModels
 from tests.worker.running_front import RunningFront, running_front
-from worker.api.job_making import cost_of
+from worker.api.job_making import price_of
 from worker.cli.plan import plan_lines
 from worker.engines.families import Family, read_families
 from worker.models.manifest import built_in_manifest
@@ -71,7 +71,7 @@ async def front(tmp_path: Path) -> AsyncIterator[RunningFront]:
 
 def sampling(loader: str, name: str, **sampler: Any) -> dict[str, Any]:
     field = {"CheckpointLoaderSimple": "ckpt_name", "UNETLoader": "unet_name"}[loader]
-    inputs = {"model": ["1", 0], "latent_image": ["2", 0], "steps": 20, "cfg": 1.0, **sampler}
+    inputs = {"model": ["1", 0], "latent_image": ["2", 0], "sampler_name": "euler", "steps": 20, "cfg": 1.0, **sampler}
     return {
         "1": {"class_type": loader, "inputs": {field: name}},
         "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 1024, "height": 1024, "batch_size": 1}},
@@ -127,6 +127,13 @@ async def test_a_model_of_unknown_family_has_no_number_but_a_reason(front: Runni
         assert f"run            unknown: the family of {name}" in "\n".join(plan_lines(plan))
 
 
+async def test_a_sampler_of_unknown_evaluations_has_no_number_but_a_reason(front: RunningFront) -> None:
+    workflow = sampling("CheckpointLoaderSimple", "here.safetensors", sampler_name="dpm_adaptive")
+    estimate = (await plan_of(front, workflow))["estimate"]
+    assert (estimate["load_units"], estimate["run_seconds"]) == (None, None)
+    assert "sampler dpm_adaptive" in estimate["source"]
+
+
 async def test_a_card_that_is_only_memory_has_no_seconds(front: RunningFront) -> None:
     plan = await plan_of(front, sampling("UNETLoader", "flux1-dev.safetensors"), vram_gb=24)
     assert plan["estimate"]["run_seconds"] is None and "card" in plan["estimate"]["source"]
@@ -153,8 +160,8 @@ async def test_a_job_that_brings_its_model_costs_what_the_plan_says(front: Runni
     services = front.front.services
     engine = services.pool.clients_serving[0]
     planned = (await plan_of(front, workflow))["estimate"]["load_units"]
-    assert await cost_of(services, workflow, engine, {}) == pytest.approx(planned, rel=0.01)
-    assert planned > 4 * await cost_of(services, workflow, engine)
+    assert (await price_of(services, workflow, engine, {})).cost == pytest.approx(planned, rel=0.01)
+    assert planned > 4 * (await price_of(services, workflow, engine)).cost
 
 
 NAMES = {

@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from contract.graph.work import FAMILY_KIND, ModelFile
 from tests.worker.engines.test_families import LARGE, PLAIN, described
-from worker.engines.families import FAMILY_KIND, ModelFile
 from worker.engines.family_lookup import MAX_KEPT, TTL_SECONDS, FamilyLookup
 from worker.engines.http import Reply
 from worker.errors import EngineUnreachable

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from contract.graph.work import PromptGraph
 from worker.models.manifest import built_in_manifest
 from worker.prompts.model_needs import find_needs
-from worker.prompts.workflows.node_uses import ModelHint, NodeUse, running_part
+from worker.prompts.workflows.node_uses import ModelHint, NodeUse
 
 LOADERS = {
     "CheckpointLoaderSimple": ("ckpt_name",),
@@ -246,4 +247,4 @@ def test_nodes_that_no_output_needs_do_not_run() -> None:
         "2": {"class_type": "Load", "inputs": {}},
         "3": {"class_type": "Save", "inputs": {"images": ["1", 0], "other": ["3", 0]}},
     }
-    assert set(running_part(prompt, info)) == {"1", "3"}
+    assert set(PromptGraph(prompt, info).running_part()) == {"1", "3"}

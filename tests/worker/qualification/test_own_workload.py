@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from contract.graph.work import price_of
 from modifiers.registry import build_registry
 from tests.worker.engines.test_families import LARGE
 from worker.errors import SettingsInvalid
-from worker.prompts.cost import cost_of
 from worker.qualification.own_workload import find_own_workload
 from worker.settings.environment import load_settings
 from worker.settings.qualification import BenchmarkConfig
@@ -54,7 +54,7 @@ def test_a_modifier_is_built_with_its_modifications_and_the_only_checkpoint() ->
     assert found is not None
     inputs = {name: value for node in found.workflow.values() for name, value in node["inputs"].items()}
     assert (inputs["steps"], inputs["ckpt_name"]) == (40, "only.safetensors")
-    assert cost_of(found.workflow) == pytest.approx(200)
+    assert price_of(found.workflow, {}).cost == pytest.approx(200)
     assert "a fox" in {
         value for node in found.prompt("a fox", Random(1)).values() for value in map(str, node["inputs"].values())
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.storage.progress import Progress, work_of
+from worker.storage.progress import Progress, units_of
 
 PROMPT = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {}},
@@ -15,7 +15,7 @@ PROMPT = {
 
 
 def test_a_node_that_samples_counts_its_steps_and_any_other_one() -> None:
-    assert work_of(PROMPT) == {"1": 1, "2": 9, "3": 1}
+    assert units_of(PROMPT) == {"1": 1, "2": 9, "3": 1}
 
 
 def test_steps_of_a_scheduler_count_for_the_sampler_that_takes_its_sigmas() -> None:
@@ -24,12 +24,12 @@ def test_steps_of_a_scheduler_count_for_the_sampler_that_takes_its_sigmas() -> N
         "b": {"class_type": "SplitSigmas", "inputs": {"sigmas": ["a", 0]}},
         "c": {"class_type": "SamplerCustomAdvanced", "inputs": {"latent_image": ["x", 0], "sigmas": ["b", 1]}},
     }
-    assert work_of(prompt) == {"a": 1, "b": 1, "c": 13}
+    assert units_of(prompt) == {"a": 1, "b": 1, "c": 13}
 
 
 def test_a_circle_of_sigmas_ends() -> None:
     circle = {"class_type": "SplitSigmas", "inputs": {"latent_image": ["x", 0], "sigmas": ["1", 0]}}
-    assert work_of({"1": circle}) == {"1": 1}
+    assert units_of({"1": circle}) == {"1": 1}
 
 
 def test_per_cent_goes_by_node_and_by_step() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from worker.engines.families import model_files_in
+from contract.graph.work import model_files_in
 from worker.json.values import JsonObject, object_at
 
 ROUTES: Final[Mapping[str, str]] = {

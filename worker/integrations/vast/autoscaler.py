@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 
+from contract.graph.work import UNIT_COST
 from worker.autoscaler.autoscaler import Caller, checked_speed
 from worker.autoscaler.envelope import EnvelopeRejected
 from worker.errors import CallerError, Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
@@ -27,7 +28,6 @@ from worker.integrations.vast.public_key import PublicKeySource
 from worker.integrations.vast.reports import Reporter
 from worker.integrations.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionStore
 from worker.json.values import JsonObject
-from worker.prompts.cost import UNIT_COST
 from worker.settings.platforms import VastTiming
 from worker.storage.job import JobState
 

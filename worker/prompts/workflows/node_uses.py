@@ -56,25 +56,6 @@ def uses_in_prompt(prompt: JsonObject) -> list[NodeUse]:
     ]
 
 
-def running_part(prompt: JsonObject, object_info: JsonObject) -> JsonObject:
-    """Return the nodes of a prompt that an output node needs, directly or not; the others do not run."""
-    outputs = [
-        node_id
-        for node_id, node in prompt.items()
-        if object_at(object_info, str(object_at(node).get("class_type"))).get("output_node")
-    ]
-    found: dict[str, object] = {}
-    while outputs:
-        node_id = outputs.pop()
-        if node_id in found or node_id not in prompt:
-            continue
-        found[node_id] = prompt[node_id]
-        for value in object_at(prompt, node_id, "inputs").values():
-            if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str):
-                outputs.append(value[0])
-    return found
-
-
 def uses_on_page(document: JsonObject, object_info: JsonObject, max_nodes: int = 0) -> list[NodeUse]:
     """Return the nodes of a page that would run, sub-graphs unfolded. Raises RequestRejected for too many."""
     expansion = Expansion(max_nodes)

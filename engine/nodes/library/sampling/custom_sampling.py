@@ -56,7 +56,12 @@ def disable_noise(context: NodeContext) -> NOISE:
     return EmptyNoise()
 
 
-@node("AddNoise", category="_for_testing/custom_sampling/noise", python_module=MODULE)
+@node(
+    "AddNoise",
+    category="_for_testing/custom_sampling/noise",
+    python_module=MODULE,
+    facts=NodeFacts(evaluates=False),
+)
 def add_noise(context: NodeContext, *, model: MODEL, noise: NOISE, sigmas: SIGMAS, latent_image: LATENT) -> LATENT:
     """Add noise at the first level; for several levels, at the distance between the first and the last."""
     if len(sigmas) == 0:

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from contract.graph.work import ModelFile, price_of
 from engine.families import registry
-from worker.engines.families import Family, ModelFile, read_families
-from worker.prompts.cost import cost_of
+from worker.engines.families import Family, read_families
 
 NUM_WORDS = 256
 TOLERANCE = 0.1
@@ -78,7 +78,7 @@ def estimated_work(name: str, families: dict[ModelFile, Family], size: Size) -> 
             "inputs": {"model": ["1", 0], "latent_image": ["2", 0], "steps": 1, "cfg": 1.0},
         },
     }
-    return cost_of(prompt, families=families)
+    return price_of(prompt, families).cost
 
 
 FAST = "wan"

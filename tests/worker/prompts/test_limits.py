@@ -1,4 +1,4 @@
-"""The work that a prompt asks for, and the limits on it."""
+"""Limits on the work that a prompt asks for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.graph.work import PromptWork
 from worker.errors import Problem
 from worker.prompts.limits import find_limit_problems
-from worker.prompts.prompt_work import PromptWork
 from worker.settings.jobs import PromptLimits
 
 INFO: dict[str, Any] = {

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contract.graph.work import ModelFile, PromptGraph, price_of, work_of
 from engine.families import registry
 from tests.worker.engines.test_families import LARGE
-from worker.engines.families import Family, ModelFile, PictureDefaults, read_families
-from worker.prompts.cost import cost_of, work_of
-from worker.settings.workload import Workload
+from worker.engines.families import Family, PictureDefaults, read_families
+
+
+def cost_of(prompt: dict[str, Any], families: Mapping[ModelFile, Family] | None = None) -> float:
+    return price_of(prompt, families or {}).cost
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:
@@ -100,9 +104,63 @@ def test_a_custom_sampler_gets_its_steps_and_passes_from_the_nodes_it_is_linked_
             ),
         }
 
-    assert cost_of(prompt(node("CFGGuider", cfg=5.0))) == pytest.approx(200)
-    assert cost_of(prompt(node("CFGGuider", cfg=1.0))) == pytest.approx(100)
-    assert cost_of(prompt(node("BasicGuider"))) == pytest.approx(100)
+    assert cost_of(prompt(node("CFGGuider", cfg=5.0))) == pytest.approx(100)
+    assert cost_of(prompt(node("CFGGuider", cfg=1.0))) == pytest.approx(50)
+    assert cost_of(prompt(node("BasicGuider"))) == pytest.approx(50)
+
+
+def test_the_parts_of_a_split_schedule_cost_what_the_whole_does() -> None:
+    prompt = {
+        "1": node("EmptyLatentImage", width=512, height=512, batch_size=1),
+        "2": node("BasicScheduler", steps=20, scheduler="simple", denoise=1.0),
+        "3": node("SplitSigmas", sigmas=["2", 0], step=8),
+        "4": node("SamplerCustom", cfg=7.0, sampler=["9", 0], sigmas=["3", 0], latent_image=["1", 0]),
+        "5": node("SamplerCustom", cfg=7.0, sampler=["9", 0], sigmas=["3", 1], latent_image=["4", 0]),
+        "9": node("KSamplerSelect", sampler_name="euler"),
+    }
+    assert [item.num_calls for item in work_of(prompt, {})] == [8, 12]
+    assert cost_of(prompt) == pytest.approx(100)
+
+
+def test_what_was_assumed_for_a_cost_is_named() -> None:
+    prompt = text_to_image(model=["1", 0], sampler_name="of_a_pack") | {
+        "1": node("CheckpointLoaderSimple", ckpt_name="large.safetensors")
+    }
+    assumed = price_of(prompt, {})
+    assert (assumed.models, assumed.samplers) == (("large.safetensors",), ("of_a_pack",))
+    assert assumed.cost == pytest.approx(100)
+    prompt["3"]["inputs"]["sampler_name"] = "heun"
+    known = price_of(prompt, {ModelFile("checkpoints", "large.safetensors"): LARGE})
+    assert known.unknown == ()
+    assert work_of(prompt, {})[0].unknown_sampler == ""
+
+
+def test_a_sampler_that_decides_itself_is_of_unknown_cost() -> None:
+    assert price_of(text_to_image(sampler_name="dpm_adaptive"), {}).samplers == ("dpm_adaptive",)
+
+
+def test_a_node_that_stands_for_a_sampler_says_which() -> None:
+    prompt = text_to_image() | {
+        "3": node("SamplerCustom", cfg=7.5, sampler=["4", 0], sigmas=["6", 0], latent_image=["5", 0]),
+        "4": node("SamplerDPMPP_SDE", eta=1.0, noise_device="gpu"),
+        "6": node("BasicScheduler", steps=20),
+    }
+    assert cost_of(prompt) == pytest.approx(200)
+
+
+def test_a_node_that_only_adds_noise_costs_nothing() -> None:
+    prompt = text_to_image() | {
+        "6": node("BasicScheduler", steps=20),
+        "7": node("AddNoise", model=["1", 0], noise=["2", 0], sigmas=["6", 0], latent_image=["5", 0]),
+    }
+    assert cost_of(prompt) == pytest.approx(100)
+
+
+def test_a_prompts_outputs_tell_what_runs() -> None:
+    prompt = text_to_image() | {"20": node("VAEDecode", samples=["3", 0])}
+    graph = PromptGraph(prompt, {"SaveImage": {"output_node": True}})
+    assert set(graph.running_part()) == {"3", "5", "8", "9"}
+    assert graph.below("3") == {"8", "9", "20"}
 
 
 def test_a_size_that_a_primitive_says_counts() -> None:
@@ -127,11 +185,6 @@ def test_a_ring_of_links_ends() -> None:
         "2": node("LatentFlip", samples=["1", 0]),
     }
     assert cost_of(ring) > 0
-
-
-def test_the_constants_of_older_workers_can_be_kept() -> None:
-    assert cost_of(text_to_image((1024, 1024)), Workload.STATIC) == 100
-    assert cost_of(text_to_image((1024, 1024)), Workload.ONE) == 1
 
 
 JSON = st.recursive(
