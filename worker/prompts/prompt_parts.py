@@ -33,20 +33,6 @@ PACKS: Final = "custom_nodes"
 
 BATCH_NUMBER: Final = "%batch_num%"
 
-SAMPLERS: Final = frozenset({"KSampler", "KSamplerAdvanced"})
-
-WITHOUT_ITEMS: Final = frozenset(
-    {
-        *("CheckpointLoaderSimple", "UNETLoader", "VAELoader", "CLIPLoader", "DualCLIPLoader", "TripleCLIPLoader"),
-        *("LoraLoader", "LoraLoaderModelOnly", "CLIPSetLastLayer", "CLIPTextEncode", "CLIPTextEncodeSDXL"),
-        *("CLIPTextEncodeFlux", "CLIPTextEncodeSD3", "FluxGuidance", "ConditioningZeroOut", "ConditioningCombine"),
-        *("ConditioningConcat", "ModelSamplingDiscrete", "ModelSamplingSD3", "ModelSamplingFlux"),
-        *("ModelSamplingAuraFlow", "RescaleCFG", "UpscaleModelLoader", "DarkroomRandomCheckpoint"),
-    }
-)
-"""Classes whose results apply to every item of a batch alike."""
-
-
 QUEUEING: Final = frozenset({"VHS_BatchManager"})
 """Classes that count all outputs of a prompt, and queue it again when these are done."""
 
