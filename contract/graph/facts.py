@@ -94,6 +94,9 @@ class NodeFacts:
     evaluates: bool = True
     """False for a node that takes sigmas without evaluating the network."""
 
+    decodes: str = ""
+    """Input with the LATENT that its VAE makes images of."""
+
     keeps_channels: bool = False
     """True if its LATENT has the channels of the one that it takes."""
 

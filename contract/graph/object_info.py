@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contract.graph.facts import FACTS_KEY, read_facts
 from contract.graph.spec import ANY_TYPE, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
 from contract.graph.validate import FindRules
 
@@ -48,6 +49,7 @@ def read_spec(class_type: str, declared: Values) -> NodeSpec:
         description=str(declared.get("description") or ""),
         python_module=str(declared.get("python_module") or ""),
         is_output=bool(declared.get("output_node")),
+        facts=read_facts(declared.get(FACTS_KEY)),
     )
 
 

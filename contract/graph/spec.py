@@ -174,6 +174,7 @@ class NodeRules:
     is_dynamic: bool = False
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     streamed: frozenset[str] = frozenset()
+    facts: NodeFacts = NO_FACTS
 
     def takes_link(self, name: str) -> bool:
         """Return True where the node can be called with the value of a link under that name."""
@@ -214,6 +215,7 @@ def rules_of(
         takes_any_value=takes_any_value,
         is_dynamic=any(item.type in (DYNAMIC_COMBO, GROWING) for item in declared),
         streamed=streamed,
+        facts=spec.facts,
     )
 
 

@@ -72,9 +72,27 @@ MODEL_SOURCES: Final = ("model", "guider", "model1", "base_model", "pipe", "basi
 FAMILY_KIND: Final = "family"
 """The `kind` of a `ModelFile` without a file: random weights of the family with that name."""
 
-LOADER_INPUTS: Final[Mapping[str, str]] = {
+FOLDER_OF_INPUT: Final[Mapping[str, str]] = {
+    "clip_name": "text_encoders",
+    "clip_name1": "text_encoders",
+    "clip_name2": "text_encoders",
+    "clip_name3": "text_encoders",
+    "clip_name4": "text_encoders",
     "ckpt_name": "checkpoints",
     "unet_name": "diffusion_models",
+    "vae_name": "vae",
+    "lora_name": "loras",
+    "control_net_name": "controlnet",
+    "photomaker_model_name": "photomaker",
+    "audio_encoder_name": "audio_encoders",
+    "style_model_name": "style_models",
+    "gligen_name": "gligen",
+    "hypernetwork_name": "hypernetworks",
+}
+"""Folders of model files, by the names that ComfyUI's loaders give their inputs."""
+
+LOADER_INPUTS: Final[Mapping[str, str]] = {
+    **{name: FOLDER_OF_INPUT[name] for name in ("ckpt_name", "unet_name")},
     "family": FAMILY_KIND,
 }
 """Names of inputs by which nodes load a denoising network, and the kind of file each names."""

@@ -10,29 +10,11 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from contract.graph.facts import Facts
+from contract.graph.work import FOLDER_OF_INPUT
 from worker.engines.choices import NOT_IN_LIST
 from worker.errors import Problem
 
 MODELS = "models"
-
-KIND_OF_INPUT: Mapping[str, str] = {
-    "ckpt_name": "checkpoints",
-    "vae_name": "vae",
-    "lora_name": "loras",
-    "control_net_name": "controlnet",
-    "unet_name": "diffusion_models",
-    "clip_name": "text_encoders",
-    "clip_name1": "text_encoders",
-    "clip_name2": "text_encoders",
-    "clip_name3": "text_encoders",
-    "clip_name4": "text_encoders",
-    "photomaker_model_name": "photomaker",
-    "audio_encoder_name": "audio_encoders",
-    "style_model_name": "style_models",
-    "gligen_name": "gligen",
-    "hypernetwork_name": "hypernetworks",
-}
-"""By the names that ComfyUI's loaders give their inputs."""
 
 KIND_OF_LATER_INPUT: Mapping[tuple[str, str], str] = {
     ("LatentUpscaleModelLoader", "model_name"): "latent_upscale_models",
@@ -116,4 +98,4 @@ def _kind_of(problem: Problem, kinds: Kinds) -> str | None:
 
 def _kind_of_input(facts: Facts, class_type: str, input_name: str) -> str | None:
     declared = facts.of(class_type).models.get(input_name)
-    return declared or KIND_OF_LATER_INPUT.get((class_type, input_name)) or KIND_OF_INPUT.get(input_name)
+    return declared or KIND_OF_LATER_INPUT.get((class_type, input_name)) or FOLDER_OF_INPUT.get(input_name)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from contract.errors import Explanation, Problem
+from contract.graph.facts import NO_FACTS, NodeFacts
 from contract.graph.prompt import Node, Prompt, is_link
 from contract.graph.spec import NodeRules
 from engine.errors import BadModelFile
@@ -27,14 +28,6 @@ from engine.models.files.folders import ModelFolders
 from engine.models.load import configured
 from engine.models.planning.prompt_stages import files_behind
 
-DECODERS = frozenset({"VAEDecode", "VAEDecodeTiled"})
-# Built-in nodes whose latents have as many channels as those that they take.
-PASSED_ON = frozenset(
-    {
-        "LatentUpscale", "LatentUpscaleBy", "LatentCrop", "LatentFlip", "LatentRotate", "LatentFromBatch",
-        "RepeatLatentBatch", "SetLatentNoiseMask",
-    }
-)  # fmt: skip
 SAMPLES, VAE = "samples", "vae"
 MAX_DECODERS = 20  # looked at: a prompt of very many costs no more
 MAX_KEPT = 10_000
@@ -75,12 +68,12 @@ class LatentMisfits:
 
     def find(self, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Mapping[str, Problem]:
         """Return the problem of each decoder whose VAE does not take the latents that it is given, by node id."""
-        decoders = [node for node in prompt.values() if node.class_type in DECODERS][:MAX_DECODERS]
+        decoders = [node for node in prompt.values() if _facts_of(node, rules).decodes][:MAX_DECODERS]
         found = ((node.id, self._problem_of(node, prompt, rules)) for node in decoders)
         return {node_id: problem for node_id, problem in found if problem is not None}
 
     def _problem_of(self, node: Node, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Problem | None:
-        sampler = _sampler_of(node, prompt)
+        sampler = _sampler_of(node, prompt, rules)
         if sampler is None:
             return None
         models = files_behind(sampler, frozenset({"MODEL", "GUIDER"}), prompt, rules)
@@ -123,15 +116,22 @@ class LatentMisfits:
         return self._known[key]
 
 
-def _sampler_of(node: Node, prompt: Prompt) -> Node | None:
+def _facts_of(node: Node, rules: Mapping[str, NodeRules]) -> NodeFacts:
+    own = rules.get(node.class_type)
+    return NO_FACTS if own is None else own.facts
+
+
+def _sampler_of(node: Node, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Node | None:
     """Return the node whose latents a decoder gets, None if others may have changed them on the way."""
+    taken = _facts_of(node, rules).decodes
     for _ in prompt:
-        link = node.inputs.get(SAMPLES)
+        link = node.inputs.get(taken)
         if not is_link(link) or link[0] not in prompt:
             return None
         node = prompt[link[0]]
-        if node.class_type not in PASSED_ON:
+        if not _facts_of(node, rules).keeps_channels:
             return node
+        taken = SAMPLES
     return None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from contract.graph.prompt import Node, Prompt, is_link
 from contract.graph.spec import NodeRules
+from contract.graph.work import FOLDER_OF_INPUT
 from engine.memory.timeline import StageKind
 
 FindRules = Callable[[str], NodeRules | None]
@@ -22,12 +23,11 @@ STAGES: Mapping[StageKind, tuple[str, frozenset[str], frozenset[str]]] = {
     "network": ("MODEL", frozenset({"MODEL", "GUIDER"}), frozenset({"LATENT"})),
     "vae": ("VAE", frozenset({"VAE"}), frozenset({"IMAGE", "LATENT"})),
 }
-# Inputs of loader nodes that name files, and the folder of each.
+# Inputs of loader nodes that name files of networks that compute, and the folder of each.
 FILE_INPUTS: Mapping[str, str] = {
-    **dict.fromkeys(("clip_name", "clip_name1", "clip_name2", "clip_name3", "clip_name4"), "text_encoders"),
-    "ckpt_name": "checkpoints",
-    "unet_name": "diffusion_models",
-    "vae_name": "vae",
+    name: folder
+    for name, folder in FOLDER_OF_INPUT.items()
+    if folder in ("text_encoders", "checkpoints", "diffusion_models", "vae")
 }
 
 

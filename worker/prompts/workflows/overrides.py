@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
+from contract.graph.prompt import is_link
 from contract.nearest import nearest_name, nearest_names
 from worker.errors import Problem, RequestRejected
 from worker.json.values import JsonObject, object_at
@@ -159,7 +160,7 @@ class _Inputs:
         for kind, name in self._names_of(node_id).items():
             self._ids[kind].setdefault(name, []).append(node_id)
         for name, value in object_at(node, "inputs").items():
-            if not _is_link(value):
+            if not is_link(value):
                 self._with_value.setdefault(name, []).append(Place(node_id, name))
 
     def find(self, target: str) -> tuple[int, tuple[Place, ...]]:
@@ -251,7 +252,3 @@ def _splits(target: str) -> Iterator[tuple[str, str]]:
     for index, character in enumerate(target):
         if character == "." and 0 < index < len(target) - 1:
             yield target[:index], target[index + 1 :]
-
-
-def _is_link(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)

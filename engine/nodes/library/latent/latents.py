@@ -32,7 +32,10 @@ def empty_latent_image(
 
 
 @node(
-    "VAEDecode", display_name="VAE Decode", category="latent", facts=NodeFacts(tiled_by="VAEDecodeTiled", items="alone")
+    "VAEDecode",
+    display_name="VAE Decode",
+    category="latent",
+    facts=NodeFacts(tiled_by="VAEDecodeTiled", items="alone", decodes="samples"),
 )
 def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> FRAMES:
     """Decodes latent images back into pixel space images."""  # noqa: D401 - ComfyUI's words

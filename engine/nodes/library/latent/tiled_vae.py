@@ -15,7 +15,12 @@ Frames = Annotated[int, Int(min=8, max=4096, step=4)]
 FramesOverlap = Annotated[int, Int(min=4, max=4096, step=4)]
 
 
-@node("VAEDecodeTiled", display_name="VAE Decode (Tiled)", category="_for_testing", facts=NodeFacts(items="alone"))
+@node(
+    "VAEDecodeTiled",
+    display_name="VAE Decode (Tiled)",
+    category="_for_testing",
+    facts=NodeFacts(items="alone", decodes="samples"),
+)
 def vae_decode_tiled(
     context: NodeContext,
     *,
