@@ -35,7 +35,7 @@ class SamplerFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node class declares of itself beyond its inputs and outputs. Names are those of its inputs."""
+    """Declaration of a node class beyond its inputs and outputs. Names are those of its inputs."""
 
     models: Mapping[str, str] = field(default_factory=dict)
     """Folder below `models/`, by the input that names a file there."""
@@ -83,7 +83,7 @@ class NodeFacts:
     """Input with the number of items that are left of a batch."""
 
     joins: Literal["", "items", "seconds", "sides"] = ""
-    """What the results of the inputs add up to: the items of a batch, the length of audio, or the sides of an image."""
+    """Quantity that the inputs add up to: the items of a batch, the length of audio, or the sides of an image."""
 
     side_input: str = ""
     """Input with the side at which images are joined: `left`, `right`, `up`, `down`."""

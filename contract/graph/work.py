@@ -1,4 +1,4 @@
-"""What a prompt asks for, read from its graph: steps, sizes, model files and cost. Pure.
+"""Work that a prompt asks for, read from its graph: steps, sizes, model files and cost. Pure.
 
 Front and gateway read prompts by this module alone, before an engine has them. What a class means it declares itself
 (`facts.py`); of a class that declares nothing the names of its inputs are read, as ComfyUI's nodes and most packs' give
@@ -257,7 +257,7 @@ class Size:
 
     height_px: float | None = None
     scale: float = 1.0
-    """Of sides that are unknown."""
+    """Factor of sides that are unknown."""
 
     batch: float = 1.0
     frames: float = 1.0

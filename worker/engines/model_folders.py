@@ -19,7 +19,7 @@ MODELS = "models"
 KIND_OF_LATER_INPUT: Mapping[tuple[str, str], str] = {
     ("LatentUpscaleModelLoader", "model_name"): "latent_upscale_models",
 }
-"""Of classes of later ComfyUI, whose input's name is ambiguous."""
+"""Kinds of inputs of later ComfyUI's classes, whose name alone is ambiguous."""
 
 SAME_FILES: Mapping[str, tuple[str, ...]] = {
     "diffusion_models": ("diffusion_models", "unet"),

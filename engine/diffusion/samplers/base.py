@@ -1,4 +1,4 @@
-"""What every sampler shares: its types, the formulas of a step, and the report of one.
+"""Types, formulas of a step and its report, which all samplers share.
 
 A sampler takes `model(x, sigma [B], **extra_args) -> denoised`, the first `x` `[B, C, h, w]` (noise scaled to
 `sigmas[0]`), `sigmas` `[n + 1]` in the host's memory (`host_levels.py`) or on the device of `x`, and calls

@@ -41,4 +41,4 @@ SCRIPTED: Final[Mapping[str, str]] = {
 """Classes whose links or values only a script on the page makes, with what these are."""
 
 RECORDED: Final = "a file that the page records"
-"""What a class lacks whose input a script of ComfyUI's page records."""
+"""Requirement of a class whose input a script of ComfyUI's page records."""
