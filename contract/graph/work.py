@@ -654,17 +654,24 @@ class PricedFamily(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SamplerWork:
-    """The work of a sampler: `num_calls` of its network, each of `tflop` (10^12 operations).
-
-    `tflop` is None where the model's family or its work is not known. `model` is the file that the network comes from,
-    empty where the prompt does not say it. `unknown_sampler` names a sampler whose evaluations a step are not known.
-    """
+    """The work of one node that samples."""
 
     node_id: str
     num_calls: float
+    """Evaluations of the network, those of all passes at once counted as one."""
+
+    cost: float
     tflop: float | None
+    """Operations (10^12) of an evaluation; None where the model's family or its work is not known."""
+
     model: str = ""
+    """File that the network comes from, empty where the prompt does not say it."""
+
+    has_family: bool = False
+    """True where the family of that file is known."""
+
     unknown_sampler: str = ""
+    """Sampler whose evaluations a step are not known, empty for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -679,11 +686,6 @@ class Price:
     models: tuple[str, ...] = ()
     samplers: tuple[str, ...] = ()
 
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Names of the models and samplers whose cost was assumed."""
-        return (*self.models, *self.samplers)
-
 
 def price_of(
     prompt: JsonObject, families: Mapping[ModelFile, PricedFamily], object_info: JsonObject | None = None
@@ -692,54 +694,41 @@ def price_of(
 
     `families` are those of its model files, `object_info` declares the classes of its nodes where it is known.
     """
-    work = PromptWork(prompt, object_info)
-    cost, models, samplers = 0.0, dict[str, None](), dict[str, None]()
-    for sampling in work.samplings:
-        file = work.model_of(sampling.node_id, families)
-        family = None if file is None else families.get(file)
-        evaluations, sampler = work.evaluations_of(sampling.node_id)
-        item_pixels, items = _sampled(sampling.size, family)
-        share = item_pixels * items / UNIT_PIXELS
-        if family is not None:
-            share *= family.pixel_cost * family.attention_factor(item_pixels)
-        passes = work.passes_of(sampling.node_id) * (evaluations or 1)
-        cost += UNIT_COST * share * (_steps(sampling) / UNIT_STEPS) * (passes / UNIT_PASSES)
-        if file is not None and family is None:
-            models[file.name] = None
-        if evaluations is None:
-            samplers[sampler] = None
-    return Price(cost or UNIT_COST, tuple(models), tuple(samplers))
+    works = work_of(prompt, families, object_info)
+    models = dict.fromkeys(item.model for item in works if item.model and not item.has_family)
+    samplers = dict.fromkeys(item.unknown_sampler for item in works if item.unknown_sampler)
+    return Price(sum(item.cost for item in works) or UNIT_COST, tuple(models), tuple(samplers))
 
 
 def work_of(
     prompt: JsonObject, families: Mapping[ModelFile, PricedFamily], object_info: JsonObject | None = None
 ) -> tuple[SamplerWork, ...]:
-    """Return the work of each sampler of a prompt in ComfyUI's API form. `families` are those of its model files."""
-    work, found = PromptWork(prompt, object_info), []
-    for sampling in work.samplings:
-        file = work.model_of(sampling.node_id, families)
-        family = None if file is None else families.get(file)
-        evaluations, sampler = work.evaluations_of(sampling.node_id)
-        tflop = None
-        if family is not None and family.default.tflop:
-            default = family.default
-            item_pixels, items = _sampled(sampling.size, family)
-            share = item_pixels * items / (default.width * default.height * default.latent_frames)
-            passes = work.passes_of(sampling.node_id)
-            tflop = default.tflop * share * family.attention_factor(item_pixels) * passes
-        num_calls = _steps(sampling) * (evaluations or 1)
-        name = "" if file is None else file.name
-        found.append(SamplerWork(sampling.node_id, num_calls, tflop, name, "" if evaluations else sampler))
-    return tuple(found)
+    """Return the work of each sampler of a prompt, as `price_of` takes it."""
+    work = PromptWork(prompt, object_info)
+    return tuple(_work_of(work, sampling, families) for sampling in work.samplings)
+
+
+def _work_of(work: PromptWork, sampling: Sampling, families: Mapping[ModelFile, PricedFamily]) -> SamplerWork:
+    file = work.model_of(sampling.node_id, families)
+    family = None if file is None else families.get(file)
+    evaluations, sampler = work.evaluations_of(sampling.node_id)
+    steps = UNIT_STEPS if sampling.steps is None else min(max(sampling.steps, 0.0), MAX_STEPS)
+    num_calls, passes = steps * (evaluations or 1), work.passes_of(sampling.node_id)
+    item_pixels, items = _sampled(sampling.size, family)
+    pixels, price, tflop = item_pixels * items, 1.0, None
+    if family is not None:
+        default, attention = family.default, family.attention_factor(item_pixels)
+        price = family.pixel_cost * attention
+        share = pixels / (default.width * default.height * default.latent_frames)
+        tflop = default.tflop * share * attention * passes or None
+    cost = UNIT_COST * price * (pixels / UNIT_PIXELS) * (num_calls / UNIT_STEPS) * (passes / UNIT_PASSES)
+    name, unknown = "" if file is None else file.name, "" if evaluations else sampler
+    return SamplerWork(sampling.node_id, num_calls, cost, tflop, name, family is not None, unknown)
 
 
 def operations_cost(works: Sequence[SamplerWork]) -> float:
     """Return the cost of samplers by their operations alone, without the fixed time of a step."""
     return sum(work.num_calls * (work.tflop or 0.0) for work in works) / UNIT_TFLOP * UNIT_COST
-
-
-def _steps(sampling: Sampling) -> float:
-    return UNIT_STEPS if sampling.steps is None else min(max(sampling.steps, 0.0), MAX_STEPS)
 
 
 def _sampled(size: Size, family: PricedFamily | None) -> tuple[float, float]:

@@ -131,7 +131,7 @@ def test_what_was_assumed_for_a_cost_is_named() -> None:
     assert assumed.cost == pytest.approx(100)
     prompt["3"]["inputs"]["sampler_name"] = "heun"
     known = price_of(prompt, {ModelFile("checkpoints", "large.safetensors"): LARGE})
-    assert known.unknown == ()
+    assert (known.models, known.samplers) == ((), ())
     assert work_of(prompt, {})[0].unknown_sampler == ""
 
 
