@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,8 @@ from benchmark.engine_start import ask, free_port, wait_until
 from benchmark.machine import describe_cpu
 
 ROOT = Path(__file__).parents[1]
-CASES = ROOT / "tests" / "parity" / "cases" / "sd15"
+FAMILY = "sd15"
+CASES = ROOT / "tests" / "parity" / "cases" / f"{FAMILY}.zip"
 RESULTS = Path(__file__).parent / "results" / "parity_flags.json"
 CASE_SECONDS = 600
 
@@ -53,8 +55,10 @@ LINE = re.compile(r"(?P<verdict>ok  |FAIL) (?P<case>\S+) \((?P<seconds>[\d.]+) s
 
 
 def chosen(cases: Path, only: Sequence[str], left_out: Sequence[str]) -> list[str]:
-    """The names of the cases to run."""
-    names = (path.stem for path in sorted(cases.glob("*.json")) if not path.stem.endswith(".tolerance"))
+    """The names of the cases to run, of those in an archive."""
+    with zipfile.ZipFile(cases) as archive:
+        files = sorted(name for name in archive.namelist() if "/" not in name and not name.endswith(".tolerance.json"))
+    names = (name.removesuffix(".json") for name in files)
     return [name for name in names if _fits(name, only) and not _fits(name, left_out)]
 
 
@@ -86,18 +90,13 @@ def running_engine(base: Path, flags: Sequence[str]) -> Iterator[int]:
 def run_set(flags: Sequence[str], models: Path, names: Sequence[str]) -> dict[str, Any]:
     """The cases under these flags, in one engine. Raises RuntimeError when not all of them were run."""
     with tempfile.TemporaryDirectory() as folder:
-        base, cases = Path(folder, "base"), Path(folder, "cases", "sd15")
-        base.mkdir()
-        cases.mkdir(parents=True)
+        base = Path(folder)
         (base / "models").symlink_to(models.resolve())
-        for path in CASES.iterdir():
-            if path.name.split(".")[0] in names:
-                (cases / path.name).symlink_to(path)
         with running_engine(base, flags) as port:
             began_seconds = time.monotonic()
-            asked = ["--url", f"http://127.0.0.1:{port}", "--cases", str(cases.parent), "--timeout", str(CASE_SECONDS)]
+            asked = ["--url", f"http://127.0.0.1:{port}", "--family", FAMILY, "--timeout", str(CASE_SECONDS)]
             told = subprocess.run(
-                [sys.executable, "-m", "tests.parity.compare", *asked],
+                [sys.executable, "-m", "tests.parity.compare", *asked, "--only", *names],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +83,11 @@ def _never(weight: object) -> bool:
 
 def num_cases(family: ModelFamily, cases: Path = CASES) -> int:
     """Count the workflows recorded from ComfyUI that the engine draws again."""
-    return sum(not path.name.endswith(TOLERANCE) for path in cases.glob(f"{family.name}/*.json"))
+    path = cases / f"{family.name}.zip"
+    if not path.exists():
+        return 0
+    with zipfile.ZipFile(path) as archive:
+        return sum("/" not in name and not name.endswith(TOLERANCE) for name in archive.namelist())
 
 
 def models_tables(of: Iterable[ModelFamily]) -> str:

@@ -20,6 +20,7 @@ from engine.settings import EngineSettings
 from modifiers.modifier import ModificationsRejected
 from modifiers.registry import MODIFIERS, ModifierRegistry, build_registry
 from tests.parity.models import write_models_of
+from tests.parity.recorded import Case
 from worker.engines.families import Family, read_families
 from worker.prompts.modifier_defaults import parameters_of
 
@@ -201,7 +202,7 @@ def test_a_network_that_paints_is_told_by_its_first_layer(in_channels: int, vari
 @pytest.mark.slow
 def test_fill_paints_from_its_files(engine: Engine) -> None:
     """The family, its variant and the type of the text encoders are those that the engine reads from the file."""
-    text = Path("tests/parity/cases/flux/flux_fill_inpaint.json").read_text("utf-8")
+    text = Case("flux", "flux_fill_inpaint").text
     write_models_of(text, engine.settings.models_path)
     case = {node["class_type"]: node["inputs"] for node in json.loads(text).values()}
     network = case["UNETLoader"]["unet_name"]

@@ -10,7 +10,7 @@ import pytest
 
 from engine.engine import Engine
 from engine.settings import EngineSettings
-from tests.parity.compare import INPUTS
+from tests.parity.recorded import INPUTS
 
 
 @pytest.fixture(scope="session")

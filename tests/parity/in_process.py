@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from engine.engine import Engine
 from engine.runtime.request import RunRequest
 from tests.parity.models import write_models_of
-from tests.parity.outputs import Tolerance, compare_outputs, expected_outputs
+from tests.parity.outputs import Tolerance, compare_outputs
+from tests.parity.recorded import Case
 
 CLOSE = Tolerance(latent_rel_l2=5e-5, png_mean=1.0, png_max=1.0)
 
 
-def run_case(engine: Engine, case: Path) -> dict[str, bytes]:
+def run_case(engine: Engine, case: Case) -> dict[str, bytes]:
     """Run a case, its models written first where they are not there; return its outputs by NODE_INDEX.ENDING."""
-    text = case.read_text("utf-8")
-    write_models_of(text, engine.settings.models_path)
-    prompt: dict[str, Any] = json.loads(text)
-    request = RunRequest(case.stem, prompt, engine.check(prompt).outputs, {})
+    write_models_of(case.text, engine.settings.models_path)
+    prompt = case.prompt
+    request = RunRequest(case.name, prompt, engine.check(prompt).outputs, {})
     result = engine.submit(request, lambda event: None).result()
     engine.memory.pool.check_integrity()
     assert result.status == "success"
@@ -35,7 +33,7 @@ def run_case(engine: Engine, case: Path) -> dict[str, bytes]:
     return found
 
 
-def assert_like_the_reference(engine: Engine, case: Path) -> None:
+def assert_like_the_reference(engine: Engine, case: Case) -> None:
     """Fail with every output that differs by more than the case's tolerance."""
-    compared = compare_outputs(expected_outputs(case), run_case(engine, case), CLOSE.of(case))
+    compared = compare_outputs(case.expected(), run_case(engine, case), CLOSE.with_own(case.tolerance()))
     assert [item.problem for item in compared if item.problem] == []

@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -29,13 +29,9 @@ class Tolerance:
     png_max: float = 8.0
     sound_rel_l2: float = 1e-3
 
-    def of(self, case: Path) -> Tolerance:
-        """Return the tolerance of one case, which may bring its own."""
-        own = case.with_name(f"{case.stem}.tolerance.json")
-        if not own.exists():
-            return self
-        stored = json.loads(own.read_text("utf-8"))
-        return replace(self, **{item.name: stored[item.name] for item in fields(self) if item.name in stored})
+    def with_own(self, own: Mapping[str, Any]) -> Tolerance:
+        """Return this tolerance with those limits in place of its own that a case brings."""
+        return replace(self, **{item.name: own[item.name] for item in fields(self) if item.name in own})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +40,6 @@ class Comparison:
 
     measured: str
     problem: str = ""
-
-
-def expected_outputs(case: Path) -> dict[str, bytes]:
-    """Return what the reference returned, by NODE_INDEX.ENDING."""
-    folder = case.with_name(f"{case.stem}.expected")
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
 
 def compare_outputs(

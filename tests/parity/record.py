@@ -4,24 +4,24 @@
 
 DIR is a checkout of ComfyUI; PYTHON has what its requirements.txt names. Packs of custom nodes are loaded if named. The
 models that a workflow loads are written from the layouts, the inputs uploaded, the workflow run on the CPU, and both
-stored below `cases/FAMILY/`. A family's layout comes from `python -m tests.parity.layout`, which takes it from the
-family's own test scale.
+stored in `cases/FAMILY.zip`, with a NAME.tolerance.json that lies beside the workflow, in place of a case of that name.
+A family's layout comes from `python -m tests.parity.layout`, which takes it from the family's own test scale.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.parity.compare import CASES, INPUTS
+from tests.parity.archive import files_beside, store_case
 from tests.parity.models import write_models_of
+from tests.parity.recorded import CASES, EXPECTED, INPUTS
 from tests.parity.server import ComfyServer, RunFailed
 from tests.s3_server import free_ports
 
@@ -52,18 +52,10 @@ def running_comfyui(checkout: Path, python: str, base: Path, packs: Sequence[Pat
             process.wait(timeout=30)
 
 
-def store_case(workflow: Path, outputs: dict[str, bytes], folder: Path) -> Path:
-    """Write a workflow and its outputs as a case, over one of that name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    case = folder / workflow.name
-    if workflow.resolve() != case.resolve():
-        shutil.copyfile(workflow, case)
-    expected = case.with_name(f"{case.stem}.expected")
-    shutil.rmtree(expected, ignore_errors=True)
-    expected.mkdir()
-    for name, content in outputs.items():
-        (expected / name).write_bytes(content)
-    return case
+def recorded(workflow: Path, outputs: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a case: the workflow, a tolerance that lies beside it, and these outputs."""
+    kept = {name: content for name, content in files_beside(workflow).items() if EXPECTED not in name}
+    return kept | {f"{workflow.stem}{EXPECTED}/{name}": content for name, content in outputs.items()}
 
 
 def main() -> int:
@@ -85,7 +77,8 @@ def main() -> int:
                 server.upload(path)
             for workflow in arguments.workflows:
                 outputs = server.run(json.loads(workflow.read_text("utf-8")), arguments.timeout)
-                case = store_case(workflow, outputs, arguments.cases / arguments.family)
+                files = recorded(workflow, outputs)
+                case = store_case(arguments.cases, arguments.family, workflow.stem, files)
                 print(f"{case}: {', '.join(sorted(outputs))}", flush=True)
     return 0
 

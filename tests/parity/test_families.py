@@ -6,13 +6,11 @@ A fast share of each family's cases runs with `./test.sh`, on small networks; al
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from engine.engine import Engine
-from tests.parity.compare import CASES
 from tests.parity.in_process import assert_like_the_reference
+from tests.parity.recorded import Case
 
 FAST = {
     "sdxl": (
@@ -32,8 +30,8 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.mark.parametrize(
     "case",
-    [CASES / family / f"{name}.json" for family, names in FAST.items() for name in names],
-    ids=lambda case: case.stem,
+    [Case(family, name) for family, names in FAST.items() for name in names],
+    ids=lambda case: case.name,
 )
-def test_draws_what_comfyui_draws(engine: Engine, case: Path) -> None:
+def test_draws_what_comfyui_draws(engine: Engine, case: Case) -> None:
     assert_like_the_reference(engine, case)

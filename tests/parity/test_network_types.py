@@ -15,9 +15,8 @@ from safetensors.torch import load
 
 from engine.engine import Engine
 from engine.settings import DtypeName, DtypeSettings, EngineSettings
-from tests.parity.compare import CASES
 from tests.parity.in_process import run_case
-from tests.parity.outputs import expected_outputs
+from tests.parity.recorded import case_named, find_cases
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -27,24 +26,19 @@ FAST = (
     "wan/wan22_s2v_bare", "wan/wan_humo_17b_batch", "wan/wan_vace_text_alone", "wan/wan22_camera_still",
     "wan/wan_i2v_no_picture", "wan22/wan22_5b_cfg1",
 )  # fmt: skip
-ALL = sorted(
-    f"{family}/{case.stem}"
-    for family in ("wan", "wan22")
-    for case in (CASES / family).glob("*.json")
-    if "fp8" not in case.stem
-)
+ALL = sorted(str(case) for family in ("wan", "wan22") for case in find_cases(family=family) if "fp8" not in case.name)
 
 
 def distances(base: Path, dtype: DtypeName, cases: tuple[str, ...] | list[str]) -> dict[str, float]:
     """Return how far each latent is from the recorded one, by case and output."""
     found = {}
     with Engine(EngineSettings(base_directory=base, cpu=True, dtypes=DtypeSettings(unet=dtype))) as engine:
-        for case in (CASES / f"{name}.json" for name in cases):
-            expected = expected_outputs(case)
+        for case in map(case_named, cases):
+            expected = case.expected()
             for output, drawn in run_case(engine, case).items():
                 if output.endswith(".latent"):
                     ours, theirs = (load(data)["latent_tensor"].double() for data in (drawn, expected[output]))
-                    found[f"{case.stem} {output}"] = (torch.dist(ours, theirs) / theirs.norm()).item()
+                    found[f"{case.name} {output}"] = (torch.dist(ours, theirs) / theirs.norm()).item()
     return found
 
 

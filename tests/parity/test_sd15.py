@@ -11,22 +11,22 @@ from __future__ import annotations
 import pytest
 
 from engine.engine import Engine
-from tests.parity.compare import CASES, find_cases
 from tests.parity.in_process import assert_like_the_reference
+from tests.parity.recorded import Case, find_cases
 
 FAMILY = "sd15"
 FAST = ("prompt_embedding_weighted", "latent_ops_composite", "upscale_model_rrdb_x2_old")
-SLOW = [case.stem for case in find_cases(family=FAMILY) if case.stem not in FAST]
+SLOW = [case.name for case in find_cases(family=FAMILY) if case.name not in FAST]
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_draws_what_comfyui_draws(engine: Engine, name: str) -> None:
-    assert_like_the_reference(engine, CASES / FAMILY / f"{name}.json")
+    assert_like_the_reference(engine, Case(FAMILY, name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_draws_what_comfyui_draws_in_the_rest(engine: Engine, name: str) -> None:
-    assert_like_the_reference(engine, CASES / FAMILY / f"{name}.json")
+    assert_like_the_reference(engine, Case(FAMILY, name))

@@ -16,10 +16,10 @@ from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
 from engine.tuning.strategies.step_graph import StepGraph
 from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.replaying import Replaying
-from tests.parity.compare import CASES, find_cases
 from tests.parity.in_process import assert_like_the_reference, run_case
+from tests.parity.recorded import Case, find_cases
 
-FAST = (CASES / "examples" / "lcm_basic.json",)  # a LoRA
+FAST = (Case("examples", "lcm_basic"),)  # a LoRA
 ALL = list(find_cases())
 CASES_TO_RUN = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in ALL if case not in FAST)]
 WITH_GRAPHS, WITH_CACHE = ("cuda_graph", "step_graph"), ("prompt_cache",)
@@ -54,16 +54,12 @@ def of_exact(base: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
     yield from tuned_engine(base, request.param)
 
 
-def name_of(case: Path) -> str:
-    return f"{case.parent.name}/{case.stem}"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ALL, ids=name_of)
-def test_draws_what_comfyui_draws(of_same: Engine, case: Path) -> None:
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_draws_what_comfyui_draws(of_same: Engine, case: Case) -> None:
     assert_like_the_reference(of_same, case)
 
 
-@pytest.mark.parametrize("case", CASES_TO_RUN, ids=name_of)
-def test_exact_strategies_draw_the_plain_paths_bits(engine: Engine, of_exact: Engine, case: Path) -> None:
+@pytest.mark.parametrize("case", CASES_TO_RUN, ids=str)
+def test_exact_strategies_draw_the_plain_paths_bits(engine: Engine, of_exact: Engine, case: Case) -> None:
     assert run_case(of_exact, case) == run_case(engine, case)

@@ -1,6 +1,6 @@
 """Tests that every family of models passes by being there: a new folder in `engine/families` is tested by these.
 
-The models are those of the family's small scale. The recorded cases of `tests/parity/cases` are drawn by `-m slow`;
+The models are those of the family's small scale. The recorded cases of `tests/parity` are drawn by `-m slow`;
 those of the default family have a file of their own.
 """
 
@@ -33,9 +33,9 @@ from engine.nodes.library.model.model_saving import checkpoint_save, image_only_
 from engine.settings import DtypeSettings, EngineSettings
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
-from tests.parity.compare import INPUTS, find_cases
 from tests.parity.in_process import assert_like_the_reference
 from tests.parity.layout import checkpoint_shapes, weightless_denoiser
+from tests.parity.recorded import INPUTS, Case, find_cases
 
 FAMILIES = registry.families()
 SMALL_CARD_MIB = 12  # less than the networks of a small scale take
@@ -292,7 +292,7 @@ def parity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.mark.parametrize(
     "case",
     [case for family in FAMILIES if not family.is_default for case in find_cases(family=family.name)],
-    ids=lambda case: case.stem,
+    ids=lambda case: case.name,
 )
-def test_draws_what_comfyui_draws(parity: Engine, case: Path) -> None:
+def test_draws_what_comfyui_draws(parity: Engine, case: Case) -> None:
     assert_like_the_reference(parity, case)

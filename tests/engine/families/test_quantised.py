@@ -17,9 +17,9 @@ from engine.memory import machine_memory
 from engine.models.random_weights import write_random_checkpoint
 from engine.settings import EngineSettings, MemorySettings
 from tests.engine.simulated_card import latent_of, run
-from tests.parity.compare import CASES, INPUTS, find_cases
 from tests.parity.in_process import assert_like_the_reference
 from tests.parity.quantised_models import scaled_float8
+from tests.parity.recorded import INPUTS, Case, find_cases
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -34,8 +34,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*find_cases(family="quantised")], ids=lambda case: case.stem)
-def test_draws_what_comfyui_draws(engine: Engine, case: Path) -> None:
+@pytest.mark.parametrize("case", [*find_cases(family="quantised")], ids=lambda case: case.name)
+def test_draws_what_comfyui_draws(engine: Engine, case: Case) -> None:
     assert_like_the_reference(engine, case)
 
 
@@ -50,7 +50,7 @@ def test_draws_the_same_on_a_card_that_has_no_room_for_the_network(
     shutil.copytree(INPUTS, tmp_path / "input")
     card = MemorySettings("normalvram", simulate_vram_gb=0.04)
     with Engine(EngineSettings(base_directory=tmp_path, cpu=False, memory=card)) as engine:
-        assert_like_the_reference(engine, CASES / "quantised" / f"{name}.json")
+        assert_like_the_reference(engine, Case("quantised", name))
         assert engine.memory_report().num_streamed > 0
 
 

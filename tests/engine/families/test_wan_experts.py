@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from engine.memory import machine_memory
 from engine.models.load import LoadTypes, load_unet
 from tests.engine.simulated_card import GIB, engine_of, latent_of, node, run
-from tests.parity.compare import CASES
 from tests.parity.models import write_models_of
+from tests.parity.recorded import Case
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -32,7 +32,7 @@ def _plenty_of_ram(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def workflow() -> dict[str, Any]:
     """Both halves of the steps, each by an expert of its own. No picture is encoded: that would take tiles."""
-    prompt: dict[str, Any] = json.loads((CASES / "wan" / "wan22_i2v_two_experts.json").read_text("utf-8"))
+    prompt = Case("wan", "wan22_i2v_two_experts").prompt
     del prompt["10"]["inputs"]["start_image"], prompt["9"], prompt["13"], prompt["14"]
     return prompt | {"20": node("SaveLatent", samples=["12", 0], filename_prefix="latent")}
 

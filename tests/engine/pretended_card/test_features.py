@@ -12,8 +12,8 @@ from engine.settings import DtypeSettings, MemorySettings
 from tests.engine.pretended_card.card import GIB
 from tests.engine.pretended_card.runs import engine_on_card
 from tests.engine.simulated_card import MIB, run, workflow, write_small_models
-from tests.parity.compare import CASES, INPUTS
 from tests.parity.in_process import run_case
+from tests.parity.recorded import INPUTS, case_named
 
 SMALL: dict[str, Any] = {"second": None, "steps": 1}
 
@@ -84,5 +84,5 @@ def test_a_network_kept_as_float8_is_cast_layer_by_layer_and_patched(base: Path,
 )  # fmt: skip
 def test_a_recorded_workflow_of_each_kind(base: Path, case: str) -> None:
     with engine_on_card(base) as (engine, card):
-        run_case(engine, CASES / f"{case}.json")
+        run_case(engine, case_named(case))
         assert not card.log.faults

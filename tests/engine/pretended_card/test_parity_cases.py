@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from engine.engine import Engine
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.runs import engine_on_card
-from tests.parity.compare import CASES, INPUTS, find_cases
 from tests.parity.in_process import run_case
+from tests.parity.recorded import INPUTS, Case, case_named, find_cases
 
 EVERY = 5
 FAST = ("sdxl/tinyxl_control", "later_nodes/growing_batches")
-SLOW = [case for case in list(find_cases())[::EVERY] if f"{case.parent.name}/{case.stem}" not in FAST]
+SLOW = [case for case in list(find_cases())[::EVERY] if str(case) not in FAST]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def parity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, P
     shutil.rmtree(base)
 
 
-def check_case(parity: tuple[Engine, PretendedCard], case: Path) -> None:
+def check_case(parity: tuple[Engine, PretendedCard], case: Case) -> None:
     """Fail where a case fails or mixes devices."""
     engine, card = parity
     card.log.entries.clear()
@@ -42,11 +41,11 @@ def check_case(parity: tuple[Engine, PretendedCard], case: Path) -> None:
 
 @pytest.mark.parametrize("name", FAST)
 def test_a_recorded_workflow_runs_on_a_card(parity: tuple[Engine, PretendedCard], name: str) -> None:
-    check_case(parity, CASES / f"{name}.json")
+    check_case(parity, case_named(name))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", SLOW, ids=lambda case: f"{case.parent.name}-{case.stem}")
-def test_other_recorded_workflows_run_on_a_card(parity: tuple[Engine, PretendedCard], case: Path) -> None:
+@pytest.mark.parametrize("case", SLOW, ids=lambda case: f"{case.family}-{case.name}")
+def test_other_recorded_workflows_run_on_a_card(parity: tuple[Engine, PretendedCard], case: Case) -> None:
     check_case(parity, case)

@@ -13,7 +13,7 @@ import pytest
 from engine.__main__ import main
 from tests.engine.server import trace
 from tests.engine.server.running_engine import RunningEngine, running_engine
-from tests.parity.compare import INPUTS
+from tests.parity.recorded import INPUTS
 from tests.reference import REFERENCE
 
 TRACES = REFERENCE / "ws_trace"

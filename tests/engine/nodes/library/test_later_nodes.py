@@ -22,7 +22,7 @@ from engine.media.deep_pictures import write_png16
 from engine.nodes.library.image.later_pictures import save_image_advanced
 from engine.settings import EngineSettings
 from tests.contract.graph.declared import node
-from tests.parity.compare import INPUTS
+from tests.parity.recorded import INPUTS
 
 BASE = {"1": node("LoadImage", image="photo_a.png"), "2": node("PrimitiveInt", value=3)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -18,11 +19,9 @@ from engine.events import Event, RunFailed
 from engine.nodes.library.image import compositing, image_batches, image_filters, image_geometry, images, masks
 from engine.settings import EngineSettings
 from tests.engine.nodes.passing_on import OUTPUTS_OF_OUTPUT_NODES
-from tests.parity.compare import CASES as ALL_CASES
-from tests.parity.compare import INPUTS
+from tests.parity.recorded import INPUTS, Case
 from tests.reference import REFERENCE
 
-CASES = ALL_CASES / "sd15"
 OBJECT_INFO = REFERENCE / "object_info.json"
 PICTURE_NODES = (
     *images.NODES,
@@ -83,14 +82,16 @@ def save(source: str, prefix: str = "x", slot: int = 0) -> dict[str, Any]:
 def test_pictures_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> None:
     for path in INPUTS.glob("*.png"):
         (studio.settings.input_path / path.name).write_bytes(path.read_bytes())
-    result = studio.run(json.loads((CASES / f"{name}.json").read_text()))
+    case = Case("sd15", name)
+    result = studio.run(case.prompt)
     assert result.status == "success"
-    expected = sorted((CASES / f"{name}.expected").glob("*.png"))
+    expected = {output: content for output, content in case.expected().items() if output.endswith(".png")}
     assert expected
-    for path in expected:
-        node_id, index = path.stem.split("_")
-        with Image.open(path) as wanted, Image.open(studio.pictures(result, node_id)[int(index)]) as drawn:
-            np.testing.assert_array_equal(np.array(drawn), np.array(wanted), err_msg=path.name)
+    for output, content in expected.items():
+        node_id, index = output.removesuffix(".png").split("_")
+        path = studio.pictures(result, node_id)[int(index)]
+        with Image.open(io.BytesIO(content)) as wanted, Image.open(path) as drawn:
+            np.testing.assert_array_equal(np.array(drawn), np.array(wanted), err_msg=output)
 
 
 def test_declarations_are_comfyuis(studio: Studio) -> None:
