@@ -1,17 +1,12 @@
-"""Run tests that failed beside others once more, alone: `python -m tools.run_again CACHE_DIRECTORY...`.
+"""Name the failed tests that pass when they run alone: `python -m tools.run_again CACHE_DIRECTORY...`.
 
 Tests start real processes and compute at the same time, so that a busy machine can fail one that waits for another.
-What fails again is broken. What passes now is named, since a test that depends on the machine is to be mended, too:
-in continuous integration (`CI=true`) it is a failure like any other.
-
-Exit code 0: all of them pass now; 1: not all do, more failed than chance explains, or it is continuous integration;
-2: nothing failed in a test, so that running again explains nothing.
+Such a test is to be mended as any other that failed: this is a hint for whoever mends it, and changes no exit code.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -19,7 +14,20 @@ from typing import Final
 import pytest
 
 MOST: Final = 5
+"""More failures than these have another cause than chance."""
+
 LAST_FAILED: Final = Path("v", "cache", "lastfailed")  # where pytest writes the ids, below its cache directory
+
+
+class FailedAgain:
+    """A pytest plugin that collects the ids of failed tests."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.names.add(report.nodeid)
 
 
 def failed_tests(caches: list[Path]) -> list[str]:
@@ -28,19 +36,22 @@ def failed_tests(caches: list[Path]) -> list[str]:
     return sorted(name for file in files if file.exists() for name in json.loads(file.read_text(encoding="utf-8")))
 
 
-def run_again(names: list[str], is_ci: bool) -> int:
-    """Run these tests and return the exit code."""
+def passing_alone(names: list[str]) -> list[str]:
+    """Run these tests in this process and return those that pass."""
+    failed = FailedAgain()
+    code = pytest.main(["-p", "no:cacheprovider", *names], plugins=[failed])
+    is_run = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    return [name for name in names if is_run and name not in failed.names]
+
+
+def main(caches: list[Path]) -> None:
+    names = failed_tests(caches)
     if not names:
-        return 2
+        return
     print(f"\nFailed: {', '.join(names)}")
-    if len(names) > MOST:
-        return 1
-    if pytest.main(["-p", "no:cacheprovider", *names]) != pytest.ExitCode.OK:
-        return 1
-    print(f"PASSED ONLY WHEN RUN ALONE, to be mended: {', '.join(names)}")
-    return 1 if is_ci else 0
+    if len(names) <= MOST and (passing := passing_alone(names)):
+        print(f"FAILED, and passed when run alone: {', '.join(passing)}")
 
 
 if __name__ == "__main__":
-    caches = [Path(name) for name in sys.argv[1:]]
-    sys.exit(run_again(failed_tests(caches), is_ci=os.environ.get("CI") == "true"))
+    main([Path(name) for name in sys.argv[1:]])
