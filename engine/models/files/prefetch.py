@@ -45,15 +45,33 @@ def _named(prompt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield kind, value
 
 
+def read_file(path: Path, stop: threading.Event) -> None:
+    """Read a file into the page cache until `stop` is set. Raises OSError."""
+    with path.open("rb") as file:
+        num_bytes = path.stat().st_size
+        with reading_ahead(file.fileno(), [(0, num_bytes)]) as ahead:
+            for start in range(0, num_bytes, PIECE_BYTES):
+                if stop.is_set():
+                    return
+                ahead.wait_for(start + PIECE_BYTES)
+
+
 class FilePrefetch:
     """One background thread at most, which reads the files of the newest prompt.
 
-    `available_bytes` returns the free RAM, `is_loaded` is True for files whose weights are in use.
+    `available_bytes` returns the free RAM, `is_loaded` is True for files whose weights are in use, `read` reads a file
+    until its event is set.
     """
 
-    def __init__(self, available_bytes: Callable[[], int], is_loaded: Callable[[Path], bool]) -> None:
+    def __init__(
+        self,
+        available_bytes: Callable[[], int],
+        is_loaded: Callable[[Path], bool],
+        read: Callable[[Path, threading.Event], None] = read_file,
+    ) -> None:
         self._available_bytes = available_bytes
         self._is_loaded = is_loaded
+        self._read = read
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,7 +84,9 @@ class FilePrefetch:
         with self._lock:
             self._stop.set()
             self._stop = threading.Event()
-            self._thread = threading.Thread(target=_read, args=(wanted, self._stop), name="file-prefetch", daemon=True)
+            self._thread = threading.Thread(
+                target=self._read_all, args=(wanted, self._stop), name="file-prefetch", daemon=True
+            )
             self._thread.start()
 
     def end(self) -> None:
@@ -88,24 +108,13 @@ class FilePrefetch:
         except OSError:
             return False
 
-
-def _read(paths: Sequence[Path], stop: threading.Event) -> None:
-    for path in paths:
-        began_seconds = time.monotonic()
-        try:
-            _read_file(path, stop)
-        except OSError as error:  # the loader of the file reports it
-            log.debug("%s is not read ahead: %s", path.name, error)
-        if stop.is_set():
-            return
-        log.debug("%s read ahead in %.2f s", path.name, time.monotonic() - began_seconds)
-
-
-def _read_file(path: Path, stop: threading.Event) -> None:
-    with path.open("rb") as file:
-        num_bytes = path.stat().st_size
-        with reading_ahead(file.fileno(), [(0, num_bytes)]) as ahead:
-            for start in range(0, num_bytes, PIECE_BYTES):
-                if stop.is_set():
-                    return
-                ahead.wait_for(start + PIECE_BYTES)
+    def _read_all(self, paths: Sequence[Path], stop: threading.Event) -> None:
+        for path in paths:
+            began_seconds = time.monotonic()
+            try:
+                self._read(path, stop)
+            except OSError as error:  # the loader of the file reports it
+                log.debug("%s is not read ahead: %s", path.name, error)
+            if stop.is_set():
+                return
+            log.debug("%s read ahead in %.2f s", path.name, time.monotonic() - began_seconds)

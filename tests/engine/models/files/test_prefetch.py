@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -52,13 +54,31 @@ def test_a_file_larger_than_half_of_the_free_ram_is_left_alone(tmp_path: Path) -
     assert is_cached(unet) == was_cached
 
 
-def test_a_later_prompt_replaces_an_earlier_one_and_the_end_stops_both(tmp_path: Path) -> None:
-    files = [cold_file(tmp_path / f"{number}.safetensors") for number in range(2)]
-    prefetch = FilePrefetch(lambda: 2 * FILE_BYTES, lambda path: False)
-    for path in files:
-        prefetch.begin([path])
+class EndlessReads:
+    """Reads of files that go on until they are stopped."""
+
+    def __init__(self) -> None:
+        self.begun: Queue[str] = Queue()
+        self.stopped: Queue[str] = Queue()
+
+    def read(self, path: Path, stop: threading.Event) -> None:
+        self.begun.put(path.name)
+        if stop.wait(60):
+            self.stopped.put(path.name)
+
+
+def test_a_later_prompt_replaces_an_earlier_one_and_the_end_stops_the_reading(tmp_path: Path) -> None:
+    first, second, later = (cold_file(tmp_path / name) for name in ("first", "second", "later"))
+    reads = EndlessReads()
+    prefetch = FilePrefetch(lambda: 2 * FILE_BYTES, lambda path: False, reads.read)
+    prefetch.begin([first, second])
+    assert reads.begun.get(timeout=30) == "first"
+    prefetch.begin([later])
+    assert reads.begun.get(timeout=30) == "later" and reads.stopped.get(timeout=30) == "first"
+    assert reads.stopped.empty(), "the later prompt's file is being read"
     prefetch.end()
-    prefetch.end()
+    assert reads.stopped.get(timeout=30) == "later" and reads.begun.empty(), "the second file was not begun"
+    prefetch.end()  # of no effect
 
 
 def test_files_come_in_the_order_in_which_a_prompt_needs_them(tmp_path: Path) -> None:

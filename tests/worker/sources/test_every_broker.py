@@ -1,0 +1,197 @@
+"""The contract of brokers from which a producer gets results, with real servers, real fronts and fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from tests.fakes import FakeEngine, draw, wait
+from tests.worker.running_front import until
+from tests.worker.sources.brokers import LEASE_SECONDS, ProducingBroker, Server, body, received, result, worker
+from tests.worker.sources.servers import nats_server, redis_server
+from worker.integrations.nats.jetstream import NatsBroker
+from worker.integrations.redis.streams import RedisBroker
+from worker.settings.broker import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A running server of a broker, and the class that speaks to it."""
+
+    server: Server
+    make: Callable[[BrokerConfig], ProducingBroker]
+
+    def broker(self, lease_seconds: float = LEASE_SECONDS) -> ProducingBroker:
+        return self.make(BrokerConfig(url=SecretStr(self.server.url), lease_seconds=lease_seconds))
+
+
+@pytest.fixture(params=["redis", "nats"])
+async def kind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kind]:
+    if request.param == "redis":
+        async with redis_server(tmp_path / "server") as redis:
+            yield Kind(redis, RedisBroker)
+    else:
+        async with nats_server(tmp_path / "server") as nats:
+            yield Kind(nats, NatsBroker)
+
+
+@pytest.fixture
+async def producer(kind: Kind) -> AsyncIterator[ProducingBroker]:
+    producer = kind.broker()
+    yield producer
+    await producer.close()
+
+
+@pytest.fixture
+async def pair(kind: Kind) -> AsyncIterator[tuple[ProducingBroker, ProducingBroker]]:
+    """The brokers of two workers, connected, whose leases last."""
+    first, second = kind.broker(600), kind.broker(600)
+    await first.connect("first")
+    await second.connect("second")
+    yield first, second
+    await first.close()
+    await second.close()
+
+
+async def test_a_job_ends_with_its_picture_at_the_broker(
+    tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
+) -> None:
+    async with worker(tmp_path, engine, kind.server) as front:
+        chosen = {"overrides": {"#text": "fox"}, "metadata": {"order": 7}, "timeout": 60, "previews": True}
+        assert await producer.put("first", body(draw(), **chosen), owner="shop")
+        assert not await producer.put("first", body(draw(), **chosen)), "its id is known"
+        ended = await result(producer, "first")
+        assert ended["metadata"] == {"order": 7} and "fox" in json.dumps(ended["parameters"])
+        assert ended["status"] == "completed" and ended["id"] == "first"
+        assert ended["output"][0]["data"], "without a store or a public address the picture itself"
+        assert await producer.depth() == 0
+        health = (await front.http.get("/health")).json()["broker"]
+        assert health["state"] == "connected" and health["held"] == 0
+        assert health["broker"].endswith(f"://127.0.0.1:{kind.server.port}")
+    assert len(engine.runs) == 1
+
+
+async def test_events_of_a_job_are_followed_to_its_end(
+    tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
+) -> None:
+    async with worker(tmp_path, engine, kind.server):
+        await producer.put("first", body(draw()))
+        events: list[tuple[str, bytes]] = []
+
+        async def is_last_event_there() -> bool:
+            position = events[-1][0] if events else "0"
+            events.extend(await producer.events("first", position, 0.01))
+            return bool(events) and json.loads(events[-1][1])["status"] == "completed"
+
+        await until(is_last_event_there)
+        assert {json.loads(event)["id"] for _, event in events} == {"first"}
+        assert await producer.events("first", events[-1][0], 0.01) == []
+
+
+async def test_what_no_worker_can_run_ends_with_the_reason(
+    tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
+) -> None:
+    async with worker(tmp_path, engine, kind.server):
+        await producer.put("wrong", body({"1": {"class_type": "NoSuchNode", "inputs": {}}}))
+        await producer.put("garbage", b"\xff{")
+        await producer.put("stored", json.dumps({"input": {"workflow": "portrait"}}).encode())
+        wrong = await result(producer, "wrong")
+        assert wrong["status"] == "failed" and wrong["error"]["problems"][0]["class_type"] == "NoSuchNode"
+        assert (await result(producer, "garbage"))["error"]["code"] == "request_rejected"
+        assert (await result(producer, "stored"))["error"]["code"] == "workflow_not_found"
+    assert not engine.runs
+
+
+async def test_a_cancelled_job_ends_wherever_it_is(
+    tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
+) -> None:
+    async with worker(tmp_path, engine, kind.server, broker_max_held=1) as front:
+        await producer.put("running", body(wait()))
+        await producer.put("queued", body(draw()))
+        await front.until("running", "generating")
+        await producer.cancel("queued")
+        await producer.cancel("running")
+        assert (await result(producer, "running"))["status"] == "cancelled"
+        assert (await result(producer, "queued"))["status"] == "cancelled"
+    assert len(engine.runs) == 1
+
+
+async def test_the_server_may_be_killed_while_a_job_runs(
+    tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
+) -> None:
+    async with worker(tmp_path, engine, kind.server) as front:
+        await producer.put("one", body(wait(0.5)))
+        await front.until("one", "generating")
+        await producer.put("two", body(draw()))
+        kind.server.kill()
+
+        async def is_reported() -> bool:
+            ready = (await front.http.get("/ready")).json()
+            return bool(ready["status"] == "ready" and ready["broker"]["state"] == "unreachable")
+
+        await until(is_reported)
+        assert await front.until("one", "completed")
+        await kind.server.start()
+        assert (await result(producer, "one"))["status"] == "completed"
+        assert (await result(producer, "two"))["status"] == "completed"
+    assert len(engine.runs) == 2 and await producer.depth() == 0
+
+
+@pytest.mark.parametrize("skew_seconds", [-7200.0, 7200.0])
+async def test_a_worker_whose_clock_is_wrong_takes_jobs_with_time_limits(
+    tmp_path: Path,
+    engine: FakeEngine,
+    kind: Kind,
+    producer: ProducingBroker,
+    skew_seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + skew_seconds)
+    await producer.put("late", body(draw("late"), expires=0.1))
+    await asyncio.sleep(0.2)  # its time is over before any worker looks
+    async with worker(tmp_path, engine, kind.server):
+        late = await result(producer, "late")
+        assert late["status"] == "timeout" and late["error"]["code"] == "job_expired"
+        await producer.put("one", body(draw(), expires=600))
+        assert (await result(producer, "one"))["status"] == "completed"
+    assert len(engine.runs) == 1
+
+
+async def test_a_lease_that_is_not_renewed_goes_to_another_who_holds_it_then(
+    kind: Kind, producer: ProducingBroker
+) -> None:
+    first, second = kind.broker(), kind.broker()
+    await producer.put("one", b"{}", owner="shop")
+    lost = await received(first, "first")
+    assert (lost.job_id, lost.owner, lost.num_deliveries) == ("one", "shop", 1)
+    taken = await received(second, "second")
+    assert taken.num_deliveries == 2
+    assert await first.renew([lost.receipt]) == set() and await second.renew([taken.receipt]) == {taken.receipt}
+    assert await first.give_back(lost.receipt)  # of no effect
+    await second.finish("one", taken.receipt, b'"second"')
+    await first.finish("one", lost.receipt, b'"first"')
+    assert await producer.result("one") == b'"second"' and await producer.depth() == 0
+    assert await second.renew([taken.receipt]) == set(), "it has its result"
+    for broker in (first, second):
+        await broker.close()
+
+
+async def test_a_job_that_is_given_back_is_delivered_at_once_and_not_counted(
+    pair: tuple[ProducingBroker, ProducingBroker],
+) -> None:
+    first, second = pair
+    await first.put("one", b"{}")
+    await first.put("urgent", b"{}", priority=1)
+    held = await received(first)
+    assert held.job_id == "urgent"
+    assert await first.give_back(held.receipt)
+    again = await received(second)
+    assert (again.job_id, again.num_deliveries) == ("urgent", 1)
