@@ -31,7 +31,7 @@ def measure_strategies(body: Mapping[str, Any], *, on_cpu: bool, with_compiler: 
     names = tuple(name for name in STRATEGIES if with_compiler or name != COMPILED)
     settings = EngineSettings(base_directory=base, cpu=on_cpu, disable_all_custom_nodes=True, tuning=names)
     with Engine(settings) as engine:
-        return engine.measure_tuning(body).result()
+        return engine.tuning.measure(body).result()
 
 
 def table(outcome: Mapping[str, Any]) -> str:

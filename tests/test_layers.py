@@ -170,7 +170,7 @@ RULES = (
         frozenset({"aiohttp", "multidict", "yarl", "PIL", "prometheus_client"}),
     ),
     Rule("engine.__main__", ("engine",)),
-    Rule("engine", ("engine", "contract"), TORCH),
+    Rule("engine", ("engine", *SHARED), TORCH),
 )
 
 
@@ -341,7 +341,7 @@ def test_a_circle_of_imports_is_found() -> None:
 
 PICTURED = frozenset({
     "diffusion", "layers", "text", "formats", "adapters", "families", "models", "images", "media", "nodes",
-    "family_nodes", "memory", "runtime", "comfy", "engine", "server", "tuning",
+    "family_nodes", "memory", "runtime", "comfy", "engine", "assembly", "server", "tuning",
 })  # fmt: skip
 
 

@@ -66,10 +66,10 @@ def measure_way(bench: Bench, way: str, at_once: int, figures: dict[str, float],
         seconds = seconds_of(lambda: draw_all(bench, engine, seeds, CLIENTS * rounds), bench)
         figures[way] = CLIENTS * rounds / seconds * 60
         bench.note(f"{way}.images_per_minute", figures[way])
-        if engine.batcher is not None:
+        if engine.runs.batcher is not None:
             bench.note("widths_tried", tried)
-            bench.note("widths_used", [asdict(item) for item in engine.batcher.widths_in_use])
-            bench.note("batches", asdict(engine.batch_figures))
+            bench.note("widths_used", [asdict(item) for item in engine.runs.batcher.widths_in_use])
+            bench.note("batches", asdict(engine.runs.batch_figures))
 
         def alone() -> None:
             for _ in range(1 if bench.is_toy else LONE):
@@ -78,8 +78,8 @@ def measure_way(bench: Bench, way: str, at_once: int, figures: dict[str, float],
         alone()
         lone[way] = seconds_of(alone, bench) / (1 if bench.is_toy else LONE)
         bench.note(f"{way}.lone_seconds", lone[way])
-        if engine.batcher is not None:
-            bench.attempt(CLOSE, measure_close, bench, engine, engine.batcher, seeds, rounds, figures)
+        if engine.runs.batcher is not None:
+            bench.attempt(CLOSE, measure_close, bench, engine, engine.runs.batcher, seeds, rounds, figures)
 
 
 def measure_close(
@@ -90,7 +90,7 @@ def measure_close(
     seconds = seconds_of(lambda: draw_all(bench, engine, seeds, CLIENTS * rounds, CLOSE), bench)
     figures[CLOSE] = CLIENTS * rounds / seconds * 60
     bench.note(f"{CLOSE}.images_per_minute", figures[CLOSE])
-    bench.note(f"{CLOSE}.batches", asdict(engine.batch_figures))
+    bench.note(f"{CLOSE}.batches", asdict(engine.runs.batch_figures))
     bench.note(f"{CLOSE}.widths_used", [asdict(item) for item in batcher.widths_in_use])
 
 
@@ -104,14 +104,14 @@ def adopt_tuning(bench: Bench, engine: Engine) -> bool:
     path = bench.base / OUTCOME
     if not path.is_file():
         return False
-    engine.adopt_tuning(json.loads(path.read_text(encoding="utf-8")))
+    engine.tuning.adopt(json.loads(path.read_text(encoding="utf-8")))
     return True
 
 
 def record_widths(engine: Engine) -> list[dict[str, Any]]:
     """Return a list that gets the figures of every width that the engine tries."""
     tried: list[dict[str, Any]] = []
-    batcher = engine.batcher
+    batcher = engine.runs.batcher
     if batcher is not None:
         choose = batcher.choose
 

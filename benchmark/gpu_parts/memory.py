@@ -133,7 +133,7 @@ def compare_modes(bench: Bench, family: str) -> None:
                 with prompt_engine(bench, bench.own, memory=memory_of(bench, flags)) as engine:
                     latent = latent_of(engine, run_prompt(engine, prompt))
                     engine.memory.pool.check_integrity()
-                    streamed = engine.memory_report().num_streamed
+                    streamed = engine.memory.report().num_streamed
                 reference = references.setdefault(label, latent)
                 bench.note(f"errors.{name}", relative_error(latent, reference))
                 bench.note(f"streamed.{name}", streamed)
@@ -230,9 +230,9 @@ def run_out_of_memory(bench: Bench) -> None:
     prompt = oom_prompt(bench)
     with prompt_engine(bench, bench.own, memory=oom_memory(bench, None)) as engine:
         reference = latent_of(engine, run_prompt(engine, prompt))
-        peak = engine.memory_report().peak_bytes or 0
+        peak = engine.memory.report().peak_bytes or 0
         peak = max(peak, torch.cuda.max_memory_allocated()) if bench.is_gpu else peak
-        weights = engine.memory_report().pool.device_bytes
+        weights = engine.memory.report().pool.device_bytes
     bench.note("peak_gib", peak / GIB)
     bench.note("weights_gib", weights / GIB)
     left = released_bytes(bench)
@@ -250,7 +250,7 @@ def draw_within(
     try:
         with prompt_engine(bench, bench.own, memory=oom_memory(bench, limit_bytes)) as engine:
             found["error"] = relative_error(latent_of(engine, run_prompt(engine, prompt)), reference)
-            found["relief"] = {step: num for step, num in engine.memory_report().relief_steps.items() if num}
+            found["relief"] = {step: num for step, num in engine.memory.report().relief_steps.items() if num}
             set_limit(bench, None)
             found["error_afterwards"] = error_afterwards(bench, engine, prompt, reference)
     finally:

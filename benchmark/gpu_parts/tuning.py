@@ -47,7 +47,7 @@ def measured(bench: Bench, names: tuple[str, ...], budget_seconds: float, settle
         tuning=tuple(dict.fromkeys(names)),
     )  # fmt: skip
     with Engine(settings) as engine:
-        return engine.measure_tuning(body).result()
+        return engine.tuning.measure(body).result()
 
 
 def note_outcome(bench: Bench, outcome: dict[str, Any]) -> None:

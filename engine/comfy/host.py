@@ -29,12 +29,17 @@ if TYPE_CHECKING:
     from engine.settings import EngineSettings, PreviewMethod, ResolvedSettings
 
 
+class PackPreviews(Protocol):
+    """Interface of the previews of an engine: `engine/previews.py::Previews`."""
+
+    method: PreviewMethod
+
+
 class PackEngine(Protocol):
     """Interface of the engine for packs: `engine/engine.py::Engine`, which imports this package."""
 
     settings: EngineSettings
     resolved: ResolvedSettings
-    preview_method: PreviewMethod
     memory: ModelMemory
     folders: ModelFolders
     files: FileFolders
@@ -42,14 +47,12 @@ class PackEngine(Protocol):
     environment: NodeEnvironment
     catalogue: Catalogue
     sampling: SamplingTables
+    models: ModelStore
 
     @property
-    def models(self) -> ModelStore: ...
+    def previews(self) -> PackPreviews: ...
 
     def interrupt(self, prompt_id: str | None = None) -> bool: ...
-
-    def unload_models(self) -> None: ...
-
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call the function when the engine is closed, the last one first."""
         ...

@@ -99,6 +99,27 @@ def tiny_autoencoders() -> dict[str, LatentFormat]:
     return {name.removesuffix("_decoder"): named[name]() for name in sorted(named)}
 
 
+def described_families() -> list[dict[str, object]]:
+    """Return the families for `/api/v1/families`: name, label, default parameters, and the nodes of a plain workflow.
+
+    `variants` has the default parameters of variants of the network that have others than the family.
+    """
+    return [
+        {
+            "name": family.name,
+            "label": family.label,
+            "default": described_defaults(family, family.default),
+            "variants": {name: described_defaults(family, item) for name, item in family.variant_defaults.items()},
+            "nodes": list(family.nodes),
+            "scales": list(family.scales),
+            "file_words": list(family.file_words),
+            "other_file_words": list(family.other_file_words),
+            "file_billions": dict(family.file_billions),
+        }
+        for family in families()
+    ]
+
+
 def described_defaults(family: ModelFamily, defaults: Defaults) -> dict[str, object]:
     """Return default parameters of a family for `/api/v1/families`: with the nodes that they are set by."""
     kind, settings = family.parameterisation.kind, family.parameterisation.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ _FLAGS = (
     "output_tooltips", "deprecated", "experimental", "api_node", "comfyui_version", "is_input_list",
     "output_matchtypes", "has_intermediate_output", "dev_only", "price_badge", "search_aliases", "essentials_category",
 )  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 
 class Catalogue(Mapping[str, NodeClass]):
@@ -45,6 +48,22 @@ class Catalogue(Mapping[str, NodeClass]):
         """Return the rules of a class at this moment, or None when there is no such class."""
         found = self._classes.get(class_type)
         return None if found is None else found.rules(environment)
+
+    def object_info(self, environment: NodeEnvironment, class_type: str | None = None) -> ValueDict:
+        """Return a map from class name to ComfyUI's description, of all classes or of one; `{}` for an unknown one.
+
+        A custom node that fails to describe itself is logged and left out of the full map; requested alone, it raises.
+        """
+        if class_type is not None:
+            found = self._classes.get(class_type)
+            return {} if found is None else {class_type: object_info(found.spec(environment))}
+        described: dict[str, Any] = {}
+        for name, node_class in list(self._classes.items()):
+            try:
+                described[name] = object_info(node_class.spec(environment))
+            except Exception:  # noqa: BLE001 - a custom node's own code
+                log.exception("%s cannot describe itself", name)
+        return described
 
 
 def object_info(spec: NodeSpec) -> ValueDict:

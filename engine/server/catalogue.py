@@ -73,10 +73,10 @@ async def get_system_stats(request: web.Request) -> web.Response:
         devices = [machine.cpu_device()]
     else:
         engine = engine or await parts.start.engine()
-        devices = [_device(report) for report in await asyncio.to_thread(engine.device_report)]
+        devices = [_device(await asyncio.to_thread(engine.memory.device.report))]
     stats: dict[str, Any] = {"system": machine.system(), "devices": devices}
     if engine is not None:
-        memory = memory_json(await asyncio.to_thread(engine.memory_report))
+        memory = memory_json(await asyncio.to_thread(engine.memory.report))
         stats["darkroom_memory"] = memory
         # What this process may take, which in a container is not the machine's.
         stats["system"] |= {"ram_total": memory["ram"]["total_bytes"], "ram_free": memory["ram"]["available_bytes"]}

@@ -16,12 +16,12 @@ from engine.server.services import services
 async def get_device(request: web.Request) -> web.Response:
     """Send the device's name, kind and UUID, the versions of its libraries, and the types models compute in."""
     engine = await services(request).start.engine()
-    identity = await asyncio.to_thread(engine.device_identity)
+    identity = await asyncio.to_thread(engine.measurements.device_identity)
     resolved = engine.resolved
     return web.json_response(
         {
             **asdict(identity),
-            "processor": await asyncio.to_thread(engine.processor),
+            "processor": await asyncio.to_thread(engine.measurements.processor),
             "darkroom": system()["darkroom_version"],
             "unet_dtype": resolved.unet_dtype,
             "vae_dtype": resolved.vae_dtype,
@@ -37,10 +37,10 @@ async def post_probe(request: web.Request) -> web.Response:
     """
     engine = await services(request).start.engine()
     try:
-        figures = await asyncio.wrap_future(engine.measure_device())
+        figures = await asyncio.wrap_future(engine.measurements.measure_device())
     except (OutOfMemory, DeviceLost) as error:
         return web.json_response({"error": str(error), "code": error.code}, status=500)
-    disk = await asyncio.to_thread(engine.measure_disk)
+    disk = await asyncio.to_thread(engine.measurements.measure_disk)
     told: dict[str, Any] = {**asdict(figures), "disk": None if disk is None else asdict(disk)}
     return web.json_response(told)
 

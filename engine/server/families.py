@@ -13,7 +13,7 @@ from engine.server.services import services
 async def get_families(request: web.Request) -> web.Response:
     """Answer `[{"name", "label", "default", "variants", "nodes", "scales"}]`, the default family first."""
     engine = await services(request).start.engine()
-    return web.json_response(engine.families())
+    return web.json_response(engine.file_families.families())
 
 
 async def get_checkpoints(request: web.Request) -> web.Response:
@@ -26,9 +26,9 @@ async def get_checkpoints(request: web.Request) -> web.Response:
     kind = request.query.get("kind", "checkpoints")
     names = request.query.getall("name", None)
     try:
-        found = await asyncio.to_thread(engine.model_files, kind, names)
+        found = await asyncio.to_thread(engine.file_families.describe, kind, names)
     except KeyError:
-        allowed = ", ".join(engine.denoiser_kinds)
+        allowed = ", ".join(engine.file_families.kinds)
         return web.json_response({"error": f"kind: no such kind of file; got {kind!r}, expected {allowed}"}, status=400)
     return web.json_response({"checkpoints": [asdict(item) for item in found]})
 

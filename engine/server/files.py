@@ -84,7 +84,7 @@ async def get_view_metadata(request: web.Request) -> web.Response:
     name = request.query.get("filename", "")
     engine = await services(request).start.engine()
     kind = request.match_info["folder"]
-    metadata = await asyncio.to_thread(engine.model_metadata, kind, name)
+    metadata = await asyncio.to_thread(engine.file_families.metadata, kind, name)
     if metadata is None:
         raise web.HTTPNotFound(text="")
     return web.json_response(metadata)

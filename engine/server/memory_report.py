@@ -67,14 +67,14 @@ def _problem(body: dict[str, object]) -> Problem | None:
 async def get_memory(request: web.Request) -> web.Response:
     """Send every figure of model memory."""
     engine = await services(request).start.engine()
-    return web.json_response(memory_json(await asyncio.to_thread(engine.memory_report)))
+    return web.json_response(memory_json(await asyncio.to_thread(engine.memory.report)))
 
 
 async def get_metrics(request: web.Request) -> web.Response:
     """Send the figures of memory, models, runs, sampling and batches in Prometheus' text format."""
     parts = services(request)
     engine = await parts.start.engine()
-    report = await asyncio.to_thread(engine.memory_report)
+    report = await asyncio.to_thread(engine.memory.report)
     # Not imported above: prometheus-client takes a tenth of the time until the server answers.
     from engine.server.metrics import METRICS_TYPE, EngineMetrics, exposition
 
@@ -153,7 +153,7 @@ def _figures(report: MemoryReport) -> MemoryFigures:
 
 
 def _batches(engine: Engine) -> dict[str, int]:
-    figures = engine.batch_figures
+    figures = engine.runs.batch_figures
     return {
         "batched_evaluations": figures.evaluations,
         "batches": figures.batches,

@@ -84,7 +84,7 @@ class PromptRunner:
         for item in items:
             self._queue.delete(item.prompt_id)
             if item.continued is not None and engine is not None:
-                engine.release_place(item.continued.prompt_id)
+                engine.runs.slots.release(item.continued.prompt_id)
         if items:
             self.tell_queue()
         return bool(items)
@@ -118,7 +118,7 @@ class PromptRunner:
     def computing(self) -> str | None:
         """The prompt that computes, for whoever asks which one hangs: the one that has the turn, or began first."""
         engine = self._start.engine_now()
-        found = None if engine is None else engine.prompt_with_turn
+        found = None if engine is None else engine.runs.prompt_with_turn
         first = self._queue.running
         if any(item.prompt_id == found for item in self._queue.all_running):
             return found

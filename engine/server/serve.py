@@ -162,7 +162,7 @@ async def _when_built(settings: EngineSettings, start: EngineStart) -> None:
     except Exception:  # noqa: BLE001 - the start has logged it, and ends the server
         return
     engine.take_over_process()
-    for device in await asyncio.to_thread(engine.device_report):
-        log.info("device: %s", device.name)
-        if device.type == "cpu" and not settings.cpu:
-            log.warning("no usable GPU was found: everything runs on the CPU")
+    device = await asyncio.to_thread(engine.memory.device.report)
+    log.info("device: %s", device.name)
+    if device.type == "cpu" and not settings.cpu:
+        log.warning("no usable GPU was found: everything runs on the CPU")

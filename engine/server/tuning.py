@@ -14,7 +14,7 @@ from engine.server.services import services
 async def get_tuning(request: web.Request) -> web.Response:
     """Send the strategies, those that may be used, and the outcomes in use."""
     engine = await services(request).start.engine()
-    return web.json_response(engine.tuning_report())
+    return web.json_response(engine.tuner.report())
 
 
 async def post_tuning(request: web.Request) -> web.Response:
@@ -25,12 +25,12 @@ async def post_tuning(request: web.Request) -> web.Response:
     body = await read_object(request)
     engine = await services(request).start.engine()
     try:
-        outcome = await asyncio.wrap_future(engine.measure_tuning(body))
+        outcome = await asyncio.wrap_future(engine.tuning.measure(body))
     except ValueError as error:
         return web.json_response({"error": str(error)}, status=400)
     except (BadModelFile, OutOfMemory, DeviceLost) as error:
         return web.json_response({"error": str(error), "code": error.code}, status=500)
-    services(request).queue.allow(engine.runs_at_once)
+    services(request).queue.allow(engine.tuning.runs_at_once)
     return web.json_response(outcome)
 
 
@@ -39,10 +39,10 @@ async def put_tuning(request: web.Request) -> web.Response:
     body = await read_object(request)
     engine = await services(request).start.engine()
     try:
-        engine.adopt_tuning(body)
+        engine.tuning.adopt(body)
     except ValueError as error:
         return web.json_response({"error": str(error)}, status=400)
-    services(request).queue.allow(engine.runs_at_once)
+    services(request).queue.allow(engine.tuning.runs_at_once)
     return web.json_response({})
 
 

@@ -83,12 +83,12 @@ async def post_workflow(request: web.Request) -> web.Response:
     if not isinstance(pending, list):
         return problem_response(Problem("invalid_pending_files", "pending_files is not a list", "", {}))
     targets = read_targets(body)
-    engine = await services(request).start.engine()
+    checks = (await services(request).start.engine()).checks
     prompt = body["prompt"]
     excuses = partial(is_pending, {str(name) for name in pending})
     try:
         found, needs, explained = await asyncio.to_thread(  # together: a thread's turn costs more than a small graph
-            lambda: (found := engine.find_problems(prompt, targets, excuses), engine.needs_of(prompt), explain(found))
+            lambda: (found := checks.find_problems(prompt, targets, excuses), checks.needs_of(prompt), explain(found))
         )
     except PromptRejected as rejected:
         return web.json_response(
@@ -133,10 +133,10 @@ async def post_memory_plan(request: web.Request) -> web.Response:
         return problem_response(Problem("invalid_sizes", "missing and pixels are not objects", "", {}))
     files = {str(place): item for place, item in missing.items() if isinstance(item, dict)}
     areas = {str(node_id): item for node_id, item in pixels.items() if isinstance(item, int) and item > 0}
-    engine = await services(request).start.engine()
+    checks = (await services(request).start.engine()).checks
     try:
         plan = await asyncio.to_thread(
-            engine.memory_plan, body.get("prompt"), total_bytes=total, missing=files, pixels=areas
+            checks.memory_plan, body.get("prompt"), total_bytes=total, missing=files, pixels=areas
         )
     except PromptRejected as rejected:
         return web.json_response(rejected.as_json(), status=400)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -119,12 +120,22 @@ class Tuner:
         """Raise AssertionError where a strategy has left a change behind. For when nothing runs."""
         self._networks.check_integrity()
 
-    def describe(self) -> list[dict[str, object]]:
-        """Return name, quality and purpose of every strategy."""
-        return [
-            {"name": item.name, "quality": str(item.quality), "about": item.about, "is_opt_in": item.is_opt_in}
-            for item in self._strategies.values()
-        ]
+    def report(self) -> dict[str, Any]:
+        """Return the strategies, those that the operator named (None: all), the outcomes in use, and what failed.
+
+        It is in JSON form. `barred` has the error of each strategy that is used by no run until the next start,
+        `failures` how often it failed.
+        """
+        return {
+            "allowed": self.allowed,
+            "strategies": [
+                {"name": item.name, "quality": str(item.quality), "about": item.about, "is_opt_in": item.is_opt_in}
+                for item in self._strategies.values()
+            ],
+            "barred": dict(self.barred.reasons),
+            "failures": dict(self.barred.failures),
+            "outcomes": [outcome.as_json() for outcome in self.outcomes.values()],
+        }
 
     def measure(
         self,

@@ -111,7 +111,7 @@ def test_closing_ends_what_runs_and_takes_no_more(tmp_path: Path, calls: Calls) 
 
 
 def test_a_report_names_the_device(engine: Engine) -> None:
-    (report,) = engine.device_report()
+    report = engine.memory.device.report()
     assert report.type == "cpu" and report.vram_total_bytes > 0
 
 
@@ -163,8 +163,8 @@ def test_a_frozen_engine_takes_no_prompt_and_goes_on_after_the_thaw_with_seeds_o
 
 def test_an_engine_does_not_go_on_on_another_device(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.freeze()
-    other = replace(engine.device_identity(), name="another card")
-    monkeypatch.setattr(engine, "device_identity", lambda: other)
+    other = replace(engine.measurements.device_identity(), name="another card")
+    monkeypatch.setattr(engine.measurements, "device_identity", lambda: other)
     with pytest.raises(RuntimeError, match="another card"):
         engine.thaw()
 

@@ -42,7 +42,7 @@ def expected(base: Path) -> torch.Tensor:
 def check_card(engine: Engine) -> None:
     """What must hold between prompts."""
     engine.memory.pool.check_integrity()
-    report = engine.memory_report()
+    report = engine.memory.report()
     assert report.unaccounted_bytes == 0 and report.buffers_bytes == 0
     assert report.peak_bytes is not None and report.peak_bytes <= report.device.vram_total_bytes
     assert report.pool.num_leaks == 0
@@ -56,7 +56,7 @@ def test_a_workflow_of_several_models_gives_the_same_bits_on_a_card_of_any_size(
         outputs, events = run(engine, workflow())
         assert torch.equal(latent_of(engine, outputs), expected)
         assert not [event for event in events if isinstance(event, MemoryRelieved)]
-        report = engine.memory_report()
+        report = engine.memory.report()
         assert (report.num_streamed > 0) == is_in_part and (report.pool.num_evictions > 0) == is_in_part
         check_card(engine)
 
@@ -86,7 +86,7 @@ def test_a_picture_too_large_for_the_card_is_decoded_in_tiles_and_the_client_is_
         told = [event for event in events if isinstance(event, MemoryRelieved) and event.node.node_id == "10"]
         assert [event.step for event in told] == ["caches", "other_models", "partial_load", "partial_load", "tiled_vae"]
         assert [event.changes_arithmetic for event in told] == [False] * 4 + [True]
-        assert outputs["21"]["images"] and engine.memory_report().relief_steps["tiled_vae"] == 1
+        assert outputs["21"]["images"] and engine.memory.report().relief_steps["tiled_vae"] == 1
         check_card(engine)
 
 
@@ -107,7 +107,7 @@ def test_alternating_prompts_leave_memory_where_it_was(base: Path, num_prompts: 
             check_card(engine)
             if number % 4 == 3:
                 gc.collect()
-                report = engine.memory_report()
+                report = engine.memory.report()
                 num_tensors = sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
                 seen.append((report.allocated_bytes, report.pool.num_models, report.pool.ram_bytes, num_tensors))
         assert len(seen) == num_prompts // 4 and len(set(seen)) == 1, seen

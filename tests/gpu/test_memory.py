@@ -85,7 +85,7 @@ def test_a_workflow_of_several_models_draws_the_same_in_every_state(tmp_path: Pa
                 latents.append(latent_of(engine, run(engine, prompt)[0]))
                 engine.memory.pool.check_integrity()
                 gc.collect()
-                report = engine.memory_report()
+                report = engine.memory.report()
                 figures.append((report.unaccounted_bytes, report.pool.num_models, report.pool.device_bytes))
             # The first run also takes what libraries keep, which may be as much as these small models.
             assert figures[1] == figures[2] and figures[0][1] == figures[2][1], figures
@@ -100,7 +100,7 @@ def test_a_workflow_draws_the_same_however_much_of_each_model_is_away(tmp_path: 
         with engine_of(tmp_path, cpu=False) as engine:
             engine.memory.pool.memory_savings = MemorySavings(weights_share=share)
             latents.append(latent_of(engine, run(engine, workflow())[0]))
-            assert (engine.memory_report().num_streamed > 0) == (share < 1.0 or engine.memory.facts.computes_float16)
+            assert (engine.memory.report().num_streamed > 0) == (share < 1.0 or engine.memory.facts.computes_float16)
     assert all(torch.equal(latent, latents[0]) for latent in latents)
 
 

@@ -44,7 +44,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def family(engine: Engine, name: str) -> Any:
     """The default parameters of a family, as the front has them from the engine."""
-    found = {item.name: item for item in read_families(engine.families())}
+    found = {item.name: item for item in read_families(engine.file_families.families())}
     return parameters_of(found[name])
 
 
@@ -143,7 +143,7 @@ def test_more_than_sixteen_pictures_are_refused(registry: ModifierRegistry, engi
 def test_a_missing_further_picture_is_named_by_its_place(registry: ModifierRegistry, engine: Engine) -> None:
     given = {**ONE, "further_images": ["b.png", "none.png"]}
     prompt = registry.build("Edit", given, family=family(engine, "qwen_image21"))
-    (node_id,) = engine.find_problems(prompt).node_problems
+    (node_id,) = engine.checks.find_problems(prompt).node_problems
     assert Edit.field_at(node_id, "image") == "further_images.1"
     assert Edit.field_at("10", "image") == "input_image"
 

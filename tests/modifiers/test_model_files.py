@@ -45,7 +45,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 def known(engine: Engine) -> dict[str, Family]:
     """The families, as the front has them from the engine."""
-    described = json.loads(json.dumps(engine.families()))
+    described = json.loads(json.dumps(engine.file_families.families()))
     return {item.name: item for item in read_families(described)}
 
 
@@ -206,7 +206,7 @@ def test_fill_paints_from_its_files(engine: Engine) -> None:
     write_models_of(text, engine.settings.models_path)
     case = {node["class_type"]: node["inputs"] for node in json.loads(text).values()}
     network = case["UNETLoader"]["unet_name"]
-    (file,) = engine.model_files("diffusion_models", [network])
+    (file,) = engine.file_families.describe("diffusion_models", [network])
     assert (file.family, file.variant) == ("flux", "inpaint")
     given = {
         **SMALL,

@@ -16,7 +16,6 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal
 
-from contract.graph.work import UNIT_COST
 from contract.quality import DEFAULT_QUALITY, QualityName
 from contract.unit import UNIT_WORKLOAD
 from worker.engines.loss import Loss

@@ -78,9 +78,9 @@ class TAESDPreviewerImpl(LatentPreviewer):
 def get_previewer(device: Any, latent_format: Any) -> LatentPreviewer | None:
     """Return the previewer, or None when previews are off (`--preview-method`)."""
     engine = HOST.get().engine
-    if engine.preview_method == "none":
+    if engine.previews.method == "none":
         return None
-    decoder = engine.tiny_decoders.find(latent_format, device) if engine.preview_method == "taesd" else None
+    decoder = engine.tiny_decoders.find(latent_format, device) if engine.previews.method == "taesd" else None
     if decoder is not None:
         return TAESDPreviewerImpl(decoder)
     factors = latent_format.latent_rgb_factors

@@ -12,6 +12,7 @@ from engine.errors import BadModelFile
 from engine.families import registry
 from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
 from engine.formats.quantised.open_model import open_model
+from engine.formats.safetensors_header import read_metadata
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Names, is_indexed, shape_of
 from engine.models.files.folders import ModelFolders
@@ -21,6 +22,7 @@ DENOISER_KINDS = ("checkpoints", "diffusion_models")
 
 SCALE_TOLERANCE = 0.05  # in the number of weights: variants of a network have a few more or fewer
 MAX_KEPT = 10_000
+MAX_SHOWN_HEADER_BYTES = 1 << 20  # of a model file's metadata, as in ComfyUI
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +51,26 @@ class FileFamilies:
         self._known: dict[tuple[str, Path, int, int], FileFamily] = {}
         self._num_weights: dict[tuple[str, str], int] = {}  # by family and scale
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of `describe`."""
+        return DENOISER_KINDS
+
+    def families(self) -> list[dict[str, object]]:
+        """Return all families in their JSON form, as `registry.described_families` does."""
+        return registry.described_families()
+
+    def metadata(self, kind: str, name: str) -> object:
+        """Return the `__metadata__` of a `.safetensors` model file, or None without such a file or metadata."""
+        if not name.endswith(".safetensors") or kind not in self._folders.kinds():
+            return None
+        path = self._folders.path(kind, name)
+        return None if path is None else read_metadata(path, MAX_SHOWN_HEADER_BYTES)
+
     def describe(self, kind: str, names: Iterable[str] | None = None) -> list[FileFamily]:
         """Return the families of files, by default of all of a kind; names without a file are left out.
 
-        Raises KeyError for a kind that is not one of `DENOISER_KINDS`.
+        Only the headers of new files are read. Raises KeyError for a kind that is not one of `kinds`.
         """
         if kind not in DENOISER_KINDS:
             raise KeyError(kind)

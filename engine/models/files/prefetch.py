@@ -59,22 +59,30 @@ def read_file(path: Path, stop: threading.Event) -> None:
 class FilePrefetch:
     """One background thread at most, which reads the files of the newest prompt.
 
-    `available_bytes` returns the free RAM, `is_loaded` is True for files whose weights are in use, `read` reads a file
-    until its event is set.
+    `available_bytes` returns the free RAM, `is_loaded` is True for files whose weights are in use. Files of prompts are
+    found in `folders`; without them nothing of a prompt is read, as where the processor computes, which reading slows.
+    `read` reads a file until its event is set.
     """
 
     def __init__(
         self,
         available_bytes: Callable[[], int],
         is_loaded: Callable[[Path], bool],
+        folders: ModelFolders | None = None,
         read: Callable[[Path, threading.Event], None] = read_file,
     ) -> None:
         self._available_bytes = available_bytes
         self._is_loaded = is_loaded
+        self._folders = folders
         self._read = read
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def begin_prompt(self, prompt: Mapping[str, Any]) -> None:
+        """Begin to read the model files that a prompt names."""
+        if self._folders is not None:
+            self.begin(files_of(prompt, self._folders))
 
     def begin(self, paths: Sequence[Path]) -> None:
         """Read those of the files that are not loaded and fit into free RAM, instead of what is being read."""

@@ -229,7 +229,7 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
             assert_picture(engine, outputs)
             latents.append(latent_of(engine, outputs))
             # Without a prompt there is a picture encoder, which is cast while it computes.
-            is_streamed = engine.memory_report().num_streamed > 0
+            is_streamed = engine.memory.report().num_streamed > 0
             assert is_streamed == (card_bytes is not None or not family.text)
     assert torch.equal(*latents)
 

@@ -122,6 +122,6 @@ def test_the_error_names_file_and_family_and_the_families_that_run(
             engine.check(prompt)
         shown = str(rejected.value.as_json()["node_errors"])
         assert "k5.safetensors" in shown and "Kandinsky 5" in shown and registry.families()[0].label in shown
-        plan = engine.memory_plan(prompt)
+        plan = engine.checks.memory_plan(prompt)
         assert plan.unknown == ("k5.safetensors",) and "Kandinsky 5" in plan.refused["k5.safetensors"]
         assert plan.as_json()["refused"] == [{"model": "k5.safetensors", "found": plan.refused["k5.safetensors"]}]

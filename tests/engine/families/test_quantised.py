@@ -51,7 +51,7 @@ def test_draws_the_same_on_a_card_that_has_no_room_for_the_network(
     card = MemorySettings("normalvram", simulate_vram_gb=0.04)
     with Engine(EngineSettings(base_directory=tmp_path, cpu=False, memory=card)) as engine:
         assert_like_the_reference(engine, Case("quantised", name))
-        assert engine.memory_report().num_streamed > 0
+        assert engine.memory.report().num_streamed > 0
 
 
 QUICK = ("chroma_radiance", "qwen_image21", "z_image")  # each computes some layers in a type of its own

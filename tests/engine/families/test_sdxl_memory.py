@@ -99,7 +99,7 @@ def test_base_and_refiner_draw_the_same_bits_on_a_card_of_any_size(
     card_bytes = int(card_gb * GIB * scale)
     with engine_of(base, card_bytes=card_bytes) as engine:
         assert torch.equal(latent_of(engine, run(engine, workflow())[0]), expected)
-        report = engine.memory_report()
+        report = engine.memory.report()
         assert (report.num_streamed > 0) == (card_gb < TAKES_TURNS_GB)
         assert report.peak_bytes is not None and report.peak_bytes <= card_bytes
         assert report.unaccounted_bytes == 0 and report.pool.num_leaks == 0

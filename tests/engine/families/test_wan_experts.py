@@ -78,7 +78,7 @@ def test_experts_take_turns_on_a_card_that_does_not_hold_both(
     card_bytes = int(share * expert_bytes)
     with engine_of(base, card_bytes=card_bytes) as engine:
         assert torch.equal(latent_of(engine, run(engine, workflow())[0]), expected)
-        report = engine.memory_report()
+        report = engine.memory.report()
         experts = [model for model in report.pool.models if model.role == "unet"]
         assert len(experts) == 2
         on_card = sorted(model.loaded_bytes for model in experts)

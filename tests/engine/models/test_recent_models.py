@@ -102,12 +102,12 @@ def test_prompts_of_two_checkpoints_in_turns_read_each_file_once(
     with Engine(EngineSettings(base_directory=base, cpu=True, memory=memory)) as engine:
         draw(engine, "abab")
         assert num_read == ["a.safetensors", "b.safetensors"]
-        assert engine.memory_report().pool.num_models == 6
+        assert engine.memory.report().pool.num_models == 6
         engine.free(unload_models=False, free_memory=True)
         engine.preload("vae", "none").exception()  # what was asked before has been done
         gc.collect()
-        assert engine.memory_report().pool.num_models == 0
-        assert engine.memory_report().pool.num_leaks == 0
+        assert engine.memory.report().pool.num_models == 0
+        assert engine.memory.report().pool.num_leaks == 0
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_they_leave_ram_before_another_file_is_read_into_it(
 ) -> None:
     with Engine(EngineSettings(base_directory=base, cpu=True)) as engine:
         draw(engine, "a")
-        held_bytes = engine.memory_report().pool.ram_bytes
+        held_bytes = engine.memory.report().pool.ram_bytes
         file_bytes = (base / "models/checkpoints/b.safetensors").stat().st_size
         free_bytes = 2 * GIB + 2 * file_bytes - 1  # the floor, the file as float32, but for one byte
         seen: list[int] = []
@@ -139,10 +139,10 @@ def test_they_leave_ram_before_another_file_is_read_into_it(
         really_load = load._empty
 
         def note_and_load(*arguments: Any, **options: Any) -> Any:
-            seen.append(engine.memory_report().pool.ram_bytes)
+            seen.append(engine.memory.report().pool.ram_bytes)
             return really_load(*arguments, **options)
 
         monkeypatch.setattr(load, "_empty", note_and_load)
         draw(engine, "b")
         assert len(seen) == 3 and seen[0] < held_bytes
-        assert engine.memory_report().pool.num_dropped >= 1
+        assert engine.memory.report().pool.num_dropped >= 1

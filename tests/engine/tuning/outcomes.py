@@ -25,5 +25,5 @@ def outcome_of(choices: Mapping[str, Sequence[str]], error: float = 0.0) -> dict
 
 def use_everywhere(engine: Engine, choices: Mapping[str, Sequence[str]], error: float = 0.0, **fields: Any) -> None:
     """Have an engine use these strategies for every network, in place of what it had before."""
-    engine.adopt_tuning(outcome_of(choices, error) | fields)
+    engine.tuning.adopt(outcome_of(choices, error) | fields)
     engine.tuner._outcomes = OfEveryNetwork(engine.tuner._outcomes)

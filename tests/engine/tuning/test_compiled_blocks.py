@@ -284,7 +284,7 @@ def test_blocks_of_every_family_draw_the_same_compiled(name: str, engine: Engine
             with engine.tuner.forced(("compiled_blocks",)) as used:
                 return plain, trial.draw(), used.used, num_graphs
 
-    plain, found, used, num_graphs = engine._threads.submit(draw).result()
+    plain, found, used, num_graphs = engine.runs.threads.submit(draw).result()
     own.close()
     assert used == ["compiled_blocks"] and own.ready and num_graphs == backend.num_graphs
     assert relative_error(found, plain) < 2e-5

@@ -75,7 +75,7 @@ def network_of(engine: Engine) -> torch.nn.Module:
 
 
 def run(engine: Engine, quality: str = "same") -> tuple[list[Event], bytes]:
-    engine._threads.submit(engine._clear_caches).result()
+    engine.runs.threads.submit(engine.housekeeping.caches.clear).result()
     checked, seen = engine.check(latent_prompt()), list[Event]()
     result = engine.submit(RunRequest("p", checked.prompt, checked.outputs, {"quality": quality}), seen.append).result()
     assert result.status == "success"
@@ -86,14 +86,14 @@ def run(engine: Engine, quality: str = "same") -> tuple[list[Event], bytes]:
 def test_each_failing_strategy_is_a_line_of_the_measurement(
     engine: Engine, with_strategy: Callable[[Strategy], Strategy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = engine._threads.submit(lambda: network_of(engine)).result()
+    network = engine.runs.threads.submit(lambda: network_of(engine)).result()
     before = state_of(network)
     names = [name for name in STRATEGIES if name not in ("zero_blocks", "prompt_cache", "token_merging")]
     failing = dict(zip(names, PLACES, strict=False))
     for name, place in failing.items():
         with_strategy(type("Own", (Failing,), {"name": name})(place))
     monkeypatch.setattr(engine.tuner, "allowed", (*failing, "prompt_cache", "token_merging"))
-    found = engine.measure_tuning({"family": "sd15", "scale": "small", **SIZE}).result()
+    found = engine.tuning.measure({"family": "sd15", "scale": "small", **SIZE}).result()
     figures = {figure["name"]: figure for figure in found["figures"]}
     for name in failing:
         assert figures[name]["reason"] == f"RuntimeError: {WORDS}" and not figures[name]["is_chosen"], name
@@ -115,7 +115,7 @@ def test_a_strategy_that_fails_once_it_is_chosen_does_not_fail_those_after_it(
         return own(use)
 
     monkeypatch.setattr(later, "apply", apply)
-    found = engine.measure_tuning({"family": "sd15", "scale": "small", **SIZE}).result()
+    found = engine.tuning.measure({"family": "sd15", "scale": "small", **SIZE}).result()
     figures = {figure["name"]: figure for figure in found["figures"]}
     assert figures["channels_last"]["is_chosen"] and "channels_last" in engine.tuner.barred
     assert figures["fused_geglu"]["it_per_s"] > 0
@@ -142,7 +142,7 @@ def test_a_job_is_repeated_plainly_and_its_latent_is_the_plain_one(
         f"strategies barred until the next start: names=channels_last reason=RuntimeError: {WORDS}"
     ]
     assert engine.tuner.failures["channels_last"] == failures + 1
-    assert engine.tuning_report()["barred"] == {"channels_last": f"RuntimeError: {WORDS}"}
+    assert engine.tuner.report()["barred"] == {"channels_last": f"RuntimeError: {WORDS}"}
     num_applied = failing.num_applied
     events, latent = run(engine)
     assert latent == plain and failing.num_applied == num_applied, "it is not tried again"
@@ -181,13 +181,13 @@ def test_what_fails_in_decoding_is_decoded_plainly(
         return picture, used.used
 
     use_everywhere(engine, {})
-    plain, _ = engine._threads.submit(decode).result()
+    plain, _ = engine.runs.threads.submit(decode).result()
     with_strategy(OfVae("nowhere"))
     monkeypatch.setattr(engine.tuner, "allowed", (*NAMES, "half_vae"))
     use_everywhere(engine, {"same": ["half_vae"]})
     latest = engine.tuner.outcomes["UnetModel:"]
     monkeypatch.setattr(engine.tuner, "_outcome", lambda use: latest)
-    picture, used = engine._threads.submit(decode).result()
+    picture, used = engine.runs.threads.submit(decode).result()
     assert torch.equal(picture, plain) and "half_vae" not in used and "half_vae" in engine.tuner.barred
 
 

@@ -75,7 +75,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def values(engine: Engine, family: str) -> Any:
-    return engine._threads.submit(lambda: engine.models.random_checkpoint(family, "small")).result()
+    return engine.runs.threads.submit(lambda: engine.models.random_checkpoint(family, "small")).result()
 
 
 def choice(engine: Engine, model: Any, dtype: torch.dtype | None = None) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def choice(engine: Engine, model: Any, dtype: torch.dtype | None = None) -> tupl
 def adopt(engine: Engine, names: list[str], model: Any, vae: str = "") -> None:
     identity = identity_of(model.diffusion_model, model.compute_dtype)
     own = {"network": identity.name, "fingerprint": identity.fingerprint, "vae": vae}
-    engine.adopt_tuning(outcome_of({"same": names}) | own)
+    engine.tuning.adopt(outcome_of({"same": names}) | own)
 
 
 def test_a_choice_does_not_reach_another_network_of_the_class(engine: Engine) -> None:
@@ -97,7 +97,7 @@ def test_a_choice_does_not_reach_another_network_of_the_class(engine: Engine) ->
     assert "prompt_cache" not in choice(engine, sd15, torch.bfloat16), "a node has set another type"
     adopt(engine, ["channels_last"], sdxl)
     assert "prompt_cache" in choice(engine, sd15) and "channels_last" in choice(engine, sdxl)
-    assert len(engine.tuning_report()["outcomes"]) == 2
+    assert len(engine.tuner.report()["outcomes"]) == 2
     certain = [name for name, item in engine.tuner._strategies.items() if item.is_certain]
     flux = values(engine, "flux")[0].model
     assert list(choice(engine, flux)) == certain, "one that was not measured"
@@ -114,13 +114,13 @@ def test_a_choice_for_decoding_is_of_the_vae_that_was_measured(engine: Engine) -
 def test_an_outcome_of_the_class_alone_is_not_taken(engine: Engine) -> None:
     old = {name: value for name, value in outcome_of({}).items() if name not in ("fingerprint", "vae")}
     with pytest.raises(ValueError, match="version: of another form; got 1, expected 2"):
-        engine.adopt_tuning({**old, "version": 1})
+        engine.tuning.adopt({**old, "version": 1})
 
 
 def test_a_measurement_says_which_network_and_vae_it_is_of(engine: Engine) -> None:
     model, _, vae = values(engine, "sd15")
     size = {"width_px": 64, "height_px": 64, "num_steps": 2, "settle_seconds": 0, "turns_seconds": 0}
-    found = engine.measure_tuning({"family": "sd15", "scale": "small", **size, "budget_seconds": 0}).result()
+    found = engine.tuning.measure({"family": "sd15", "scale": "small", **size, "budget_seconds": 0}).result()
     identity = identity_of(model.model.diffusion_model, model.model.compute_dtype)
     assert (found["network"], found["fingerprint"]) == (identity.name, identity.fingerprint)
     assert found["vae"] == identity_of(vae.first_stage_model).key

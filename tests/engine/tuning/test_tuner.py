@@ -53,14 +53,14 @@ def usage(events: list[Event]) -> list[TuningUsed]:
 
 
 def test_measures_every_strategy_and_says_why_each_was_chosen_or_not(engine: Engine) -> None:
-    found = engine.measure_tuning({"family": "sd15", "scale": "small", **SIZE}).result()
+    found = engine.tuning.measure({"family": "sd15", "scale": "small", **SIZE}).result()
     figures = {figure["name"]: figure for figure in found["figures"]}
     assert found["network"] == "UnetModel" and found["plain_it_per_s"] > 0
     assert figures["prompt_cache"]["error"] == 0.0 and figures["prompt_cache"]["it_per_s"] > 0
     assert figures["cuda_graph"]["reason"] == "not named by the setting"
     assert "full size" in figures["threads"]["reason"]
     assert all(figure["reason"] for figure in figures.values())
-    assert engine.tuning_report()["outcomes"] == [found]
+    assert engine.tuner.report()["outcomes"] == [found]
 
 
 def test_a_prompt_uses_what_its_quality_allows_and_the_engine_reports_it(engine: Engine) -> None:
@@ -78,7 +78,7 @@ def test_a_prompt_uses_what_its_quality_allows_and_the_engine_reports_it(engine:
 
 
 def test_what_does_not_fit_into_the_time_for_tuning_is_not_used(engine: Engine) -> None:
-    found = engine.measure_tuning({"family": "sd15", "scale": "small", **SIZE, "budget_seconds": 0}).result()
+    found = engine.tuning.measure({"family": "sd15", "scale": "small", **SIZE, "budget_seconds": 0}).result()
     figure = next(figure for figure in found["figures"] if figure["name"] == "prompt_cache")
     assert figure["reason"] == "not measured: the time for tuning was over"
     assert all(not choice["names"] for choice in found["choices"].values())
@@ -114,7 +114,7 @@ def test_a_strategy_that_the_operator_does_not_allow_is_not_used(engine: Engine)
 )
 def test_a_request_that_cannot_be_measured_names_its_field(body: dict[str, Any], message: str, engine: Engine) -> None:
     with pytest.raises(ValueError, match=message):
-        engine.measure_tuning(body).result()
+        engine.tuning.measure(body).result()
 
 
 def test_an_unknown_quality_is_refused_before_anything_runs(engine: Engine) -> None:
@@ -135,17 +135,17 @@ def test_the_measurement_chooses_how_many_runs_are_in_progress(tmp_path: Path) -
         base_directory=tmp_path, cpu=True, tuning=("prompt_cache",), max_concurrent_runs=4, chooses_runs=True
     )
     with Engine(settings) as engine:
-        assert engine.runs_at_once == 4
-        measured = engine.measure_tuning(SIZE).result()
-        assert measured["concurrent_runs"] in (1, 2, 3, 4) and engine.runs_at_once == measured["concurrent_runs"]
-        engine.adopt_tuning(outcome_of({}) | {"concurrent_runs": 3})
-        assert engine.runs_at_once == 3
-        engine.adopt_tuning(outcome_of({}) | {"concurrent_runs": 16})
-        assert engine.runs_at_once == 4
+        assert engine.tuning.runs_at_once == 4
+        measured = engine.tuning.measure(SIZE).result()
+        assert measured["concurrent_runs"] in (1, 2, 3, 4) and engine.tuning.runs_at_once == measured["concurrent_runs"]
+        engine.tuning.adopt(outcome_of({}) | {"concurrent_runs": 3})
+        assert engine.tuning.runs_at_once == 3
+        engine.tuning.adopt(outcome_of({}) | {"concurrent_runs": 16})
+        assert engine.tuning.runs_at_once == 4
         with pytest.raises(ValueError, match="concurrent_runs: not measured"):
-            engine.adopt_tuning(outcome_of({}))
+            engine.tuning.adopt(outcome_of({}))
 
 
 def test_a_number_of_runs_that_was_set_stays(engine: Engine) -> None:
-    engine.adopt_tuning(outcome_of({}) | {"concurrent_runs": 3})
-    assert engine.runs_at_once == 1
+    engine.tuning.adopt(outcome_of({}) | {"concurrent_runs": 3})
+    assert engine.tuning.runs_at_once == 1

@@ -64,7 +64,7 @@ class _Arguments:
         if name in NOT_GIVEN:
             return None
         engine = HOST.get().engine
-        values = {**flags(engine.settings), "preview_method": LatentPreviewMethod(engine.preview_method)}
+        values = {**flags(engine.settings), "preview_method": LatentPreviewMethod(engine.previews.method)}
         if name not in values:
             raise not_supported(f"comfy.cli_args.args.{name}")
         return values[name]
@@ -72,7 +72,7 @@ class _Arguments:
     def __setattr__(self, name: str, value: object) -> None:
         if name != "preview_method":
             raise not_supported(f"setting comfy.cli_args.args.{name}")
-        HOST.get().engine.preview_method = LatentPreviewMethod(value).value
+        HOST.get().engine.previews.method = LatentPreviewMethod(value).value
 
 
 def flags(settings: EngineSettings) -> ValueDict:

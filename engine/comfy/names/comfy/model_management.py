@@ -286,7 +286,7 @@ def soft_empty_cache(force: bool = False) -> None:
 
 
 def unload_all_models() -> None:
-    HOST.get().engine.unload_models()
+    HOST.get().engine.memory.unload()
 
 
 def cleanup_models() -> None:
@@ -318,7 +318,7 @@ def load_model_gpu(model: object) -> None:
 
 def free_memory(memory_required: float, device: DeviceLike | None, keep_loaded: Iterable[object] = ()) -> list[object]:
     if _device(device).free_bytes() < memory_required:
-        HOST.get().engine.unload_models()
+        HOST.get().engine.memory.unload()
     return []
 
 

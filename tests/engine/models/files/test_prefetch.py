@@ -111,6 +111,6 @@ def test_an_engine_with_a_card_reads_the_files_of_a_prompt_ahead(
     }
     with engine_of(tmp_path, card_bytes=GIB) as engine:
         run(engine, prompt)
-        engine._prefetch.wait()
+        engine.runs.prefetch.wait()
         assert caplog.text.count("small.safetensors read ahead") == 1
         assert engine.models.is_loaded(path) and not engine.models.is_loaded(tmp_path / "other")

@@ -47,7 +47,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def test_stages_are_those_that_compute_with_a_model_and_sizes_those_of_its_weights(engine: Engine) -> None:
-    plan = engine.memory_plan(picture(), pixels={"6": 64 * 64})
+    plan = engine.checks.memory_plan(picture(), pixels={"6": 64 * 64})
     assert [(item.need.node_id, item.need.kind) for item in plan.stages] == [
         ("4", "text_encoder"), ("6", "network"), ("7", "vae"),
     ]  # fmt: skip
@@ -60,18 +60,18 @@ def test_stages_are_those_that_compute_with_a_model_and_sizes_those_of_its_weigh
 
 
 def test_a_card_may_be_named_by_its_size(engine: Engine) -> None:
-    plan = engine.memory_plan(picture(), total_bytes=24 * GIB)
-    here = engine.memory_plan(picture())
+    plan = engine.checks.memory_plan(picture(), total_bytes=24 * GIB)
+    here = engine.checks.memory_plan(picture())
     assert plan.stages[1].need.weights_bytes * 2 == here.stages[1].need.weights_bytes, "16 bits, not float32"
 
 
 def test_a_missing_checkpoint_has_its_familys_size(engine: Engine) -> None:
     missing = {"checkpoints/sdxl.safetensors": {"size_bytes": 6_938_078_334, "family": "sdxl"}}
-    plan = engine.memory_plan(picture("sdxl.safetensors"), total_bytes=6 * GIB, missing=missing)
+    plan = engine.checks.memory_plan(picture("sdxl.safetensors"), total_bytes=6 * GIB, missing=missing)
     network = plan.stages[1]
     assert network.need.weights_bytes == pytest.approx(4.8 * GIB, rel=0.01)
     assert network.evicted and plan.as_json()["fits"] in (True, False)
-    unknown = engine.memory_plan(picture("other.safetensors"), total_bytes=6 * GIB)
+    unknown = engine.checks.memory_plan(picture("other.safetensors"), total_bytes=6 * GIB)
     assert unknown.unknown == ("other.safetensors",) and unknown.stages == ()
 
 
@@ -79,10 +79,10 @@ def test_a_file_of_a_network_alone_has_the_size_of_the_file(engine: Engine) -> N
     prompt = picture()
     prompt["1"] = {"class_type": "UNETLoader", "inputs": {"unet_name": "n.safetensors", "weight_dtype": "default"}}
     missing = {"diffusion_models/n.safetensors": {"size_bytes": 10 * GIB}}
-    plan = engine.memory_plan(prompt, total_bytes=24 * GIB, missing=missing)
+    plan = engine.checks.memory_plan(prompt, total_bytes=24 * GIB, missing=missing)
     assert [item.need.weights_bytes for item in plan.stages if item.need.kind == "network"] == [10 * GIB]
 
 
 def test_what_is_no_prompt_is_refused(engine: Engine) -> None:
     with pytest.raises(PromptRejected):
-        engine.memory_plan([])
+        engine.checks.memory_plan([])

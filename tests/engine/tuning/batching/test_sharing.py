@@ -52,19 +52,19 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shared_engine(base: Path) -> Iterator[Engine]:
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as made:
-        assert made.batcher is not None
-        made.batcher.choose = widest_set
+        assert made.runs.batcher is not None
+        made.runs.batcher.choose = widest_set
         yield made
 
 
 @pytest.fixture
 def engine(shared_engine: Engine) -> Iterator[Engine]:
     yield shared_engine
-    shared_engine._threads.submit(lambda: None).result()  # a run gives its turn away after its result is there
+    shared_engine.runs.threads.submit(lambda: None).result()  # a run gives its turn away after its result is there
     shared_engine.memory.pool.check_integrity()
     shared_engine.tuner.check_integrity()
-    assert shared_engine.batcher is not None
-    shared_engine.batcher.turns.check_integrity()
+    assert shared_engine.runs.batcher is not None
+    shared_engine.runs.batcher.turns.check_integrity()
     assert shared_engine.models.checkpoint("a.safetensors")[0].model.current_patcher is None
 
 
@@ -102,14 +102,15 @@ def test_a_latent_has_the_same_bits_whichever_company_it_has(engine: Engine) -> 
         (plain(6, steps=3), {"quality": "exact"}),
     ]
     alone = [latents(engine, [submit(engine, prompt, **extra)])[0] for prompt, extra in prompts]
-    before = (engine.batch_figures.evaluations, engine.batch_figures.batches)
+    before = (engine.runs.batch_figures.evaluations, engine.runs.batch_figures.batches)
     together = latents(engine, [submit(engine, prompt, **extra) for prompt, extra in reversed(prompts)])[::-1]
     for number, (first, second) in enumerate(zip(alone, together, strict=True)):
         assert torch.equal(first, second), f"prompt {number} differs in company"
-    num_evaluations = engine.batch_figures.evaluations - before[0]
-    assert engine.batcher is not None
-    if any(widths.most >= 4 for widths in engine.batcher.widths_in_use):  # else this processor has none with equal bits
-        assert num_evaluations > engine.batch_figures.batches - before[1], "nothing was shared"
+    num_evaluations = engine.runs.batch_figures.evaluations - before[0]
+    assert engine.runs.batcher is not None
+    widths = [item.most for item in engine.runs.batcher.widths_in_use]
+    if max(widths, default=1) >= 4:  # else this processor has none with equal bits
+        assert num_evaluations > engine.runs.batch_figures.batches - before[1], "nothing was shared"
 
 
 def with_lora(seed: int, strength: float = 0.7) -> Prompt:
@@ -126,8 +127,8 @@ def prompt_with_seed(prompt: Prompt, seed: int) -> Prompt:
 
 def begun_together(engine: Engine, prompts: Sequence[Prompt]) -> list[Future[RunResult]]:
     """Submit prompts of which the first waits before its first node until all the others want the turn."""
-    assert engine.batcher is not None
-    turns, deadline = engine.batcher.turns, time.monotonic() + 60
+    assert engine.runs.batcher is not None
+    turns, deadline = engine.runs.batcher.turns, time.monotonic() + 60
 
     def on_event(event: Event) -> None:
         while turns.num_ready < len(prompts) - 1 and not begun.is_set():
@@ -144,12 +145,12 @@ def begun_together(engine: Engine, prompts: Sequence[Prompt]) -> list[Future[Run
 def test_runs_with_the_same_lora_share_and_draw_what_they_draw_alone(engine: Engine) -> None:
     prompts = [with_lora(61), with_lora(62)]
     alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
-    before = (engine.batch_figures.evaluations, engine.batch_figures.batches)
+    before = (engine.runs.batch_figures.evaluations, engine.runs.batch_figures.batches)
     together = latents(engine, begun_together(engine, prompts))
     assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
-    num_evaluations = engine.batch_figures.evaluations - before[0]
+    num_evaluations = engine.runs.batch_figures.evaluations - before[0]
     if num_evaluations:  # else this processor has no widths with equal bits
-        assert num_evaluations > engine.batch_figures.batches - before[1], "nothing was shared"
+        assert num_evaluations > engine.runs.batch_figures.batches - before[1], "nothing was shared"
 
 
 def test_runs_with_a_lora_of_other_strengths_draw_what_they_draw_alone(engine: Engine) -> None:
@@ -163,12 +164,12 @@ def test_runs_with_a_lora_of_other_strengths_draw_what_they_draw_alone(engine: E
 def test_prompts_are_projected_once_in_any_company(base: Path) -> None:
     prompts = [plain(71, steps=3), plain(72, steps=4), plain(73, steps=3)]
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
-        assert engine.batcher is not None
-        engine.batcher.choose = widest_set
+        assert engine.runs.batcher is not None
+        engine.runs.batcher.choose = widest_set
         use_everywhere(engine, {"same": ["prompt_cache"]})
         alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
         latents(engine, begun_together(engine, [plain(74), plain(75)]))  # widths are measured
-        engine._threads.submit(engine._clear_caches).result()
+        engine.runs.threads.submit(engine.housekeeping.caches.clear).result()
         events: list[Event] = []
         rows: list[int] = []
         layer = engine.models.checkpoint("a.safetensors")[0].model.diffusion_model
@@ -192,9 +193,9 @@ def test_one_at_a_time_draws_the_same_within_the_tolerance(engine: Engine, base:
 def test_a_run_reports_that_its_steps_were_shared_and_their_error(engine: Engine) -> None:
     events: list[Event] = []
     latents(engine, begun_together(engine, [plain(15), plain(16)]))  # widths are measured
-    before = engine.batch_figures.evaluations
+    before = engine.runs.batch_figures.evaluations
     latents(engine, [submit(engine, plain(14), events=events, quality="same")])
-    is_shared = engine.batch_figures.evaluations > before  # else this processor has no widths with equal bits
+    is_shared = engine.runs.batch_figures.evaluations > before  # else this processor has no widths with equal bits
     (used,) = [event for event in events if isinstance(event, TuningUsed)]
     assert used.strategies == (("shared_steps",) if is_shared else ()) and 0 <= used.error < 1e-4
     events.clear()
@@ -209,7 +210,7 @@ def test_the_engine_names_the_prompt_that_computes(engine: Engine) -> None:
 
     def on_event(event: Event) -> None:
         if isinstance(event, NodeProgress):  # later events may come from the thread that ends runs
-            seen.append(engine.prompt_with_turn)
+            seen.append(engine.runs.prompt_with_turn)
 
     engine.submit(request, on_event).result(60)
     assert set(seen) == {"named"}
@@ -220,13 +221,13 @@ def test_what_a_run_uses_is_cleared_at_its_end(engine: Engine) -> None:
 
     def on_event(event: Event) -> None:
         if isinstance(event, NodeFinished):
-            engine._clear_caches()  # as a run does that begins meanwhile and finds a model file changed
-            kept.append(len(engine._results[0]))
+            engine.housekeeping.caches.clear()  # as a run does that begins meanwhile and finds a model file changed
+            kept.append(len(engine.housekeeping.caches.results(0)))
 
     checked = engine.check(plain(13))
     result = engine.submit(RunRequest("p", checked.prompt, checked.outputs), on_event).result(60)
     assert result.status == "success"
-    assert kept[0] and len(engine._results[0]) == 0
+    assert kept[0] and len(engine.housekeeping.caches.results(0)) == 0
 
 
 def test_a_cancelled_run_leaves_its_company_alone(engine: Engine) -> None:
@@ -273,8 +274,8 @@ def test_an_evaluation_that_fails_fails_its_own_run_only(engine: Engine, monkeyp
 def test_a_node_that_runs_out_of_memory_in_company_is_tried_again_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert engine.batcher is not None
-    turns = engine.batcher.turns
+    assert engine.runs.batcher is not None
+    turns = engine.runs.batcher.turns
     vae = engine.models.checkpoint("a.safetensors")[2]
     assert vae is not None
     real = type(vae).decode
@@ -297,7 +298,7 @@ def test_a_node_that_runs_out_of_memory_in_company_is_tried_again_alone(
 def test_a_width_at_which_the_network_fails_is_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = plain(51)
     prompt["5"]["inputs"].update(width=64, height=128)
-    assert engine.batcher is not None
+    assert engine.runs.batcher is not None
     model = engine.models.checkpoint("a.safetensors")[0].model
     real = model.apply_model
 
@@ -309,7 +310,7 @@ def test_a_width_at_which_the_network_fails_is_left_out(engine: Engine, monkeypa
 
     monkeypatch.setattr(model, "apply_model", apply_model)
     latents(engine, begun_together(engine, [prompt, prompt_with_seed(prompt, 52)]))
-    assert engine.batcher.widths_in_use[-1].most == 0
+    assert engine.runs.batcher.widths_in_use[-1].most == 0
 
 
 def test_a_failed_batch_holds_no_memory_while_each_is_made_by_itself() -> None:
@@ -348,9 +349,9 @@ def picture(seed: int) -> Prompt:
 
 def test_another_run_samples_while_a_picture_is_decoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the thread of a side stream, here of a device that has none: decoding waits for the other run's end."""
-    assert engine.batcher is not None
+    assert engine.runs.batcher is not None
     side = SideStream(Device())
-    monkeypatch.setattr(engine.batcher, "side", side)
+    monkeypatch.setattr(engine.runs.batcher, "side", side)
     latents(engine, [submit(engine, plain(81))])  # widths are measured
     loaded = engine.models.checkpoint("a.safetensors")[2]
     assert loaded is not None
@@ -373,9 +374,9 @@ def test_another_run_samples_while_a_picture_is_decoded(engine: Engine, monkeypa
 
 
 def test_an_error_beside_other_runs_fails_its_own_run_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine.batcher is not None
+    assert engine.runs.batcher is not None
     side = SideStream(Device())
-    monkeypatch.setattr(engine.batcher, "side", side)
+    monkeypatch.setattr(engine.runs.batcher, "side", side)
     loaded = engine.models.checkpoint("a.safetensors")[2]
     assert loaded is not None
     vae = type(loaded.first_stage_model)
@@ -397,30 +398,30 @@ def test_a_strategy_that_fails_costs_none_of_the_runs_that_share_it(at: int, bas
     """Also where it fails only once the widths of batches are measured with it."""
     prompts = [plain(81, steps=3), plain(82, steps=3)]
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=2)) as engine:
-        assert engine.batcher is not None
-        engine.batcher.choose = widest_set
+        assert engine.runs.batcher is not None
+        engine.runs.batcher.choose = widest_set
         use_everywhere(engine, {"same": []})
         alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
-        engine._threads.submit(engine._clear_caches).result()
-        engine.batcher._widths.clear()
+        engine.runs.threads.submit(engine.housekeeping.caches.clear).result()
+        engine.runs.batcher._widths.clear()
         engine.tuner._strategies["channels_last"] = Failing("forward", at=at)
         use_everywhere(engine, {"same": ["channels_last"]})
         together = latents(engine, begun_together(engine, prompts))
         assert engine.tuner.barred.reason("channels_last") is not None
-        engine._threads.submit(lambda: None).result()
+        engine.runs.threads.submit(lambda: None).result()
         engine.tuner.check_integrity()
-        engine.batcher.turns.check_integrity()
+        engine.runs.batcher.turns.check_integrity()
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
 
 
 def test_a_run_without_company_measures_no_widths_and_is_never_padded(base: Path) -> None:
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
-        assert engine.batcher is not None
-        engine.batcher.choose = widest_set
+        assert engine.runs.batcher is not None
+        engine.runs.batcher.choose = widest_set
         latents(engine, [submit(engine, plain(91), quality="close")])
-        assert engine.batcher.widths_in_use == []
+        assert engine.runs.batcher.widths_in_use == []
         latents(engine, [submit(engine, plain(seed), quality="close") for seed in (92, 93)])
-        figures = engine.batch_figures
+        figures = engine.runs.batch_figures
         before = (figures.rows, figures.padded_rows)
         latents(engine, [submit(engine, plain(94), quality="close")])
         assert figures.rows - before[0] == figures.padded_rows - before[1]
@@ -429,12 +430,12 @@ def test_a_run_without_company_measures_no_widths_and_is_never_padded(base: Path
 def test_a_run_that_is_alone_is_made_in_whole_steps(base: Path) -> None:
     """Where several may run at a time, too; those that share take the sampler's loop."""
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
-        assert engine.batcher is not None
+        assert engine.runs.batcher is not None
         recorder = Replaying()
         engine.tuner._strategies.update(step_graph=StepGraph(Graphs(recorder)))
         plain_latents = [latents(engine, [submit(engine, plain(seed))])[0] for seed in (95, 96, 97)]
         choose(engine, "step_graph")
-        engine._threads.submit(engine._clear_caches).result()
+        engine.runs.threads.submit(engine.housekeeping.caches.clear).result()
         (alone,) = latents(engine, [submit(engine, plain(95))])
         assert recorder.num_recorded == 1 and torch.equal(alone, plain_latents[0])
         before = recorder.num_replayed

@@ -1,0 +1,102 @@
+"""Checks of a prompt before it runs: its problems, the files and node classes it needs, and the memory it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from contract.graph.file_names import is_pending
+from contract.graph.prompt import parse_prompt
+from contract.graph.size import GraphLimits
+from contract.graph.spec import NodeRules
+from contract.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
+from engine.families.base import ModelFamily
+from engine.memory import machine_memory
+from engine.memory.device import dtype_of
+from engine.memory.model_memory import ModelMemory
+from engine.memory.timeline import StageKind
+from engine.models.files.folders import ModelFolders
+from engine.models.planning.latent_misfits import LatentMisfits
+from engine.models.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
+from engine.nodes.base import NodeEnvironment
+from engine.nodes.catalogue import Catalogue
+from engine.nodes.needs import PromptNeeds, needs_of
+from engine.settings import EngineSettings
+
+
+class PromptChecks:
+    """Checks of prompts against the node classes and files of this moment. Callable from any thread."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        catalogue: Catalogue,
+        environment: NodeEnvironment,
+        folders: ModelFolders,
+        memory: ModelMemory,
+    ) -> None:
+        self._limits = GraphLimits(settings.max_prompt_nodes, settings.max_prompt_links, settings.max_prompt_bytes)
+        self._catalogue = catalogue
+        self._environment = environment
+        self._folders = folders
+        self._memory = memory
+        self._misfits = LatentMisfits(folders)
+
+    def check(
+        self, prompt: object, partial_execution_targets: Collection[str] | None = None, arriving: Collection[str] = ()
+    ) -> CheckedPrompt:
+        """Check that a prompt can run; see `Engine.check`."""
+        names = frozenset(path.partition("/")[2] for path in arriving)
+        excuses = partial(is_pending, names)
+        return check_prompt(
+            prompt, self._rules_of_now(), partial_execution_targets, self._limits, excuses, self._misfits.find
+        )
+
+    def find_problems(
+        self, prompt: object, partial_execution_targets: Collection[str] | None = None, excuses: Excuses = never
+    ) -> Findings:
+        """Find all problems of a prompt; those for which `excuses` returns True are left out.
+
+        Raises `PromptRejected` when the data is no prompt at all, or is too large.
+        """
+        return find_problems(
+            prompt, self._rules_of_now(), partial_execution_targets, self._limits, excuses, self._misfits.find
+        )
+
+    def needs_of(self, prompt: object) -> PromptNeeds:
+        """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise."""
+        return needs_of(prompt if isinstance(prompt, Mapping) else {}, self._catalogue, self._folders)
+
+    def memory_plan(
+        self,
+        prompt: object,
+        *,
+        total_bytes: int | None = None,
+        missing: Mapping[str, Mapping[str, object]] | None = None,
+        pixels: Mapping[str, int] | None = None,
+    ) -> MemoryPlan:
+        """Return which weights the stages of a prompt bring to this device, or to a card with `total_bytes`.
+
+        Nothing is loaded. `missing` has `size_bytes` and `family` of files that are not there, by `folder/name`,
+        `pixels` those that a node works on at once. Raises `PromptRejected` when the data is no prompt at all.
+        """
+        target = Target(total_bytes, False, card_item_bytes) if total_bytes else own_target(self._memory)
+        files = {path: MissingFile.of(item) for path, item in (missing or {}).items()}
+        planner = MemoryPlanner(self._folders, target, files, pixels or {})
+        return planner.plan(parse_prompt(prompt), self._rules_of_now())
+
+    def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
+        return lambda class_type: self._catalogue.rules(class_type, self._environment)
+
+
+def own_target(memory: ModelMemory) -> Target:
+    """Return the device of this engine as the target of a memory plan."""
+    has_own = memory.device.has_own_memory
+
+    def item_bytes(family: ModelFamily | None, kind: StageKind) -> int:
+        types = memory.resolved if family is None else memory.types_for(family.dtypes)
+        names = {"network": types.unet_dtype, "text_encoder": types.text_encoder_dtype, "vae": types.vae_dtype}
+        return dtype_of(names[kind]).itemsize
+
+    total = memory.facts.total_bytes if has_own else machine_memory.total_bytes()
+    return Target(total, not has_own, item_bytes)
