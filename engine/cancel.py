@@ -1,14 +1,15 @@
 """Cancellation of a run from another thread.
 
-The token of the running node call is current in the call's own code, so that sampling can check it without a parameter.
+The token of the running node call is a part of the current work, so that code can check it without a parameter.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
 
 from engine.errors import Interrupted
 
@@ -45,9 +46,20 @@ class CancelToken:
                 return
         callback()
 
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Work that the current code is a part of, for code that it reaches through calls with no parameter for it.
+
+    `cancel` is None where nothing ends the work. A subclass holds what else sampling takes of its run
+    (`engine/diffusion/sampling_run.py`).
+    """
+
+    cancel: CancelToken | None = None
+
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this the token that `check_cancelled` checks while the context is open."""
+        """Make this the current work while the context is open, in its thread and in the tasks it starts."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -55,23 +67,24 @@ class CancelToken:
             _CURRENT.reset(token)
 
 
-_CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
+_CURRENT: ContextVar[Work | None] = ContextVar("work", default=None)
 
 
-@contextmanager
-def not_cancelled() -> Iterator[None]:
-    """Let `check_cancelled` do nothing while the context is open: in work for other runs than the running node's."""
-    token = _CURRENT.set(None)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+def current_work() -> Work | None:
+    """Return the current work, None outside of any."""
+    return _CURRENT.get()
+
+
+def not_cancelled() -> AbstractContextManager[None]:
+    """Return the context in which `check_cancelled` does nothing: for work for other runs than the running node's."""
+    work = _CURRENT.get()
+    return nullcontext() if work is None else replace(work, cancel=None).current()
 
 
 def current_check() -> Callable[[], None]:
     """Return the function that checks the running node call's token, for other threads that work for the call."""
-    token = _CURRENT.get()
-    return _never_cancelled if token is None else token.check
+    work = _CURRENT.get()
+    return _never_cancelled if work is None or work.cancel is None else work.cancel.check
 
 
 def _never_cancelled() -> None:
@@ -80,6 +93,6 @@ def _never_cancelled() -> None:
 
 def check_cancelled() -> None:
     """Raise `Interrupted` once the run of the running node call has been cancelled. Outside of any, do nothing."""
-    token = _CURRENT.get()
-    if token is not None:
-        token.check()
+    work = _CURRENT.get()
+    if work is not None and work.cancel is not None:
+        work.cancel.check()

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from engine.diffusion.sampling_run import sampling_run
 from engine.diffusion.sampling_tables import SamplingTables
-from engine.diffusion.shared_steps import sharing_active
 from engine.families import registry
 from engine.memory import device as devices
 from engine.memory.device import translate_device_error
@@ -110,7 +110,8 @@ class MachineTuning:
         """Return how many runs at a time are fastest for the trial's image."""
         assert self._batcher is not None, "an engine that chooses its runs can have several"
         probe = WidthProbe(self._batcher)
-        with self._tuner.running(Quality.SAME), sharing_active(probe):
+        tuning = self._tuner.tuned_run(Quality.SAME, may_share=True) if self._tuner.is_on else None
+        with replace(sampling_run(), tuning=tuning, sharing=probe).current():
             trial.draw()
         log.info("runs at a time chosen: runs=%s", probe.num_runs)
         return probe.num_runs

@@ -163,10 +163,11 @@ class Runs:
                 self.prefetch.begin_prompt(request.prompt)
                 asked = request.extra_data.get(QUALITY_KEY)
                 quality = read_quality(asked)
+                sampling, usage = self._sampling.make(request, quality, run.cancel)
                 with (
                     self._housekeeping.caches.in_use(slot),
                     torch.inference_mode(),
-                    self._sampling.begin(request, quality, run.cancel) as usage,
+                    sampling.current(),
                     asyncio.Runner(loop_factory=self._loop_factory()) as runner,
                 ):
                     on_event = run.on_event

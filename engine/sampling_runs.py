@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 from contract.wire import CHECKPOINT_KEY
 from engine.cancel import CancelToken
-from engine.diffusion.recorded_steps import recording_active
+from engine.diffusion.sampling_run import SamplingRun
 from engine.diffusion.sampling_tables import SamplingTables
-from engine.diffusion.shared_steps import sharing_active
 from engine.events import Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
 from engine.nodes.running_call import running_context
 from engine.runtime.request import RunRequest
@@ -25,7 +23,7 @@ from engine.tuning.tuner import Tuner
 
 
 class SamplingRuns:
-    """Maker of the context in which a run of this engine samples."""
+    """Maker of the runs of this engine, as sampling takes them."""
 
     def __init__(
         self,
@@ -47,17 +45,16 @@ class SamplingRuns:
         """True where runs of other qualities may have other results."""
         return bool(self._tuner.outcomes or self._batcher)
 
-    @contextmanager
-    def begin(self, request: RunRequest, quality: Quality, cancel: CancelToken) -> Iterator[Usage]:
-        """Sample for this run while the context is open. Yields the record of the strategies that it uses."""
+    def make(self, request: RunRequest, quality: Quality, cancel: CancelToken) -> tuple[SamplingRun, Usage]:
+        """Return a run as sampling takes it, and the record of the strategies that it uses."""
         batcher = self._batcher
-        with (
-            self._tables.active(),
-            self._tuner.running(quality) as usage,
-            sharing_active(None if batcher is None else RunSharing(batcher, quality, cancel, usage.add)),
-            recording_active(self._recorder(request)),
-        ):
-            yield usage
+        tuned = self._tuner.tuned_run(quality, may_share=batcher is not None)
+        run = SamplingRun(
+            tuning=tuned if self._tuner.is_on else None,
+            sharing=None if batcher is None else RunSharing(batcher, quality, cancel, tuned.usage.add),
+            recording=self._recorder(request),
+        )
+        return self._tables.of_run(run), tuned.usage
 
     def _recorder(self, request: RunRequest) -> RunRecorder | None:
         """Return the recorder of a prompt's sampling, None for a prompt without a checkpoint."""

@@ -60,9 +60,9 @@ def replace(host: Host, name: str, value: Any) -> None:
     """Have the engine use a pack's value for one of the replaceable names."""
     tables = host.engine.sampling
     if name in OF_SAMPLING:
-        tables.replacements.put(OF_SAMPLING[name], value)
+        tables.replacements[OF_SAMPLING[name]] = value
     elif name == PREVIEWER:
-        tables.replacements.put(sampling.preview_function, _preview_function(value))
+        tables.replacements[sampling.preview_function] = _preview_function(value)
     elif name.startswith(SAMPLERS):
         sampler_name = name.removeprefix(SAMPLERS)
         takes_bounds = sampler_name in TAKES_BOUNDS

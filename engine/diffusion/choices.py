@@ -1,20 +1,17 @@
 """The samplers and schedules there are to choose from, which custom nodes may add to.
 
-Each engine has its own `Choices`, current for each of its runs (`sampling_tables.py`). Outside of a run there are the
+Each engine has its own `Choices`, a part of each of its runs (`sampling_tables.py`). Outside of a run there are the
 built-in ones.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 import torch
 
 from engine.diffusion.replacements import replaceable
 from engine.diffusion.samplers.base import SamplerFunction
 from engine.diffusion.samplers.registry import declared_samplers
+from engine.diffusion.sampling_run import sampling_run
 from engine.diffusion.sigmas import SCHEDULES, Levels, Schedule
 
 
@@ -30,22 +27,11 @@ class Choices:
         self.functions: dict[str, SamplerFunction] = {name: item.function for name, item in declared_samplers().items()}
         self.handlers: dict[str, Schedule] = dict(SCHEDULES)
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Make these choices current while the context is open."""
-        token = _CURRENT.set(self)
-        try:
-            yield
-        finally:
-            _CURRENT.reset(token)
-
-
-_CURRENT: ContextVar[Choices | None] = ContextVar("choices", default=None)
-
 
 def current_choices() -> Choices:
     """Return the choices of the running engine, or the built-in ones."""
-    return _CURRENT.get() or Choices()
+    choices = sampling_run().choices
+    return choices if isinstance(choices, Choices) else Choices()
 
 
 @replaceable

@@ -16,9 +16,8 @@ import torch
 from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
 from engine.diffusion.host_levels import on_host, repeated
 from engine.diffusion.options import Network, Options
-from engine.diffusion.recorded_steps import recorded
 from engine.diffusion.replacements import replaceable
-from engine.diffusion.shared_steps import evaluated
+from engine.diffusion.sampling_run import run_in
 from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
 
 FEATHER_CELLS = 8  # how far the edges of an area without a mask fade
@@ -149,7 +148,9 @@ def calc_cond_batch(
 
     `timestep` is sigma (ComfyUI's name for it). Conditions that fit together run in one batch.
     """
-    return recorded(conds, x_in, lambda: _windowed_batch(model, conds, x_in, timestep, model_options))
+    return run_in(model_options).answers(
+        conds, x_in, model_options, lambda options: _windowed_batch(model, conds, x_in, timestep, options)
+    )
 
 
 def _windowed_batch(
@@ -332,7 +333,8 @@ def _run_batch(
             output = model.apply_model(x, sigmas, **arguments)
         return output
 
-    return evaluated(model, x, sigmas, arguments, model_options, evaluate).chunk(len(batch))
+    run = run_in(model_options)
+    return run.evaluated(model, x, sigmas, arguments, model_options, evaluate).chunk(len(batch))
 
 
 def _average(found: Sequence[tuple[torch.Tensor, Part]], x: torch.Tensor) -> torch.Tensor:

@@ -16,16 +16,16 @@ import torch
 from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
 from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from engine.diffusion.host_levels import brought, on_host
-from engine.diffusion.options import OptionDict, Options
-from engine.diffusion.recorded_steps import SamplingStart, obstacle_to_record, recorded_sampling
+from engine.diffusion.options import SAMPLING_RUN, OptionDict, Options
+from engine.diffusion.record_obstacles import obstacle_to_record
+from engine.diffusion.recorded_steps import SamplingStart
 from engine.diffusion.replacements import replaceable, replacement_of
 from engine.diffusion.samplers.base import SamplerFunction
 from engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
 from engine.diffusion.samplers.registry import declared_samplers
 from engine.diffusion.samplers.stochastic import sample_lcm_upscale
-from engine.diffusion.shared_steps import shared_sampling
+from engine.diffusion.sampling_run import SamplingRun, run_in, sampling_run
 from engine.diffusion.steps_reported import ProgressCallback, StepsReported
-from engine.diffusion.tuned import tuned_attempt, tuned_network, tuned_options
 from engine.diffusion.whole_steps import StepRunner, obstacle, sample_in_steps
 from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
 
@@ -262,7 +262,8 @@ class Guider:
             name = type(sampler).__qualname__
             return SamplingStart(noise, latent_image, sigmas, denoise_mask, seed, name, obstacle)
 
-        with recorded_sampling(start):
+        with run_in(options).recorded(start) as recorded:
+            extra_args["model_options"] = recorded.in_options(options)
             samples = run(self, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
         unscaled: torch.Tensor = self.inner_model.process_latent_out(samples.to(torch.float32))
         return unscaled
@@ -291,14 +292,15 @@ class Guider:
             self.model_options = merge_options(
                 self.model_options, {"transformer_options": {"attention_slices": slices}}
             )
+        own = self.model_options.get(SAMPLING_RUN) or sampling_run()
         with (
-            shared_sampling(self.model_patcher, self.model_options),
+            own.shared_sampling(self.model_patcher, self.model_options),
             self.model_patcher.in_use(working_bytes=working_bytes, together_with=self._other_models()) as inner_model,
         ):
             self.inner_model = inner_model
             try:
                 self.model_patcher.pre_run()
-                with tuned_network(self.model_patcher, inner_model, self.model_options):
+                with own.tuned_network(self.model_patcher, inner_model, self.model_options):
                     return self.inner_sample(
                         noise.to(device), latent_image.to(device), device, sampler, brought(sigmas, device),
                         denoise_mask, callback, disable_pbar, seed,
@@ -359,15 +361,16 @@ class Guider:
         if sigmas.shape[-1] == 0:
             return latent_image
         reported = StepsReported(callback, self.model_patcher.check_cancelled)
-        return tuned_attempt(
+        return sampling_run().attempt(
             self.model_patcher,
-            lambda: self._sample(
-                noise, latent_image, sampler, sigmas, denoise_mask, reported.of_attempt(), disable_pbar, seed
+            lambda run: self._sample(
+                run, noise, latent_image, sampler, sigmas, denoise_mask, reported.of_attempt(), disable_pbar, seed
             ),
         )
 
     def _sample(
         self,
+        own: SamplingRun,
         noise: torch.Tensor,
         latent_image: torch.Tensor,
         sampler: object,
@@ -377,13 +380,13 @@ class Guider:
         disable_pbar: bool,
         seed: int | None,
     ) -> torch.Tensor:
-        """Sample once, with the current tuning; leave the conditions and options as they were."""
+        """Sample once as a part of the run; leave the conditions and options as they were."""
         self.conds = {side: [dict(item) for item in items] for side, items in self.original_conds.items()}
         original_options = self.model_options
         registries = {"wrappers": self.model_patcher.wrappers, "callbacks": self.model_patcher.callbacks}
         options = merge_options(original_options, {"transformer_options": registries})
         try:
-            self.model_options = tuned_options(self.model_patcher, options)
+            self.model_options = own.options_for(self.model_patcher, options)
             with self.model_patcher.hooks_registered(self.conds, self.model_options):
                 run = wrapped(OUTER_SAMPLE, self.model_options["transformer_options"], self.outer_sample, self)
                 samples: torch.Tensor = run(

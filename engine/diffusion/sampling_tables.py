@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from engine.diffusion.choices import Choices
 from engine.diffusion.ksampler import KSampler
-from engine.diffusion.replacements import Replacements
+from engine.diffusion.sampling_run import SamplingRun, sampling_run
 
 
 class SamplingTables:
-    """Tables of one engine, current while one of its runs is computed. No other engine of the process sees them."""
+    """Tables of one engine, a part of each of its runs. No other engine of the process has them.
+
+    `replacements` has what custom nodes have put in the place of our functions and classes, by those; a function marked
+    as replaceable is its own key.
+    """
 
     def __init__(self) -> None:
         self.choices = Choices()
-        self.replacements = Replacements()
+        self.replacements: dict[Hashable, object] = {}
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Sample with these tables while the context is open, in its thread and in the tasks it starts."""
-        with self.choices.active(), self.replacements.active():
-            yield
+    def of_run(self, run: SamplingRun) -> SamplingRun:
+        """Return the run with these tables."""
+        return replace(run, choices=self.choices, replacements=self.replacements)
+
+    def active(self) -> AbstractContextManager[None]:
+        """Return the context in which code samples with these tables, in its thread and in the tasks it starts."""
+        return self.of_run(sampling_run()).current()
 
     def sampler_names(self) -> Sequence[str]:
         """Return the names that nodes offer: those of the class that replaces `KSampler`, if it has a list."""
-        names: Sequence[str] = getattr(self.replacements.get(KSampler), "SAMPLERS", self.choices.samplers)
+        names: Sequence[str] = getattr(self.replacements.get(KSampler, KSampler), "SAMPLERS", self.choices.samplers)
         return names
 
     def schedule_names(self) -> Sequence[str]:
-        names: Sequence[str] = getattr(self.replacements.get(KSampler), "SCHEDULERS", self.choices.schedules)
+        names: Sequence[str] = getattr(self.replacements.get(KSampler, KSampler), "SCHEDULERS", self.choices.schedules)
         return names

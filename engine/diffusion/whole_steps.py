@@ -10,7 +10,7 @@ Shapes: `x`, `denoised` and `noise` `[B, C, h, w]`, `timestep` `[B]`, levels `[]
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,12 +21,11 @@ from engine.diffusion.guidance import BATCH_MARGIN, calc_cond_batch, cfg_functio
 from engine.diffusion.model_sampling_variants import RectifiedFlow
 from engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP, Network, OptionDict, Options
-from engine.diffusion.recorded_steps import is_recording
 from engine.diffusion.replacements import replacement_of
 from engine.diffusion.samplers.base import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
 from engine.diffusion.samplers.ode import dpmpp_2m_factors, dpmpp_2m_step, euler_ancestral_step, sample_euler
 from engine.diffusion.samplers.registry import declared_samplers
-from engine.diffusion.shared_steps import is_sharing, sharing_active
+from engine.diffusion.sampling_run import run_in
 from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL, PREDICT_NOISE, wrappers_of
 
 Tensors = dict[str, torch.Tensor]
@@ -159,9 +158,10 @@ def obstacle(
         return "the model has wrappers or callbacks"
     if any(replacement_of(item) is not item for item in (sampling_function, calc_cond_batch, cfg_function)):
         return "a node pack has replaced the guidance"
-    if is_sharing():
+    run = run_in(options)
+    if run.has_company:
         return "steps are shared with other requests"
-    if is_recording():
+    if run.record is not None:
         return "the steps are recorded to be resumed"
     return _obstacle_in(guider.conds) or _obstacle_in_memory(guider, x)
 
@@ -204,14 +204,15 @@ def sample_in_steps(
     noise = default_noise_sampler(x, seed=seed)
     key = (function.__qualname__, form.step.__qualname__, float(guider.cfg), structure, _constants_of(options))
     last: torch.Tensor | None = None
+    alone = replace(run_in(options), sharing=None)  # a step is made as a whole, also where other runs come meanwhile
+    options = alone.in_options(options)
     for i, row in enumerate(() if rows is None else rows):
         guider.model_patcher.check_cancelled()
         branch, given = form.given(factors[i], last, noise)
         tensors = {**given, FACTORS: row, "x": x, "timestep": timesteps[i].expand(x.shape[0]).contiguous(), **inputs}
         work = partial(_step, form, branch, guider.inner_model, guider.conds, guider.cfg, options, seed)
-        with sharing_active(None):  # a step is made as a whole, also where other runs have come meanwhile
-            found = runner.run((key, branch), tensors, options["transformer_options"], partial(work, is_captured=True))
-            after, last = (work(tensors) if found is None else found).unbind()
+        found = runner.run((key, branch), tensors, options["transformer_options"], partial(work, is_captured=True))
+        after, last = (work(tensors) if found is None else found).unbind()
         report(callback, i, x, levels[i], levels[i], last)
         x = after
     return x

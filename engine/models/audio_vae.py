@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.tuned import tuned_attempt, tuned_decoder
+from engine.diffusion.sampling_run import SamplingRun, sampling_run
 from engine.layers.tiles import AxisScale, even_scale, run_in_tiles
 from engine.models.vae import TILE_SHARE, Vae
 from engine.models.weight_handle import Network
@@ -88,14 +88,14 @@ class AudioVae(Vae):
         height, ratio = samples.shape[2:-1], self.upscale_ratio
         flat = samples.flatten(1, -2) if height else samples  # one axis of time
 
-        def decode() -> torch.Tensor:
-            with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+        def decode(run: SamplingRun) -> torch.Tensor:
+            with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
                 return run_in_tiles(
                     flat, partial(self._decode_stretch, network, samples.shape[1:-1]), tile=(tile,), overlap=shared,
                     scale=ratio, out_channels=self.output_channels, output_device=self.output_device,
                 )  # fmt: skip
 
-        return tuned_attempt(self.patcher, decode).movedim(1, -1)
+        return sampling_run().attempt(self.patcher, decode).movedim(1, -1)
 
     @torch.no_grad()
     def encode_tiled(

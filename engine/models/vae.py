@@ -9,9 +9,8 @@ from functools import partial
 import torch
 
 from engine.diffusion.options import OptionDict
-from engine.diffusion.shared_steps import computed_beside
+from engine.diffusion.sampling_run import SamplingRun, sampling_run
 from engine.diffusion.stored_dtype import stored_dtype
-from engine.diffusion.tuned import tuned_attempt, tuned_decoder
 from engine.layers.tiles import run_in_tiles
 from engine.models.network_value import NetworkValue
 from engine.models.weight_handle import Network
@@ -178,24 +177,24 @@ class Vae(NetworkValue):
 
     def _decoded(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents that take `item_bytes` of working memory each, as many at once as memory allows."""
-        return tuned_attempt(self.patcher, lambda: self._decoded_once(samples, item_bytes))
+        return sampling_run().attempt(self.patcher, lambda run: self._decoded_once(run, samples, item_bytes))
 
-    def _decoded_once(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
-        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+    def _decoded_once(self, run: SamplingRun, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
             pictures = [
-                self.process_output(self._decoded_beside(network, part).to(self.output_device).float())
+                self.process_output(self._decoded_beside(run, network, part).to(self.output_device).float())
                 for part in self._batches(samples, item_bytes)
             ]
         return torch.cat(pictures).movedim(1, -1)
 
-    def _decoded_beside(self, network: Network, samples: torch.Tensor) -> torch.Tensor:
+    def _decoded_beside(self, run: SamplingRun, network: Network, samples: torch.Tensor) -> torch.Tensor:
         """Decode latents on their device, where all weights are there beside other requests' sampling."""
 
         def work() -> torch.Tensor:
             pictures: torch.Tensor = network.decode(samples.to(self.device, self.vae_dtype))
             return pictures
 
-        return computed_beside(work) if self.patcher.loaded_size() >= self.patcher.model_size() else work()
+        return run.beside_others(work) if self.patcher.loaded_size() >= self.patcher.model_size() else work()
 
     def _check_channels(self, samples: torch.Tensor) -> None:
         expected: int | None = getattr(self.first_stage_model, "latent_channels", None)

@@ -13,7 +13,8 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.tuned import tuned_decoder, tuned_stream
+from engine.diffusion.sampling_run import SamplingRun
+from engine.diffusion.sampling_run import sampling_run
 from engine.layers.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
 from engine.media.frame_stream import FrameStream
 from engine.models.vae import Vae
@@ -96,14 +97,14 @@ class VideoVae(Vae):
     def _decode_bytes(self, shape: tuple[int, ...]) -> int:
         return self._decode_bytes_at_once(shape, self._piece_frames())
 
-    def _decoded_once(self, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
+    def _decoded_once(self, run: SamplingRun, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
         if not self._is_decoded_in_pieces or samples.shape[2] == 1:
-            return super()._decoded_once(samples, item_bytes)
+            return super()._decoded_once(run, samples, item_bytes)
         frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
         sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
         videos = torch.empty(samples.shape[0], frames, *sides, self.output_channels, device=self.output_device)
-        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+        with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
             first = 0
             for part in self._batches(samples, item_bytes):
                 items, place = slice(first, first + part.shape[0]), 0
@@ -150,13 +151,13 @@ class VideoVae(Vae):
         if self.patcher.memory_savings.tiles:
             yield from self._tiled_frames(samples, self._saving_tiling())
             return
-        yield from tuned_stream(self.patcher, lambda: self._frames_once(samples, noise))
+        yield from sampling_run().attempt_stream(self.patcher, lambda run: self._frames_once(run, samples, noise))
 
     def _frames_once(
-        self, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
+        self, run: SamplingRun, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
     ) -> Generator[torch.Tensor, None, None]:
         item_bytes = self._decode_bytes(tuple(samples.shape))
-        with self.patcher.in_use(working_bytes=item_bytes) as network, tuned_decoder(self.patcher, network):
+        with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
             self.patcher.weights.begin_work(item_bytes)
             for item in torch.split(samples, 1):
                 for piece in network.decoded_pieces(item.to(self.device, self.vae_dtype), **noise):

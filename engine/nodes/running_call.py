@@ -7,10 +7,10 @@ copies its context into, not in threads it starts on its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
+from engine.diffusion.sampling_run import sampling_run
 from engine.nodes.base import NodeContext
 
 
@@ -24,21 +24,18 @@ class RunningCall:
         self.num_graphs = 0
 
 
-RUNNING_CALL: ContextVar[RunningCall | None] = ContextVar("running_call", default=None)
+def running_call() -> RunningCall | None:
+    """Return the running call, or None outside of any."""
+    call = sampling_run().call
+    return call if isinstance(call, RunningCall) else None
 
 
 def running_context() -> NodeContext | None:
     """Return the context of the running call, or None outside of any."""
-    call = RUNNING_CALL.get()
+    call = running_call()
     return None if call is None else call.context
 
 
-@contextmanager
-def call_of(context: NodeContext) -> Iterator[None]:
-    """Make that call the running one while the context is open."""
-    token = RUNNING_CALL.set(RunningCall(context))
-    try:
-        with context.cancel.current():
-            yield
-    finally:
-        RUNNING_CALL.reset(token)
+def call_of(context: NodeContext) -> AbstractContextManager[None]:
+    """Return the context in which that call is the running one."""
+    return replace(sampling_run(), cancel=context.cancel, call=RunningCall(context)).current()

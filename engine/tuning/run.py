@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeVar
 
 import torch
 
 from contract.errors import EngineError
 from engine.diffusion.options import Network, OptionDict, Options
-from engine.diffusion.tuned import tuning_active
+from engine.diffusion.tuned import RunTuning
 from engine.diffusion.wrappers import merge_options
 from engine.errors import DeviceLost, OutOfMemory
 from engine.tuning.barred import BarredStrategies, error_in_words
@@ -31,7 +32,6 @@ Chosen = Callable[[SamplingUse], Choice]
 """Use of a network or VAE -> the strategies for it."""
 
 MEMORY_WAS_SHORT = "the device ran out of memory in this run"
-END = object()  # of a stream
 
 
 @dataclass(slots=True)
@@ -97,7 +97,8 @@ class TunedRun:
     """Implementation of `engine.diffusion.tuned.RunTuning` for one run.
 
     With a `fallback` the first error of a strategy costs the strategy: what was being sampled or decoded is repeated
-    plainly. Without one it is raised, as a measurement wants it.
+    plainly. Without one it is raised, as a measurement wants it. `may_share` is True where other runs may compute at
+    the same time.
     """
 
     def __init__(
@@ -107,11 +108,14 @@ class TunedRun:
         chosen: Chosen,
         networks: NetworksInUse,
         fallback: Fallback | None = None,
+        *,
+        may_share: bool = False,
     ) -> None:
         self._strategies = strategies
         self._chosen = chosen
         self._networks = networks
         self._fallback = fallback
+        self._may_share = may_share
         self._state = _RunState(Usage(quality))
         self._attempt = _Attempt()
 
@@ -119,7 +123,7 @@ class TunedRun:
     def usage(self) -> Usage:
         return self._state.usage
 
-    def attempt(self, patcher: Network, work: Callable[[], T]) -> T:
+    def attempt(self, patcher: Network, work: Callable[[RunTuning], T]) -> T:
         """Return the result of `work`, made again on the plain path where a strategy failed.
 
         The strategy is barred once the plain path has succeeded; an error of that one is the job's own. Errors that are
@@ -128,12 +132,11 @@ class TunedRun:
         """
         fallback = self._fallback
         if fallback is None or self._attempt.is_plain:
-            return work()
+            return work(self)
         restore = fallback.save_random_state(patcher.load_device)
         used, own = self.usage.copy(), self._with(_Attempt())
         try:
-            with tuning_active(own):
-                return work()
+            return work(own)
         except Exception as error:  # noqa: BLE001 - the strategies: what they fail is repeated without them
             failed = self._failed(error, own, fallback)
             self.usage.become(used)
@@ -142,23 +145,23 @@ class TunedRun:
             reason = error_in_words(error)
         # Only here are the error's frames gone, and with them the tensors that they held.
         restore()
-        with tuning_active(self._with(_Attempt(is_plain=True))):
-            result = work()
+        result = work(self._with(_Attempt(is_plain=True)))
         self._bar(failed, reason, fallback)
         return result
 
-    def attempt_stream(self, patcher: Network, make: Callable[[], Frames[T]]) -> Iterator[T]:
+    def attempt_stream(self, patcher: Network, make: Callable[[RunTuning], Frames[T]]) -> Iterator[T]:
         """Yield what the iterator of `make` yields, from a plain one where a strategy failed, as `attempt` does."""
         fallback = self._fallback
         if fallback is None or self._attempt.is_plain:
-            yield from make()
+            yield from make(self)
             return
         restore = fallback.save_random_state(patcher.load_device)
         used, own, num_given = self.usage.copy(), self._with(_Attempt()), 0
         try:
-            for item in _each(own, make):
-                yield item
-                num_given += 1
+            with closing(make(own)) as items:
+                for item in items:
+                    yield item
+                    num_given += 1
             return
         except Exception as error:  # noqa: BLE001 - the strategies: what they fail is repeated without them
             failed = self._failed(error, own, fallback)
@@ -167,14 +170,13 @@ class TunedRun:
                 raise
             reason = error_in_words(error)
         restore()
-        for number, item in enumerate(_each(self._with(_Attempt(is_plain=True)), make)):
-            if number >= num_given:
-                yield item
+        with closing(make(self._with(_Attempt(is_plain=True)))) as items:
+            yield from islice(items, num_given, None)
         self._bar(failed, reason, fallback)
 
     def sampling_options(self, patcher: Network, options: OptionDict) -> OptionDict:
         """Return the model options with those that chosen strategies add."""
-        use = SamplingUse(patcher, patcher.model, options)
+        use = self._use(patcher, patcher.model, options)
         choice = self._chosen(use)
         merged = options
         for strategy in self._fitting(use, choice, gives_options):
@@ -188,14 +190,17 @@ class TunedRun:
     @contextmanager
     def sampling(self, patcher: Network, network: Network, options: Options) -> Iterator[None]:
         """Apply the chosen strategies to a network while the context is open."""
-        with self._changed(SamplingUse(patcher, network, options), changes_denoiser):
+        with self._changed(self._use(patcher, network, options), changes_denoiser):
             yield
 
     @contextmanager
     def decoding(self, patcher: Network, network: Network) -> Iterator[None]:
         """Apply the chosen strategies of VAEs to one while the context is open."""
-        with self._changed(SamplingUse(patcher, network, {}), changes_vae):
+        with self._changed(self._use(patcher, network, {}), changes_vae):
             yield
+
+    def _use(self, patcher: Network, network: Network, options: Options) -> SamplingUse:
+        return SamplingUse(patcher, network, options, may_share=self._may_share)
 
     @contextmanager
     def _changed(self, use: SamplingUse, concerns: Callable[[Strategy], bool]) -> Iterator[None]:
@@ -209,7 +214,10 @@ class TunedRun:
 
     def _with(self, attempt: _Attempt) -> TunedRun:
         """Return this run's tuning with a record of its own of what is in force."""
-        made = TunedRun(self.usage.quality, self._strategies, self._chosen, self._networks, self._fallback)
+        made = TunedRun(
+            self.usage.quality, self._strategies, self._chosen, self._networks, self._fallback,
+            may_share=self._may_share,
+        )  # fmt: skip
         made._state, made._attempt = self._state, attempt
         return made
 
@@ -264,19 +272,6 @@ class TunedRun:
         if self._state.memory_was_short:
             return MEMORY_WAS_SHORT
         return strategy.unfit(use)
-
-
-def _each(tuning: TunedRun, make: Callable[[], Frames[T]]) -> Iterator[T]:
-    """Yield what an iterator yields that works with this tuning, which is current only while it works."""
-    with tuning_active(tuning):
-        items = make()
-    with closing(items):
-        while True:
-            with tuning_active(tuning):
-                item = next(items, END)
-            if item is END:
-                return
-            yield item  # type: ignore[misc]
 
 
 def _own_error(error: Exception, fallback: Fallback) -> type[EngineError] | None:

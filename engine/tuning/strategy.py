@@ -64,13 +64,15 @@ class Evaluation:
 class SamplingUse:
     """A network that is about to sample, with its weights on their device.
 
-    `denoiser` is the `Denoiser` (or a VAE), `patcher` the MODEL, `options` its model options for this run.
+    `denoiser` is the `Denoiser` (or a VAE), `patcher` the MODEL, `options` its model options for this run. With
+    `may_share` other runs may compute at the same time, now or from any moment on.
     """
 
     patcher: Any
     denoiser: Any
     options: Options
     evaluation: Evaluation = field(default_factory=Evaluation)
+    may_share: bool = False
 
     @property
     def network(self) -> nn.Module:

@@ -7,13 +7,14 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from contract.errors import EngineError
-from engine.diffusion.tuned import tuning_active
+from engine.diffusion.sampling_run import sampling_run
 from engine.errors import OutOfMemory
 from engine.tuning.barred import BarredStrategies, error_in_words
 from engine.tuning.blame import asked_strategy, strategy_of_code
@@ -81,14 +82,12 @@ class Tuner:
             self._outcomes.pop(outcome.key, None)
             self._outcomes[outcome.key] = outcome
 
-    @contextmanager
-    def running(self, quality: Quality) -> Iterator[Usage]:
-        """Tune what samples while the context is open. Yields the record of what is used."""
-        run = TunedRun(
-            quality, self._strategies, lambda use: self._choice(use, quality), self._networks, self._fallback
+    def tuned_run(self, quality: Quality, *, may_share: bool = False) -> TunedRun:
+        """Return the tuning of a run; with `may_share`, of one beside which others may compute."""
+        return TunedRun(
+            quality, self._strategies, lambda use: self._choice(use, quality), self._networks, self._fallback,
+            may_share=may_share,
         )  # fmt: skip
-        with tuning_active(run if self.is_on else None):
-            yield run.usage
 
     @contextmanager
     def forced(self, names: Sequence[str]) -> Iterator[Usage]:
@@ -98,7 +97,7 @@ class Tuner:
         """
         choice = Choice(tuple(names))
         run = TunedRun(Quality.DRAFT, self._strategies, lambda use: choice, self._networks)
-        with tuning_active(run):
+        with replace(sampling_run(), tuning=run).current():
             yield run.usage
 
     def release(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.diffusion.shared_steps import may_share
 from engine.tuning.process_setting import ProcessSetting
 from engine.tuning.quality import Quality
 from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo
@@ -39,7 +38,7 @@ class CudnnBenchmark(Strategy):
     def unfit(self, use: SamplingUse) -> str | None:
         if not any(isinstance(layer, CONVOLUTIONS) for layer in use.network.modules()):
             return "the network has no convolutions"
-        return _shared()
+        return _shared(use)
 
     def apply(self, use: SamplingUse) -> Undo:
         return self._setting.hold(True)
@@ -70,14 +69,14 @@ class Fp16Accumulation(Strategy):
     def unfit(self, use: SamplingUse) -> str | None:
         if use.denoiser.compute_dtype != torch.float16:
             return f"the network computes in {str(use.denoiser.compute_dtype).removeprefix('torch.')}"
-        return _shared()
+        return _shared(use)
 
     def apply(self, use: SamplingUse) -> Undo:
         return self._setting.hold(True)
 
 
-def _shared() -> str | None:
-    return "other requests may compute at the same time" if may_share() else None
+def _shared(use: SamplingUse) -> str | None:
+    return "other requests may compute at the same time" if use.may_share else None
 
 
 def _benchmark() -> bool:

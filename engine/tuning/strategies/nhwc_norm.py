@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.diffusion.shared_steps import may_share
 from engine.layers.unet import UnetModel
 from engine.layers.unet_layers import ResBlock, SpatialTransformer
 from engine.layers.vae_kl import AttnBlock, Decoder, Encoder, ResnetBlock
@@ -63,7 +62,7 @@ class NhwcVae(_NhwcNorm):
     conflicts = frozenset({"half_vae"})  # which computes with another network
 
     def unfit(self, use: SamplingUse) -> str | None:
-        return "other requests may compute at the same time" if may_share() else super().unfit(use)
+        return "other requests may compute at the same time" if use.may_share else super().unfit(use)
 
 
 def _fitting(use: SamplingUse) -> list[NormAndActivations]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from engine.diffusion.shared_steps import may_share
 from engine.tuning.graphs import MEMORY_SHARE, Inputs, PlacedWeights, graph_key, moving_weights
 from engine.tuning.quality import Quality
 from engine.tuning.strategies.cuda_graph import GraphStrategy
@@ -35,7 +34,7 @@ class VaeGraph(GraphStrategy):
         network = use.denoiser
         if not hasattr(network, "decode") or "decode" in vars(network) or use.patcher.object_patches:
             return "nodes have replaced parts of the network"
-        if may_share():
+        if use.may_share:
             return "other requests may compute at the same time"
         return self.graphs.obstacle or offloaded(use) or moving_weights(use)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cancel import CancelToken
+from engine.cancel import CancelToken, Work
 from engine.errors import BadModelFile, DownloadEnded, Interrupted
 from engine.formats.fill import Destination
 from engine.formats.safetensors_file import SafetensorsFile
@@ -76,7 +76,7 @@ def loading(reader: ThreadPoolExecutor, models: Path, cancel: CancelToken | None
     """Load the file on a thread, as a node of a run does."""
 
     def load() -> Any:
-        with (cancel or CancelToken()).current():
+        with Work(cancel).current():
             store = small_store(models)
             return store, *store.checkpoint(NAME)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cancel import CancelToken, not_cancelled
+from engine.cancel import CancelToken, Work, not_cancelled
 from engine.errors import Interrupted
 from engine.families.registry import family_named
 from engine.memory.model_memory import ModelMemory
@@ -42,7 +42,7 @@ def test_a_step_of_a_video_ends_before_the_next_block(name: str, is_shared: bool
         token.cancel()
 
     x = torch.randn(1, model.model.latent_format.latent_channels, 2, 4, 4)
-    with token.current(), model.in_use() as network:
+    with Work(token).current(), model.in_use() as network:
         blocks = blocks_of(network, name)
         for index, block in enumerate(blocks):
             block.register_forward_hook(partial(note, index))

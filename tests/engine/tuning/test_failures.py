@@ -12,8 +12,8 @@ import torch
 
 from contract.quality import STRATEGIES
 from engine import Engine, EngineSettings, RunRequest
+from engine.diffusion.sampling_run import SamplingRun
 from engine.diffusion.steps_reported import StepsReported
-from engine.diffusion.tuned import tuned_attempt, tuned_decoder, tuned_network, tuned_stream, tuning_active
 from engine.errors import Interrupted, OutOfMemory
 from engine.events import Event, NodeProgress, TuningUsed
 from engine.memory.device import translate_device_error
@@ -176,9 +176,10 @@ def test_what_fails_in_decoding_is_decoded_plainly(
     def decode() -> tuple[torch.Tensor, list[str]]:
         vae = engine.models.random_checkpoint("sd15", "small")[2]
         latent = torch.ones(1, 4, 4, 4)
-        with torch.inference_mode(), engine.tuner.running(Quality.SAME) as used:
+        tuned = engine.tuner.tuned_run(Quality.SAME)
+        with torch.inference_mode(), SamplingRun(tuning=tuned).current():
             picture = vae.decode(latent)
-        return picture, used.used
+        return picture, tuned.usage.used
 
     use_everywhere(engine, {})
     plain, _ = engine.runs.threads.submit(decode).result()
@@ -228,13 +229,12 @@ class Bench:
         return TunedRun(Quality.SAME, self.strategies, lambda use: choice, self.networks, fallback)
 
     def sample(self, work: Callable[[], Any] | None = None) -> Any:
-        def attempt() -> Any:
+        def attempt(run: SamplingRun) -> Any:
             noise = torch.randn(3)  # of the generator that a sampler without a seed takes
-            with tuned_network(self.patcher, self.network, {}):
+            with run.tuned_network(self.patcher, self.network, {}):
                 return self.network(noise) if work is None else work()
 
-        with tuning_active(self.run):
-            return tuned_attempt(self.patcher, attempt)
+        return SamplingRun(tuning=self.run).attempt(self.patcher, attempt)
 
 
 class Other(Failing):
@@ -325,7 +325,7 @@ def test_a_run_that_shares_the_network_goes_on_plainly() -> None:
     bench = Bench(Failing("nowhere"))
     other = bench.new_run()
     x = torch.randn(3)
-    with tuning_active(other), tuned_network(bench.patcher, bench.network, {}):
+    with SamplingRun(tuning=other).tuned_network(bench.patcher, bench.network, {}):
         assert "forward" in vars(bench.network.act)
         failing = bench.strategies["channels_last"]
         assert isinstance(failing, Failing)
@@ -340,16 +340,15 @@ def test_what_was_yielded_is_not_yielded_again() -> None:
     bench = Bench(OfEither("nowhere"))
     attempts: list[int] = []
 
-    def frames() -> Any:
+    def frames(run: SamplingRun) -> Any:
         attempts.append(1)
-        with tuned_decoder(bench.patcher, bench.network):
+        with run.tuned_decoder(bench.patcher, bench.network):
             for number in range(4):
                 if number == 2 and len(attempts) == 1:
                     raise RuntimeError("cuDNN error")
                 yield (number, "forward" in vars(bench.network.act))
 
-    with tuning_active(bench.run):
-        found = list(tuned_stream(bench.patcher, frames))
+    found = list(SamplingRun(tuning=bench.run).attempt_stream(bench.patcher, frames))
     assert found == [(0, True), (1, True), (2, False), (3, False)]
     assert set(bench.barred.failures) == {"channels_last"}
     bench.networks.check_integrity()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.shared_steps import sharing_active
 from engine.tuning.process_setting import ProcessSetting
 from engine.tuning.registry import make_strategies
 from engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
@@ -67,9 +67,8 @@ def test_a_flag_that_was_set_before_stays(flag: tuple[Strategy, Any, str], use: 
 
 
 def test_a_flag_is_not_used_beside_other_requests(flag: tuple[Strategy, Any, str], use: SamplingUse) -> None:
-    sharing: Any = object()
-    with sharing_active(sharing):
-        assert flag[0].unfit(use) == "other requests may compute at the same time"
+    beside_others = replace(use, may_share=True)
+    assert flag[0].unfit(beside_others) == "other requests may compute at the same time"
 
 
 def test_flags_are_for_networks_that_they_change() -> None:

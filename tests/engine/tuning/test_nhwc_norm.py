@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.diffusion.shared_steps import sharing_active
 from engine.layers.vae_kl import AutoencoderKl, ResnetBlock, VaeConfig
 from engine.tuning.strategies.nhwc_norm import NhwcVae
 from engine.tuning.strategy import SamplingUse
@@ -75,10 +74,9 @@ def test_networks_with_the_kernel_compute_what_they_do_without_it() -> None:
 
 def test_a_vae_that_others_may_decode_with_meanwhile_stays_as_it_is() -> None:
     """A request that joins takes changes off, also between a norm and the activation that its kernel has applied."""
-    use, sharing = SamplingUse(None, AutoencoderKl(VaeConfig(32, (32,), 1)), {}), object()
-    assert NhwcVae().unfit(use) is None
-    with sharing_active(sharing):  # type: ignore[arg-type]
-        assert NhwcVae().unfit(use) == "other requests may compute at the same time"
+    vae = AutoencoderKl(VaeConfig(32, (32,), 1))
+    assert NhwcVae().unfit(SamplingUse(None, vae, {})) is None
+    assert NhwcVae().unfit(SamplingUse(None, vae, {}, may_share=True)) == "other requests may compute at the same time"
 
 
 def test_a_block_of_which_a_node_has_replaced_one_norm_stays_as_it_is() -> None:

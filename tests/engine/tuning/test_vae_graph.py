@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from engine.diffusion.shared_steps import sharing_active
 from engine.tuning.graphs import Graphs
 from engine.tuning.strategies import vae_graph
 from engine.tuning.strategies.vae_graph import VaeGraph
@@ -55,9 +55,8 @@ def test_large_latents_are_decoded_as_they_are(vae_use: SamplingUse, monkeypatch
 
 def test_a_decoder_beside_other_requests_has_no_graph(vae_use: SamplingUse) -> None:
     """Two decodings at a time would write into the buffers of one graph, or into the memory that graphs share."""
-    sharing: Any = object()
-    with sharing_active(sharing):
-        assert VaeGraph(Graphs(Replaying())).unfit(vae_use) == "other requests may compute at the same time"
+    beside_others = replace(vae_use, may_share=True)
+    assert VaeGraph(Graphs(Replaying())).unfit(beside_others) == "other requests may compute at the same time"
 
 
 def test_a_decoder_that_something_has_replaced_or_whose_weights_move_has_no_graph(vae_use: SamplingUse) -> None:

@@ -40,7 +40,7 @@ class KSampler(ksamplers.KSampler):
         return self.SAMPLERS, self.SCHEDULERS
 
 
-_TABLES.replacements.put(ksamplers.KSampler, KSampler)
+_TABLES.replacements[ksamplers.KSampler] = KSampler
 
 calc_cond_batch = bound(guidance.calc_cond_batch)
 calculate_sigmas = bound(choices.calculate_sigmas)

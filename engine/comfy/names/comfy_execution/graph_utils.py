@@ -7,7 +7,7 @@ from typing import Any
 
 from contract.graph.prompt import is_link
 from engine.nodes.base import ExecutionBlocker
-from engine.nodes.running_call import RUNNING_CALL
+from engine.nodes.running_call import running_call
 
 __all__ = ["ExecutionBlocker", "GraphBuilder", "Node", "add_graph_prefix", "is_link"]
 
@@ -62,7 +62,7 @@ class GraphBuilder:
     def alloc_prefix(
         cls, root: str | None = None, call_index: int | None = None, graph_index: int | None = None
     ) -> str:
-        call = RUNNING_CALL.get()
+        call = running_call()
         if call is not None:
             root = call.context.node_id if root is None else root
             call_index = call.context.list_index if call_index is None else call_index

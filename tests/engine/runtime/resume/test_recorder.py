@@ -13,9 +13,9 @@ from engine.diffusion.denoiser import Denoiser, ModelConfig
 from engine.diffusion.ksampler import sampler_object
 from engine.diffusion.model_sampling import EpsDiscrete
 from engine.diffusion.model_sampling_variants import Flow
-from engine.diffusion.recorded_steps import recording_active
 from engine.diffusion.sample import Guider
 from engine.diffusion.samplers.registry import declared_samplers
+from engine.diffusion.sampling_run import SamplingRun
 from engine.runtime.resume.recorder import RunRecorder, folder_of_key
 from tests.engine.diffusion.test_sample import Model as PerfectModel
 
@@ -88,7 +88,7 @@ def sample(
     torch.manual_seed(9)
     noise = torch.randn(SHAPE)
     recorder = None if folder is None else RunRecorder(folder, 0.0, CPU, lambda: "7[0]")
-    with recording_active(recorder):
+    with SamplingRun(recording=recorder).current():
         return guider.sample(noise, torch.zeros(SHAPE), sampler_object(name), LEVELS[kind], seed=11)
 
 
@@ -152,7 +152,7 @@ def test_code_of_a_pack_within_the_network_may_remember_and_is_computed_from_the
 
 def test_a_short_sampling_writes_nothing(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path, 30.0, CPU, lambda: "7[0]", clock=lambda: 0.0)
-    with recording_active(recorder):
+    with SamplingRun(recording=recorder).current():
         sample_within(recorder)
     assert not list(tmp_path.iterdir())
 
