@@ -30,6 +30,7 @@ from engine.models.files.families import FileFamilies
 from engine.models.files.folders import BUILT_IN, SAVED_IN, ModelFolders
 from engine.models.files.prefetch import FilePrefetch
 from engine.models.load import LoadTypes
+from engine.models.preloaded_models import PreloadedModels
 from engine.models.recent_models import RecentModels
 from engine.models.store import ModelStore
 from engine.models.tiny_decoders import TinyDecoders
@@ -89,6 +90,8 @@ class Owners:
     """Checks of prompts."""
     models: ModelStore
     """Model files as values, for nodes. Used on the threads that run prompts."""
+    preloaded: PreloadedModels
+    """Models that are read before a prompt names them."""
     tuner: Tuner
     """Strategies and the outcomes in use."""
     tuning: MachineTuning
@@ -121,12 +124,13 @@ def assemble(settings: EngineSettings, classes: Iterable[NodeClass] | None, devi
     lanes = Lanes(threads, RunSlots(threads), RunEnds(), RunSignatures(), batcher)
     recent = _recent_models(settings, memory.pool.state)
     models = _model_store(settings, memory, folders, recent)
+    preloaded = PreloadedModels(models)
     caches = RunCaches(partial(_result_cache, settings.cache), settings.max_concurrent_runs)
-    housekeeping = Housekeeping(memory, models, recent, tuner, caches)
+    housekeeping = Housekeeping(memory, models, preloaded, recent, tuner, caches)
     previews = Previews(settings, decoders)
     services = _run_services(settings, lanes, catalogue, environment, models, files, housekeeping, memory, previews)
-    computes_in_ram = _destination(memory.facts) is Destination.RAM  # reading ahead would slow it down
-    prefetch = FilePrefetch(machine_memory.available_bytes, models.is_loaded, None if computes_in_ram else folders)
+    read_ahead = None if _destination(memory.facts) is Destination.RAM else folders  # it would slow computing there
+    prefetch = FilePrefetch(machine_memory.available_bytes, models.files.is_loaded, read_ahead)
     runs = Runs(
         settings,
         lanes,
@@ -149,6 +153,7 @@ def assemble(settings: EngineSettings, classes: Iterable[NodeClass] | None, devi
         environment=environment,
         checks=PromptChecks(settings, catalogue, environment, folders, memory),
         models=models,
+        preloaded=preloaded,
         tuner=tuner,
         tuning=MachineTuning(settings, tuner, threads, models, memory, sampling, batcher),
         previews=previews,

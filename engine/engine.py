@@ -29,7 +29,7 @@ from engine.comfy.packs.sync.versions import PackVersion, pack_versions
 from engine.events import Event
 from engine.memory.device import Device, DeviceReport, translate_device_error
 from engine.memory.model_memory import MemoryReport
-from engine.models.store import PRELOADED_KINDS
+from engine.models.preloaded_models import PRELOADED_KINDS
 from engine.nodes.base import NodeClass, NodeEnvironment
 from engine.runtime.request import RunRequest, RunResult
 from engine.settings import EngineSettings, ResolvedSettings
@@ -76,6 +76,7 @@ class Engine:
         self.previews = owners.previews
         self.runs = owners.runs
         self.measurements = owners.measurements
+        self._preloaded = owners.preloaded
         self._snapshot = owners.snapshot
         self.housekeeping = owners.housekeeping
         self._closing = contextlib.ExitStack()
@@ -119,7 +120,7 @@ class Engine:
 
     def _preload(self, kind: str, name: str, *, keep: bool) -> int:
         with torch.inference_mode(), translate_device_error():
-            return self.models.preload(kind, name, keep=keep)
+            return self._preloaded.load(kind, name, keep=keep)
 
     def free(self, *, unload_models: bool, free_memory: bool) -> None:
         """Unload models from the device, and drop results and node states, after the prompts submitted so far."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 
 from engine.memory.model_memory import ModelMemory, Relief
+from engine.models.preloaded_models import PreloadedModels
 from engine.models.recent_models import RecentModels
 from engine.models.store import ModelStore
 from engine.runtime.garbage import GarbageCollection
@@ -21,19 +22,27 @@ class Housekeeping:
     """Releases what runs have left behind. Used on the threads that run prompts."""
 
     def __init__(
-        self, memory: ModelMemory, models: ModelStore, recent: RecentModels, tuner: Tuner, caches: RunCaches
+        self,
+        memory: ModelMemory,
+        models: ModelStore,
+        preloaded: PreloadedModels,
+        recent: RecentModels,
+        tuner: Tuner,
+        caches: RunCaches,
     ) -> None:
         self.caches = caches
         self.garbage = GarbageCollection()
         self._memory = memory
         self._models = models
+        self._preloaded = preloaded
         self._recent = recent
         self._tuner = tuner
 
     def forget_changed_files(self) -> None:
         """Drop results computed from model files that have changed on disk since, such as by a new download."""
-        changed = self._models.forget_changed()
+        changed = self._models.files.forget_changed()
         if changed:
+            self._preloaded.forget(changed)
             log.warning("model files have changed and are read again: %s", ", ".join(changed))
             self.caches.clear()
             self._recent.forget()

@@ -10,7 +10,7 @@ import torch
 from engine.memory import device as devices
 from engine.memory.device import DeviceIdentity
 from engine.models.files.folders import ModelFolders
-from engine.models.store import PRELOADED_KINDS
+from engine.models.preloaded_models import PRELOADED_KINDS
 from engine.probes.device import DeviceFigures, measure
 from engine.probes.disk import DiskFigure, measure_disk
 from engine.runtime.run_threads import RunThreads

@@ -142,7 +142,7 @@ def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
 ) -> None:
     store = small_store(base / "models")
     model, clip, vae = store.checkpoint(f"{family.name}.safetensors")
-    vision = store.checkpoint_vision(f"{family.name}.safetensors")
+    vision = store.auxiliary.checkpoint_vision(f"{family.name}.safetensors")
     assert (vision is None) == (family.scales["small"].vision is None) and (clip is None) == (not family.text)
     context = node_context(store, tmp_path)
     if family.text:
@@ -160,7 +160,7 @@ def test_a_checkpoint_is_loaded_saved_and_loaded_again_to_the_same_bits(
     if vision is not None and not family.text:
         (tmp_path / "checkpoints").mkdir()
         again.rename(tmp_path / "checkpoints" / "again.safetensors")
-        saved = small_store(tmp_path).checkpoint_vision("again.safetensors")
+        saved = small_store(tmp_path).auxiliary.checkpoint_vision("again.safetensors")
         assert saved is not None
         assert_same(saved.patcher.model, vision.patcher.model)
 

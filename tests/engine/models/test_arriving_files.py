@@ -98,7 +98,7 @@ def test_weights_of_an_arriving_file_are_those_of_the_whole_one(
     expected, _, _ = small_store(tmp_path / "other").checkpoint(NAME)
     for name in model.weights.module.state_dict():
         assert torch.equal(model.weights.original_weight(name), expected.weights.original_weight(name)), name
-    assert store.forget_changed() == []
+    assert store.files.forget_changed() == []
     again, _, _ = store.checkpoint(NAME)
     assert again.weights is model.weights, "it is known under its name"
 
@@ -175,6 +175,6 @@ def test_a_header_is_read_as_soon_as_it_is_there(tmp_path: Path, download: Downl
 
 def test_an_arriving_file_is_in_no_list(tmp_path: Path, download: Download) -> None:
     store = small_store(tmp_path)
-    assert store._folders.names("checkpoints") == []
-    assert store._folders.path("checkpoints", NAME) is None
-    assert store._folders.arriving_path("checkpoints", "../" + NAME) is None
+    assert store.files.folders.names("checkpoints") == []
+    assert store.files.folders.path("checkpoints", NAME) is None
+    assert store.files.folders.arriving_path("checkpoints", "../" + NAME) is None

@@ -207,7 +207,7 @@ def test_a_controlnet_counts_in_its_range_only(store: ModelStore) -> None:
         inputs = {"strength": 1.0, "start_percent": 0.0, "end_percent": 1.0, **changes}
         positive, negative = controlnet_apply_advanced(
             node_context(store), positive=prompt, negative=prompt, image=torch.rand(1, 50, 70, 3),
-            control_net=store.controlnet("c.safetensors"), **inputs,
+            control_net=store.auxiliary.controlnet("c.safetensors"), **inputs,
         )  # fmt: skip
         return _sampled(store, model, positive, negative)
 
@@ -256,7 +256,7 @@ def test_a_hypernetwork_is_refused_by_the_name_of_a_family_that_has_none(
 def test_other_control_files_are_refused_by_name(tmp_path: Path, tensors: dict[str, torch.Tensor], found: str) -> None:
     write_safetensors(tmp_path / "controlnet" / "x.safetensors", tensors)
     with pytest.raises(BadModelFile, match=found):
-        small_store(tmp_path).controlnet("x.safetensors")
+        small_store(tmp_path).auxiliary.controlnet("x.safetensors")
 
 
 def test_latents_lie_plainly_in_memory_so_that_noise_drawn_like_them_is_comfyuis(store: ModelStore) -> None:

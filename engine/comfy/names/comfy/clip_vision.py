@@ -25,4 +25,4 @@ def clip_preprocess(
 
 
 def load(ckpt_path: str) -> ClipVisionModel:
-    return HOST.get().engine.models.clip_vision(ckpt_path)
+    return HOST.get().engine.models.auxiliary.clip_vision(ckpt_path)

@@ -25,8 +25,8 @@ def load_controlnet(ckpt_path: str, model: Any = None, model_options: Any = None
     store = HOST.get().engine.models
     read = HOST.get().replaced.get("comfy.utils.load_torch_file", load_torch_file)
     if read is not load_torch_file:
-        _check_tensors(read(ckpt_path, safe_load=True), store.path_of("controlnet", ckpt_path))
-    return store.controlnet(ckpt_path) if model is None else store.controlnet_upon(ckpt_path, model)
+        _check_tensors(read(ckpt_path, safe_load=True), store.files.path_of("controlnet", ckpt_path))
+    return store.auxiliary.controlnet(ckpt_path) if model is None else store.auxiliary.controlnet_upon(ckpt_path, model)
 
 
 def _check_tensors(given: Any, path: Any) -> None:

@@ -111,7 +111,7 @@ def _arithmetic(function: str, model_options: dict[str, Any] | None, known: tupl
 
 
 def load_style_model(ckpt_path: str) -> StyleModel:
-    return HOST.get().engine.models.style_model(ckpt_path)
+    return HOST.get().engine.models.auxiliary.style_model(ckpt_path)
 
 
 def load_unet(unet_path: str, dtype: Any = None) -> Any:

@@ -15,7 +15,7 @@ def audio_encoder_loader(
     context: NodeContext, *, audio_encoder_name: Annotated[str, ModelCombo("audio_encoders")]
 ) -> AUDIO_ENCODER:
     """Load an encoder of sound: wav2vec 2.0 or Whisper."""
-    loaded: AUDIO_ENCODER = context.models.audio_encoder(audio_encoder_name)
+    loaded: AUDIO_ENCODER = context.models.auxiliary.audio_encoder(audio_encoder_name)
     return loaded
 
 

@@ -13,7 +13,7 @@ from engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, 
 
 @node("CLIPVisionLoader", display_name="Load CLIP Vision", category="loaders")
 def clip_vision_loader(context: NodeContext, *, clip_name: Annotated[str, ModelFile("clip_vision")]) -> CLIP_VISION:
-    loaded: CLIP_VISION = context.models.clip_vision(clip_name)
+    loaded: CLIP_VISION = context.models.auxiliary.clip_vision(clip_name)
     return loaded
 
 
@@ -33,7 +33,7 @@ def clip_vision_encode(
 def style_model_loader(
     context: NodeContext, *, style_model_name: Annotated[str, ModelFile("style_models")]
 ) -> STYLE_MODEL:
-    loaded: STYLE_MODEL = context.models.style_model(style_model_name)
+    loaded: STYLE_MODEL = context.models.auxiliary.style_model(style_model_name)
     return loaded
 
 

@@ -27,7 +27,7 @@ Negative = Annotated[CONDITIONING, Out("negative")]
 def controlnet_loader(
     context: NodeContext, *, control_net_name: Annotated[str, ModelFile("controlnet")]
 ) -> CONTROL_NET:
-    net: CONTROL_NET = context.models.controlnet(control_net_name)
+    net: CONTROL_NET = context.models.auxiliary.controlnet(control_net_name)
     return net
 
 
@@ -35,7 +35,7 @@ def controlnet_loader(
 def diff_controlnet_loader(
     context: NodeContext, *, model: MODEL, control_net_name: Annotated[str, ModelFile("controlnet")]
 ) -> CONTROL_NET:
-    net: CONTROL_NET = context.models.controlnet_upon(control_net_name, model)
+    net: CONTROL_NET = context.models.auxiliary.controlnet_upon(control_net_name, model)
     return net
 
 

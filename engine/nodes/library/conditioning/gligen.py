@@ -14,7 +14,7 @@ Place = Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=8)]
 
 @node("GLIGENLoader", category="loaders")
 def gligen_loader(context: NodeContext, *, gligen_name: Annotated[str, ModelFile("gligen")]) -> GLIGEN:
-    loaded: GLIGEN = context.models.gligen(gligen_name)
+    loaded: GLIGEN = context.models.auxiliary.gligen(gligen_name)
     return loaded
 
 

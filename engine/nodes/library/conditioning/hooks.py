@@ -45,7 +45,7 @@ def _lora_hooks(
     before = HookGroup() if prev_hooks is None else prev_hooks
     if strength_model == 0 and strength_clip == 0:
         return before
-    lora = context.models.tensors("loras", lora_name)
+    lora = context.models.files.tensors("loras", lora_name)
     return before.clone_and_combine(create_hook_lora(lora, strength_model, strength_clip))
 
 

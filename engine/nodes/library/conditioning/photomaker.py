@@ -16,7 +16,7 @@ PERSON = "photomaker"  # the word of a prompt that the person takes the place of
 def photomaker_loader(
     context: NodeContext, *, photomaker_model_name: Annotated[str, ModelCombo("photomaker")]
 ) -> PHOTOMAKER:
-    loaded: PHOTOMAKER = context.models.photomaker(photomaker_model_name)
+    loaded: PHOTOMAKER = context.models.auxiliary.photomaker(photomaker_model_name)
     return loaded
 
 

@@ -26,7 +26,7 @@ BYTES_PER_TILE_VALUE = 384  # working memory for each value of an enlarged tile,
 def upscale_model_loader(
     context: NodeContext, *, model_name: Annotated[str, ModelCombo("upscale_models")]
 ) -> UPSCALE_MODEL:
-    model: UPSCALE_MODEL = context.models.upscaler(model_name)
+    model: UPSCALE_MODEL = context.models.auxiliary.upscaler(model_name)
     return model
 
 

@@ -64,7 +64,7 @@ def hypernetwork_loader(
     strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
 ) -> MODEL:
     _check_takes_hypernetworks(model, hypernetwork_name)
-    hypernetwork = context.models.hypernetwork(hypernetwork_name)
+    hypernetwork = context.models.auxiliary.hypernetwork(hypernetwork_name)
     _warn_without_effect(model, hypernetwork, hypernetwork_name)
     patched = model.clone()
     patched.set_additional_models(f"hypernetwork {uuid.uuid4()}", [hypernetwork])

@@ -49,7 +49,7 @@ def image_only_checkpoint_loader(
 ) -> tuple[MODEL, CLIP_VISION, VAE]:
     """Load a checkpoint with its picture encoder, None where it has none, instead of a text encoder."""
     model, _, vae = context.models.checkpoint(ckpt_name)
-    return model, context.models.checkpoint_vision(ckpt_name), vae
+    return model, context.models.auxiliary.checkpoint_vision(ckpt_name), vae
 
 
 @node(

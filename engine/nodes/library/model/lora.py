@@ -105,8 +105,8 @@ def lora_loader(
     applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
     if strength_model == 0 and strength_clip == 0:
         return model, clip
-    source = context.models.file_state("loras", lora_name)
-    tensors = context.models.tensors("loras", lora_name)
+    source = context.models.files.state("loras", lora_name)
+    tensors = context.models.files.tensors("loras", lora_name)
     patched, patched_clip = with_lora(model, clip, tensors, strength_model, strength_clip, source)
     assert patched is not None and patched_clip is not None
     return patched, patched_clip
@@ -120,8 +120,8 @@ def lora_loader_model_only(
     applying styles. Multiple LoRA nodes can be linked together."""  # noqa: D205 - ComfyUI's words
     if strength_model == 0:
         return model
-    source = context.models.file_state("loras", lora_name)
-    tensors = context.models.tensors("loras", lora_name)
+    source = context.models.files.state("loras", lora_name)
+    tensors = context.models.files.tensors("loras", lora_name)
     patched, _ = with_lora(model, None, tensors, strength_model, 0.0, source)
     assert patched is not None
     return patched

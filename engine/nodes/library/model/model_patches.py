@@ -16,7 +16,7 @@ from engine.nodes.sockets import MODEL_PATCH
 )
 def model_patch_loader(context: NodeContext, *, name: Annotated[str, ModelFile("model_patches")]) -> MODEL_PATCH:
     """Load a model patch."""
-    loaded: MODEL_PATCH = context.models.model_patch(name)
+    loaded: MODEL_PATCH = context.models.auxiliary.model_patch(name)
     return loaded
 
 

@@ -41,7 +41,7 @@ def checkpoint_loader(
     The shape follows from the checkpoint. The configuration gives the prediction and the text encoder's layer.
     """
     model, clip, vae = context.models.checkpoint(ckpt_name)
-    config = context.models.text("configs", config_name)
+    config = context.models.files.text("configs", config_name)
     if PREDICTS_V.search(config):
         model = model.clone()
         model.add_object_patch("model_sampling", VDiscrete(model.model.model_config))
@@ -57,7 +57,7 @@ def unclip_checkpoint_loader(
 ) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
     """Load a checkpoint as `CheckpointLoaderSimple`, with its picture encoder, None where it has none."""
     model, clip, vae = context.models.checkpoint(ckpt_name)
-    return model, clip, vae, context.models.checkpoint_vision(ckpt_name)
+    return model, clip, vae, context.models.auxiliary.checkpoint_vision(ckpt_name)
 
 
 def supported_pair(environment: object, *, type: str | None = None) -> str | None:

@@ -113,4 +113,4 @@ def test_an_engine_with_a_card_reads_the_files_of_a_prompt_ahead(
         run(engine, prompt)
         engine.runs.prefetch.wait()
         assert caplog.text.count("small.safetensors read ahead") == 1
-        assert engine.models.is_loaded(path) and not engine.models.is_loaded(tmp_path / "other")
+        assert engine.models.files.is_loaded(path) and not engine.models.files.is_loaded(tmp_path / "other")

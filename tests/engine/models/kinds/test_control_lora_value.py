@@ -13,6 +13,7 @@ from engine.formats.safetensors_file import write_safetensors
 from engine.formats.unfilled import unfilled
 from engine.models.kinds.control_lora_value import ControlLora
 from engine.models.kinds.controlnet import ControlNetModel
+from engine.models.preloaded_models import PreloadedModels
 from engine.models.random_weights import write_random_checkpoint
 from engine.models.store import ModelStore
 from engine.nodes.library.conditioning.controlnet import controlnet_apply_advanced
@@ -73,7 +74,7 @@ def sampled(store: ModelStore, model: Any, clip: Any, net: Any) -> torch.Tensor:
 
 def test_it_controls_as_the_whole_controlnet_that_it_stands_for(store: ModelStore) -> None:
     model, clip, _ = store.checkpoint("a.safetensors")
-    lora, whole = store.controlnet("lora.safetensors"), store.controlnet("whole.safetensors")
+    lora, whole = store.auxiliary.controlnet("lora.safetensors"), store.auxiliary.controlnet("whole.safetensors")
     assert isinstance(lora, ControlLora)
     torch.testing.assert_close(
         sampled(store, model, clip, lora), sampled(store, model, clip, whole), rtol=1e-4, atol=1e-4
@@ -82,7 +83,7 @@ def test_it_controls_as_the_whole_controlnet_that_it_stands_for(store: ModelStor
 
 def test_it_follows_the_patches_of_the_model(store: ModelStore) -> None:
     model, clip, _ = store.checkpoint("a.safetensors")
-    lora, whole = store.controlnet("lora.safetensors"), store.controlnet("whole.safetensors")
+    lora, whole = store.auxiliary.controlnet("lora.safetensors"), store.auxiliary.controlnet("whole.safetensors")
     patched = model.clone()
     patched.add_patches({PATCHED: ("diff", (torch.randn(64, 64, 1, 1),))})
     assert not torch.allclose(sampled(store, patched, clip, lora), sampled(store, patched, clip, whole), atol=1e-3)
@@ -90,7 +91,7 @@ def test_it_follows_the_patches_of_the_model(store: ModelStore) -> None:
 
 def test_its_network_lasts_for_one_sampling(store: ModelStore) -> None:
     model, clip, _ = store.checkpoint("a.safetensors")
-    lora = store.controlnet("lora.safetensors")
+    lora = store.auxiliary.controlnet("lora.safetensors")
     before = {name: weight.clone() for name, weight in model.model.state_dict().items()}
     sampled(store, model, clip, lora)
     assert isinstance(lora, ControlLora) and lora.control_model is None and lora.get_models() == []
@@ -98,7 +99,7 @@ def test_its_network_lasts_for_one_sampling(store: ModelStore) -> None:
 
 
 def test_the_memory_it_needs_is_that_of_its_layers(store: ModelStore) -> None:
-    lora = store.controlnet("lora.safetensors")
+    lora = store.auxiliary.controlnet("lora.safetensors")
     config = default_family().scales["small"].denoiser
     with unfilled():
         num_weights = sum(weight.numel() for weight in ControlNetModel(config).parameters())
@@ -107,7 +108,7 @@ def test_the_memory_it_needs_is_that_of_its_layers(store: ModelStore) -> None:
 
 def test_differences_of_another_models_shapes_are_refused_by_layer(store: ModelStore) -> None:
     model, clip, _ = store.checkpoint("a.safetensors")
-    lora = store.controlnet("lora.safetensors")
+    lora = store.auxiliary.controlnet("lora.safetensors")
     assert isinstance(lora, ControlLora)
     weights = dict(lora.control_weights)
     weights["time_embed.0.up"] = torch.zeros(7, RANK)
@@ -116,7 +117,7 @@ def test_differences_of_another_models_shapes_are_refused_by_layer(store: ModelS
 
 
 def test_loading_it_ahead_of_use_takes_no_memory(store: ModelStore) -> None:
-    assert store.preload("controlnet", "lora.safetensors") == 0
+    assert PreloadedModels(store).load("controlnet", "lora.safetensors") == 0
 
 
 def test_beside_an_offloaded_and_patched_unet_it_draws_the_same_bits(tmp_path: Path) -> None:

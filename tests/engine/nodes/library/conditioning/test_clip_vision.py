@@ -62,11 +62,11 @@ def test_a_picture_is_encoded_from_weights_kept_as_float16(store: ModelStore) ->
     assert seen.image_embeds.shape == (2, CONFIG.projection_width)
     assert seen["last_hidden_state"].shape == seen.penultimate_hidden_states.shape == (2, CONFIG.num_tokens, 32)
     assert seen.image_embeds.dtype == torch.float32
-    assert store.clip_vision("v.safetensors").dtype == torch.float16
+    assert store.auxiliary.clip_vision("v.safetensors").dtype == torch.float16
 
 
 def test_packs_may_call_the_network_itself(store: ModelStore) -> None:
-    vision = store.clip_vision("v.safetensors")
+    vision = store.auxiliary.clip_vision("v.safetensors")
     pixels = torch.rand(1, 3, 16, 16)
     last, before, embeds, _ = vision.model(pixel_values=pixels, intermediate_output=-2)
     assert last.shape == before.shape and embeds.dtype == torch.float32
@@ -109,12 +109,12 @@ def test_a_bias_of_attention_weighs_the_words_for_all_others_alone(store: ModelS
 
 def test_a_style_model_for_another_picture_encoder_says_so(store: ModelStore) -> None:
     with pytest.raises(ValueError, match="width 64, this one's is 32"):
-        store.style_model("wide.safetensors").get_cond(_seen(store))
+        store.auxiliary.style_model("wide.safetensors").get_cond(_seen(store))
 
 
 def test_a_projection_makes_a_word_of_every_token_of_the_picture(store: ModelStore) -> None:
     seen = _seen(store)
-    style = store.style_model("redux.safetensors")
+    style = store.auxiliary.style_model("redux.safetensors")
     words = style.get_cond(seen)
     first = functional.silu(functional.linear(seen.last_hidden_state, *_layer(style, "redux_up")))
     torch.testing.assert_close(words, functional.linear(first, *_layer(style, "redux_down")))
@@ -128,4 +128,4 @@ def _layer(style: StyleModel, name: str) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(("name", "found"), [("flat", "other shapes"), ("half", "no tensor 'redux_up.weight'")])
 def test_a_file_that_is_no_whole_style_model_is_refused(store: ModelStore, name: str, found: str) -> None:
     with pytest.raises(BadModelFile, match=found):
-        store.style_model(f"{name}.safetensors")
+        store.auxiliary.style_model(f"{name}.safetensors")
