@@ -97,7 +97,7 @@ class ModelPool:
         self._work.begin_work(working_bytes)
         with self._entries.busy():
             for entry in self._entries.in_use_on(device):
-                entry.resident.working_bytes = working_bytes
+                entry.resident.layers.working_bytes = working_bytes
 
     def oom_context(self) -> OomContext:
         """Return what the current node has used so far, for the choice of relief steps."""

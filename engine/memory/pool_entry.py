@@ -63,10 +63,10 @@ class PoolEntry:
             resident.size_bytes,
             resident.loaded_bytes,
             resident.fixed_bytes if resident.can_leave else resident.size_bytes,
-            resident.block_bytes if resident.can_leave or resident.casts else 0,
-            resident.casts,
+            resident.layers.block_bytes if resident.can_leave or resident.layers.casts else 0,
+            resident.layers.casts,
             resident.conversion_bytes,
-            resident.patching_bytes,
+            resident.patches.room_bytes,
             resident.patched_copy_bytes,
         )
 

@@ -44,7 +44,7 @@ class PoolLoader:
             coming = [entry for entry in entries if id(entry.resident.device) == key]
             for entry in coming:
                 self._counters.uses[entry.weights_level] += 1
-                entry.resident.working_bytes = working_bytes
+                entry.resident.layers.working_bytes = working_bytes
             coming_bytes = sum(entry.missing_bytes for entry in coming) + working_bytes
             self._ram.make(coming_bytes, in_ram=not device.has_own_memory)
             if device.has_own_memory:
@@ -57,9 +57,9 @@ class PoolLoader:
         for entry in entries:
             if entry.resident.loaded_bytes < entry.resident.size_bytes:
                 self._load(entry)
-            entry.resident.apply_patches()
-            if entry.resident.casts:
-                entry.resident.streams.open(1, entry.resident.block_bytes)
+            entry.resident.patches.apply()
+            if entry.resident.layers.casts:
+                entry.resident.streams.open(1, entry.resident.layers.block_bytes)
 
     def _bring_to_device(
         self, entries: Sequence[PoolEntry], device: DeviceMemory, working_bytes: int, weights_share: float

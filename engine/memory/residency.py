@@ -113,39 +113,39 @@ class Residency:
     @property
     def cast_bytes(self) -> int:
         """Bytes of the largest layer while its weights are cast into fresh memory."""
-        return self._resident.cast_bytes
+        return self._resident.layers.cast_bytes
 
     @property
     def has_fixed_addresses(self) -> bool:
         """True where layers compute without a cast buffer, from weights that stay until they are moved or patched."""
-        return self._resident.has_fixed_addresses
+        return self._resident.layers.has_fixed_addresses
 
     @property
     def can_have_fixed_addresses(self) -> bool:
         """True where `has_fixed_addresses` is, or would be with direct casts."""
-        return self._resident.can_have_fixed_addresses
+        return self._resident.layers.can_have_fixed_addresses
 
     def cast_directly(self) -> Callable[[], None]:
         """Cast loaded weights into fresh memory, without buffers, until the function returned is called."""
-        return self._resident.cast_directly()
+        return self._resident.layers.cast_directly()
 
     def use_as_stored(self, patches_of: Mapping[Any, Mapping[str, Sequence[Any]]]) -> Callable[[], None]:
         """Leave loaded weights of these layers as they are stored until the function returned is called.
 
         `patches_of` has, for each layer, the patches of packed weights, by their names, that its code applies itself.
         """
-        return self._resident.use_as_stored(patches_of)
+        return self._resident.layers.use_as_stored(patches_of)
 
     def note_split(self) -> None:
         """Record that a batch was split because memory was short."""
         self._pool.notes.add(ReliefStep.SPLIT_BATCH)
 
     def original_weight(self, key: str) -> Any:
-        return self._resident.original_weight(key)
+        return self._resident.values.original(key)
 
     def current_weight(self, key: str) -> Any:
         """Return the weight with the current patches. The module's own tensor is that only for loaded blocks."""
-        return self._resident.current_weight(key)
+        return self._resident.values.current(key)
 
     def prepare(self, *, patches: Patches | None = None, patches_id: object = None, compute_dtype: Any = None) -> None:
         """Set the patches and the type for the next use, also one that another model's use begins.
@@ -153,8 +153,8 @@ class Residency:
         Nothing changes while the model is in use.
         """
         if not self._pool.num_uses(self._id):
-            self._resident.set_compute_dtype(compute_dtype)
-            self._resident.want_patches(patches or {}, patches_id)
+            self._resident.layers.set_compute_dtype(compute_dtype)
+            self._resident.patches.want(patches or {}, patches_id)
 
     @contextmanager
     def in_use(
@@ -181,12 +181,12 @@ class Residency:
 
     @contextmanager
     def _nested(self, patches: Patches, patches_id: object) -> Iterator[None]:
-        outer, hooks = self._resident.patches_now, self._resident.hooks_now
-        self._resident.want_patches(patches, patches_id)
+        outer, hooks = self._resident.patches.now, self._resident.patches.hooks_now
+        self._resident.patches.want(patches, patches_id)
         try:
             yield
         finally:
-            self._resident.patch(*outer)
+            self._resident.patches.patch(*outer)
             self.patch_hooks(*hooks)
 
     def patch_hooks(self, patches: Patches, hooks_id: object, *, keep: bool = False) -> None:
@@ -194,5 +194,5 @@ class Residency:
 
         `hooks_id` identifies them; None: no patches. With `keep` the patched weights are cached until the use ends.
         """
-        self._pool.make_room(self._resident.device, *self._resident.hooking_bytes(patches, hooks_id))
-        self._resident.patch_hooks(patches, hooks_id, keep=keep)
+        self._pool.make_room(self._resident.device, *self._resident.patches.hooking_bytes(patches, hooks_id))
+        self._resident.patches.patch_hooks(patches, hooks_id, keep=keep)

@@ -45,7 +45,8 @@ class Layers:
         self._patches = patches
         self._device_weights = copies
         self._can_leave = can_leave
-        self.compute_dtype = compute_dtype
+        self._own_compute_dtype = compute_dtype
+        self._compute_dtype = compute_dtype
         self.working_bytes = 0  # of the current use, charged at each block where the device counts
         self._fresh_casts = FreshCasts(device)
         self._num_direct = 0  # of those that asked for direct casts
@@ -99,20 +100,31 @@ class Layers:
             self.casts_directly or not any(self._passes_buffer(block) for block in self._blocks)
         )
 
-    def begin_direct_casts(self) -> None:
-        """Cast loaded weights into fresh memory until `end_direct_casts`. Calls may be nested."""
-        self._num_direct += 1
+    def set_compute_dtype(self, dtype: torch.dtype | None) -> None:
+        """Set the type of the computation from the next call on; None: the model's own."""
+        dtype = self._own_compute_dtype if dtype is None else dtype
+        if dtype != self._compute_dtype:
+            self._compute_dtype = dtype
+            self.arrange_hooks()
 
-    def end_direct_casts(self) -> None:
+    def cast_directly(self) -> Callable[[], None]:
+        """Cast loaded weights into fresh memory, on the computing stream, until the function returned is called.
+
+        The values are the same, but that no buffer is used, which is freed between uses. Calls may be nested.
+        """
+        self._num_direct += 1
+        return self._end_direct_casts
+
+    def _end_direct_casts(self) -> None:
         assert self._num_direct, "direct casts ended that had not begun"
         self._num_direct -= 1
 
-    def use_as_stored(self, patches_of: Mapping[nn.Module, Mapping[str, Sequence[WeightPatch]]]) -> None:
-        """Let these layers compute with their weights as they are stored, while they are loaded, with their own code.
+    def use_as_stored(self, patches_of: Mapping[nn.Module, Mapping[str, Sequence[WeightPatch]]]) -> Callable[[], None]:
+        """Let these layers compute with their weights as they are stored until the function returned is called.
 
-        `patches_of` has, for each, the patches of packed weights by name that this code applies. While others are
-        wanted the weights are cast, unpacked and patched as ever. Raises ValueError for a layer that has no such weight
-        or whose weights cannot be streamed.
+        `patches_of` has, for each layer, the patches of packed weights, by their names, that its code applies itself.
+        Its code gets other weights wherever they are not loaded or other patches are wanted: the usual, cast ones.
+        Raises ValueError for a layer that has no such weight or whose weights cannot be streamed.
         """
         by_module = {id(block.module): block for block in self._blocks}
         chosen = [(by_module.get(id(layer)), handled) for layer, handled in patches_of.items()]
@@ -123,8 +135,10 @@ class Layers:
             assert block is not None
             block.used_as_stored = handled
         self.arrange_hooks()
+        layers = tuple(patches_of)
+        return lambda: self._end_use_as_stored(layers)
 
-    def end_use_as_stored(self, layers: Iterable[nn.Module]) -> None:
+    def _end_use_as_stored(self, layers: Iterable[nn.Module]) -> None:
         """Cast the weights of these layers again."""
         ending = {id(layer) for layer in layers}
         for block in self._blocks:
@@ -265,10 +279,10 @@ class Layers:
         """Return the type that a weight is computed in; that of packed ones is float32 where nothing else is said."""
         stored = weight.in_module.dtype
         if weight.packing is not None:
-            return self.compute_dtype or torch.float32
-        if self.compute_dtype is None or weight.keeps_type or not stored.is_floating_point:
+            return self._compute_dtype or torch.float32
+        if self._compute_dtype is None or weight.keeps_type or not stored.is_floating_point:
             return stored
-        return self.compute_dtype
+        return self._compute_dtype
 
     def _is_cast(self, block: Block) -> bool:
         return any(

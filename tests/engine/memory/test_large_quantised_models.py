@@ -62,10 +62,10 @@ def request_of(weights: ModuleWeights) -> LoadRequest:
         1,
         weights.size_bytes,
         fixed_bytes=weights.fixed_bytes,
-        block_bytes=weights.block_bytes,
-        casts=weights.casts,
+        block_bytes=weights.layers.block_bytes,
+        casts=weights.layers.casts,
         conversion_bytes=weights.conversion_bytes,
-        patching_bytes=weights.patching_bytes,
+        patching_bytes=weights.patches.room_bytes,
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
 
 from engine.errors import OutOfMemory
+from engine.memory.offload.layers import Layers
 from engine.memory.offload.module_weights import ModuleWeights
 from engine.memory.relief import MemorySavings
 from engine.memory.residency import Residency
@@ -90,13 +92,14 @@ def test_a_model_leaves_the_pool_and_the_device_with_its_last_handle() -> None:
     assert card.pool.report().num_models == 0 and card.device.charged_bytes == 0
 
 
-class LetsOthersGo(ModuleWeights):
-    """Drops handles while the pool goes through its models, as Python's collector of cycles may at any time."""
+class LetsOthersGo:
+    """Layers that drop handles while the pool goes through its models, as Python's collector may at any time."""
 
-    def __init__(self, module: torch.nn.Module, card: Card, others: list[Residency]) -> None:
-        self.others: list[Residency] = []
-        super().__init__("a", module, device=card.device, streams=card.streams)
-        self.others = others
+    def __init__(self, layers: Layers, others: list[Residency]) -> None:
+        self._layers, self._others = layers, others
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layers, name)
 
     @property
     def working_bytes(self) -> int:
@@ -104,7 +107,7 @@ class LetsOthersGo(ModuleWeights):
 
     @working_bytes.setter
     def working_bytes(self, num_bytes: int) -> None:
-        self.others.clear()
+        self._others.clear()
 
 
 def test_handles_may_end_in_the_midst_of_a_step() -> None:
@@ -112,7 +115,9 @@ def test_handles_may_end_in_the_midst_of_a_step() -> None:
     others = [card.add("b", network(1)), card.add("c", network(2))]
     with others[0].in_use():
         pass
-    handle = card.pool.add(LetsOthersGo(network(0), card, others))
+    weights: Any = ModuleWeights("a", network(0), device=card.device, streams=card.streams)
+    weights.layers = LetsOthersGo(weights.layers, others)
+    handle = card.pool.add(weights)
     with handle.in_use():
         handle.begin_work(100)
     assert card.pool.report().num_models == 1 and card.device.charged_bytes == SIZE
@@ -267,7 +272,7 @@ def test_working_memory_is_charged_at_each_block_and_refused_like_weights() -> N
     card = Card(SIZE)
     handle = card.add("a", network(0))
     with handle.in_use() as module, pytest.raises(OutOfMemory):
-        handle._resident.working_bytes = 2 * SIZE
+        handle._resident.layers.working_bytes = 2 * SIZE
         module(X)
     card.pool.check_integrity()
 

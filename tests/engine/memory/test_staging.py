@@ -87,7 +87,7 @@ def test_loading_takes_no_more_of_ram_and_of_the_device_than_was_said(
         assert weights.ram_bytes == 0
         passing = 0 if wanted is torch.float16 else max_conversion_bytes(largest)
         assert device.most_charged_bytes <= weights.size_bytes + passing
-        assert all(torch.equal(weights.current_weight(name), tensors[name].to(wanted)) for name in tensors)
+        assert all(torch.equal(weights.values.current(name), tensors[name].to(wanted)) for name in tensors)
 
 
 def test_a_file_that_has_become_shorter_is_named_as_such(tmp_path: Path) -> None:

@@ -24,14 +24,14 @@ def test_hooks_come_and_go_on_top_of_patches_and_everything_is_undone_bit_for_bi
     module = _module()
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
     weights = ModuleWeights("m", module)
-    weights.patch({"0.weight": [_added(0.5)]}, "base")
+    weights.patches.patch({"0.weight": [_added(0.5)]}, "base")
     patched_weight = module.state_dict()["0.weight"].clone()
-    weights.patch_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
+    weights.patches.patch_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
     hooked = module.state_dict()["0.weight"]
     torch.testing.assert_close(hooked, before["0.weight"] + 0.8)
-    weights.patch_hooks({}, None, keep=False)
+    weights.patches.patch_hooks({}, None, keep=False)
     assert torch.equal(module.state_dict()["0.weight"], patched_weight)
-    weights.patch_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
+    weights.patches.patch_hooks({"0.weight": [_added(0.3)], "1.weight": [_added(0.1)]}, "a", keep=True)
     assert module.state_dict()["0.weight"].data_ptr() == hooked.data_ptr(), "a remembered layer is not computed again"
     weights.unload()
     assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
@@ -42,22 +42,22 @@ def test_the_original_is_seen_through_both_layers() -> None:
     module = _module()
     before = module.state_dict()["1.weight"].clone()
     weights = ModuleWeights("m", module)
-    weights.patch({"0.weight": [_added(0.5)]}, "base")
-    weights.patch_hooks({"1.weight": [_added(1.0)]}, "a", keep=False)
-    assert torch.equal(weights.original_weight("1.weight"), before)
+    weights.patches.patch({"0.weight": [_added(0.5)]}, "base")
+    weights.patches.patch_hooks({"1.weight": [_added(1.0)]}, "a", keep=False)
+    assert torch.equal(weights.values.original("1.weight"), before)
     with pytest.raises(KeyError):
-        weights.original_weight("2.weight")
+        weights.values.original("2.weight")
 
 
 def test_only_weights_whose_patches_changed_are_touched() -> None:
     module = _module()
     weights = ModuleWeights("m", module)
     first, second = _added(0.5), _added(0.25)
-    weights.patch({"0.weight": [first], "1.weight": [second]}, "one")
+    weights.patches.patch({"0.weight": [first], "1.weight": [second]}, "one")
     kept = module.state_dict()["1.weight"].data_ptr()
-    weights.patch({"0.weight": [(0.7, *first[1:])], "1.weight": [second]}, "two")
+    weights.patches.patch({"0.weight": [(0.7, *first[1:])], "1.weight": [second]}, "two")
     assert module.state_dict()["1.weight"].data_ptr() == kept
-    torch.testing.assert_close(module.state_dict()["0.weight"], weights.original_weight("0.weight") + 0.7)
+    torch.testing.assert_close(module.state_dict()["0.weight"], weights.values.original("0.weight") + 0.7)
 
 
 class _FailsOnce:
@@ -78,13 +78,13 @@ def test_patches_of_which_one_failed_are_applied_by_the_next_call(before: dict[s
     module = _module()
     originals = {name: weight.clone() for name, weight in module.state_dict().items()}
     weights = ModuleWeights("m", module)
-    weights.patch(before, "before")
+    weights.patches.patch(before, "before")
     wanted = {"0.weight": [_added(0.25)], "1.weight": [(1.0, _FailsOnce(), 1.0, None, None)]}
     with pytest.raises(torch.OutOfMemoryError):
-        weights.patch(wanted, "wanted")
+        weights.patches.patch(wanted, "wanted")
     weights.check_integrity()
     assert all(torch.equal(weight, originals[name]) for name, weight in module.state_dict().items())
-    weights.patch(wanted, "wanted")
+    weights.patches.patch(wanted, "wanted")
     assert torch.equal(module.state_dict()["0.weight"], originals["0.weight"] + 0.25)
     assert torch.equal(module.state_dict()["1.weight"], originals["1.weight"] + 1)
     weights.check_integrity()
@@ -94,7 +94,7 @@ def test_a_module_may_round_its_patched_weights() -> None:
     module = _module()
     module.patched_dtype = torch.float16  # type: ignore[assignment]
     weights = ModuleWeights("m", module)
-    weights.patch({"0.weight": [_added(1 / 3)]}, "one")
+    weights.patches.patch({"0.weight": [_added(1 / 3)]}, "one")
     changed = module.state_dict()["0.weight"]
     assert changed.dtype is torch.float32
     assert torch.equal(changed, changed.half().float())

@@ -74,17 +74,17 @@ def test_offloaded_layers_are_streamed_as_ever_meanwhile() -> None:
 def test_weights_of_the_computed_type_have_fixed_addresses_as_they_are() -> None:
     weights = weights_of(mixed_network(0))
     weights.load()
-    assert weights.has_fixed_addresses and weights.cast_bytes == 0
-    assert weights_of(network("Q8_0")).cast_bytes == (WIDTH + 1) * WIDTH * 4
+    assert weights.layers.has_fixed_addresses and weights.layers.cast_bytes == 0
+    assert weights_of(network("Q8_0")).layers.cast_bytes == (WIDTH + 1) * WIDTH * 4
 
 
 def test_layers_that_are_patched_in_each_call_have_none() -> None:
     for kind, is_fixed in (("float8", True), ("Q8_0", False)):
         weights = weights_of(network(kind))
-        weights.patch(patches(1), "one")
+        weights.patches.patch(patches(1), "one")
         weights.load()
-        end = weights.cast_directly()
-        assert weights.has_fixed_addresses is is_fixed, "float8 is packed again, and needs no patch in the call"
+        end = weights.layers.cast_directly()
+        assert weights.layers.has_fixed_addresses is is_fixed, "float8 is packed again, and needs no patch in the call"
         end()
 
 
@@ -92,7 +92,7 @@ def test_code_that_computes_with_stored_weights_gets_them_without_hooks() -> Non
     module = network("float8")
     weights = weights_of(module)
     weights.load()
-    end = weights.use_as_stored({module[1]: {}, module[2]: {}})
+    end = weights.layers.use_as_stored({module[1]: {}, module[2]: {}})
     assert not module[1]._forward_pre_hooks and not module[1]._forward_hooks
     assert module[1].weight.dtype is torch.float8_e4m3fn
     assert seen_by(module[0], lambda: module[0](X)).dtype is torch.float32
@@ -104,22 +104,22 @@ def test_code_that_computes_with_stored_weights_gets_them_without_hooks() -> Non
 def test_it_gets_cast_ones_while_others_patches_are_wanted_than_it_applies(kind: str) -> None:
     module = network(kind)
     weights = weights_of(module)
-    weights.patch(patches(1), "one")
+    weights.patches.patch(patches(1), "one")
     weights.load()
     plain = module(X)
-    handled = {"2.weight": weights.patches_now[0]["2.weight"]} if kind == "Q8_0" else {}
-    weights.use_as_stored({module[2]: handled})
+    handled = {"2.weight": weights.patches.now[0]["2.weight"]} if kind == "Q8_0" else {}
+    weights.layers.use_as_stored({module[2]: handled})
     assert not module[2]._forward_pre_hooks, "its patches are applied by its code, or are in the codes"
-    weights.patch(patches(2), "two")
+    weights.patches.patch(patches(2), "two")
     is_cast = bool(module[2]._forward_pre_hooks)
     assert is_cast is (kind == "Q8_0")
-    weights.patch(patches(1), "one again")
+    weights.patches.patch(patches(1), "one again")
     if kind == "float8":
         return
-    weights.patch_hooks(patches(3), "hooks", keep=False)
+    weights.patches.patch_hooks(patches(3), "hooks", keep=False)
     assert module[2]._forward_pre_hooks, "hooks' patches are none of its own"
-    weights.undo_hooks()
-    weights.patch({}, None)
+    weights.patches.undo_hooks()
+    weights.patches.patch({}, None)
     assert module[2]._forward_pre_hooks, "nor is it without patches"
     assert not torch.equal(module(X), plain)
 
@@ -127,4 +127,4 @@ def test_it_gets_cast_ones_while_others_patches_are_wanted_than_it_applies(kind:
 def test_a_layer_without_weights_of_its_own_cannot_be_left_so() -> None:
     module: Any = network("float8")
     with pytest.raises(ValueError, match="m: got a layer whose weights cannot be left"):
-        weights_of(module).use_as_stored({nn.Linear(2, 2): {}})
+        weights_of(module).layers.use_as_stored({nn.Linear(2, 2): {}})

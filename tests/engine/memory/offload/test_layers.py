@@ -19,7 +19,7 @@ def test_rows_of_a_table_that_is_away_are_asked_for_where_the_table_goes() -> No
         device = ElsewhereDevice("meta")
         table = nn.Embedding(10, 4).requires_grad_(False)
         weights = ModuleWeights("m", table, device=device, streams=TransferStreams(device, 0))
-        weights.patch(patches, "some")
+        weights.patches.patch(patches, "some")
         weights.load(0)
         seen: list[tuple[str, str]] = []
         table.register_forward_pre_hook(
