@@ -13,8 +13,7 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.sampling_run import SamplingRun
-from engine.diffusion.sampling_run import sampling_run
+from engine.diffusion.sampling_run import SamplingRun, sampling_run
 from engine.layers.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
 from engine.media.frame_stream import FrameStream
 from engine.models.vae import Vae

@@ -1,7 +1,7 @@
 """Placing: what a request needs and what workers have announced, put to the routing, and its answer as a stream. Pure.
 
-Costs of prompts are those of `contract/graph/work.py`, at the price of the default family: a gateway knows the family of
-no model file.
+Costs of prompts are those of `contract/graph/work.py`, at the price of the default family: a gateway knows the
+family of no model file.
 """
 
 from __future__ import annotations
