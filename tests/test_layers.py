@@ -101,7 +101,7 @@ RULES = (
     Rule("modifiers", ("contract",), frozenset({"pydantic", "pydantic_core"})),
     Rule("benchmark", ("engine", "worker", "modifiers", "benchmark", "contract")),
     Rule("demo", ("engine", "worker", "modifiers", "benchmark")),
-    Rule("tools", ("engine", "worker")),
+    Rule("tools", ("engine", "worker", "contract")),
     *(Rule(module, (*CORE, "contract"), NOTHING) for module in CORE),
     *(
         Rule(room, (*CORE, "contract", "engine.memory.device"), TORCH | libraries)

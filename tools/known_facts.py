@@ -1,6 +1,6 @@
 """Writes `contract/graph/known_facts.json`: what the built-in nodes declare, for programs that have no engine to ask.
 
-python -m misc.known_facts
+python -m tools.known_facts
 
 A node or sampler that the file lacks is known as soon as an engine reports it, so adding one needs no new file.
 """

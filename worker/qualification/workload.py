@@ -12,8 +12,10 @@ run measures how fast a step is, and the picture (and, if need be, the steps) sh
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +32,7 @@ from contract.unit import (
 )
 
 GPU_SCALE: Final = "full"
+TEMPLATE: Final = Path(__file__).with_name("text_to_image.json")
 CPU_SCALE: Final = "small"
 
 CPU_BUDGET_SECONDS: Final = 6.0
@@ -287,39 +290,26 @@ def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | Non
     )
 
 
-def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, object]:
-    """Return the built-in workflow in API format."""
-
-    def node(class_type: str, inputs: Mapping[str, object]) -> dict[str, object]:
-        return {"class_type": class_type, "inputs": dict(inputs)}
-
-    source = (
-        node("CheckpointLoaderSimple", {"ckpt_name": settings.checkpoint})
-        if settings.scale is None
-        else node("DarkroomRandomCheckpoint", {"family": settings.family.name, "scale": settings.scale})
-    )
-    size = {"width": settings.width_px, "height": settings.height_px, "batch_size": 1}
-    sampling = {
+def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]:
+    """Return the built-in workflow in API format, made of the template `text_to_image.json`."""
+    template = json.loads(TEMPLATE.read_text("utf-8"))
+    sources, prompt = template["sources"], template["prompt"]
+    if settings.scale is None:
+        prompt["4"] = sources["file"]
+        prompt["4"]["inputs"] = {"ckpt_name": settings.checkpoint}
+    else:
+        prompt["4"] = sources["random"]
+        prompt["4"]["inputs"] = {"family": settings.family.name, "scale": settings.scale}
+    prompt["3"]["inputs"] |= {
         "seed": seed,
         "steps": settings.num_steps,
         "cfg": settings.family.cfg,
         "sampler_name": settings.family.sampler_name,
         "scheduler": settings.family.scheduler,
-        "denoise": 1.0,
-        "model": ["4", 0],
-        "positive": ["6", 0],
-        "negative": ["7", 0],
-        "latent_image": ["5", 0],
     }
-    return {
-        "3": node("KSampler", sampling),
-        "4": source,
-        "5": node("EmptyLatentImage", size),
-        "6": node("CLIPTextEncode", {"text": text, "clip": ["4", 1]}),
-        "7": node("CLIPTextEncode", {"text": "blurry, low quality", "clip": ["4", 1]}),
-        "8": node("VAEDecode", {"samples": ["3", 0], "vae": ["4", 2]}),
-        "9": node("PreviewImage", {"images": ["8", 0]}),
-    }
+    prompt["5"]["inputs"] |= {"width": settings.width_px, "height": settings.height_px}
+    prompt["6"]["inputs"]["text"] = text
+    return dict(sorted(prompt.items()))
 
 
 def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = "") -> dict[str, Any]:
