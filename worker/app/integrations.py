@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from host.distribution import install_command
@@ -17,10 +18,14 @@ from worker.autoscaler.autoscaler import Autoscaler
 from worker.autoscaler.envelope import Envelopes
 from worker.errors import SettingsInvalid
 from worker.settings.broker import BrokerConfig, BrokerKind
+from worker.settings.platforms import VastConfig, VastTiming
+from worker.settings.settings import Settings
 from worker.sources.broker import Broker, Producer
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+
+    from worker.integrations.vast.build import VastParts
 
 DIALECTS: Final = {
     "runpod": ("worker.integrations.runpod.routes",),
@@ -77,24 +82,28 @@ def unsigned_envelopes() -> Envelopes:
     return envelopes
 
 
-def vast_parts(*arguments: Any) -> Any:
-    """Return Vast's parts of a worker (`worker/integrations/vast/build.py`)."""
-    return importlib.import_module(VAST).build_vast(*arguments)
+def vast_parts(settings: Settings, cancel_job: Callable[[str], None], timing: VastTiming) -> VastParts:
+    """Return Vast's parts of a worker. `cancel_job` ends a job by its id, if there is one that has not ended."""
+    parts: VastParts = importlib.import_module(VAST).build_vast(settings, cancel_job, timing)
+    return parts
 
 
-def runpod_autoscaler(*arguments: Any) -> Autoscaler:
-    """Return RunPod's loop of a worker. Raises SettingsInvalid when its package is not installed."""
-    autoscaler: Autoscaler = importlib.import_module(RUNPOD).build_runpod(*arguments)
+def runpod_autoscaler(settings: Settings, stop_front: Callable[[int], None]) -> Autoscaler:
+    """Return RunPod's loop of a worker; `stop_front` ends the worker with an exit code.
+
+    Raises SettingsInvalid when the platform's package is not installed.
+    """
+    autoscaler: Autoscaler = importlib.import_module(RUNPOD).build_runpod(settings, stop_front)
     return autoscaler
 
 
-def launch_failure_reporter() -> Callable[..., None]:
-    """Return the function that reports to Vast that a worker could not start."""
-    report: Callable[..., None] = importlib.import_module(VAST_LAUNCH_FAILURE).report_error_until_stopped
+def launch_failure_reporter() -> Callable[[VastConfig, str], None]:
+    """Return the function that reports to Vast that a worker could not start, until it is stopped."""
+    report: Callable[[VastConfig, str], None] = importlib.import_module(VAST_LAUNCH_FAILURE).report_error_until_stopped
     return report
 
 
-def mcp_server() -> Any:
+def mcp_server() -> ModuleType:
     """Return the module of the MCP server. Raises ModuleNotFoundError when its package is not installed."""
     return importlib.import_module(MCP)
 

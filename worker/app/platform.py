@@ -35,8 +35,9 @@ def build_platform(
     if not settings.is_under_vast and not settings.vast.master_token.get_secret_value():
         return Platform(FanOut(members), unsigned_envelopes(), workload), None
     vast = vast_parts(settings, cancel_job, timing)
+    if vast.autoscaler is not None:
+        members.append(vast.autoscaler)
     is_reporting = vast.autoscaler is not None
-    members += [vast.autoscaler] if is_reporting else []
     platform = Platform(
         FanOut(members), vast.envelopes, workload, expects_envelopes=is_reporting, background=vast.background
     )

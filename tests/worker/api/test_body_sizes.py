@@ -17,6 +17,7 @@ from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import RunningFront, running_front
 from worker.api.body_sizes import MAX_SMALL_BYTES, BodySize, UndeclaredBody, body_size_of, checked_routes, takes_jobs
 from worker.app.application import PARTS
+from worker.app.integrations import dialect_routers
 from worker.app.serve_gateway import build_services
 from worker.gateway.app import create_gateway_app
 from worker.settings.environment import load_settings
@@ -74,7 +75,8 @@ async def test_no_route_of_a_gateway_but_the_small_ones_refuses_a_large_body() -
 
 
 def test_every_route_with_a_body_declares_its_size() -> None:
-    routes = checked_routes(route for part in PARTS for route in part.router.routes)
+    routers = [*(part.router for part in PARTS), *dialect_routers()]
+    routes = checked_routes(route for router in routers for route in router.routes)
     small = {route.path for route in routes if body_size_of(route) is BodySize.SMALL}
     assert small == SMALL
 
