@@ -19,6 +19,7 @@ from worker.errors import RequestRejected
 from worker.guard.json_scan import FoundJson
 from worker.integrations.openai.form import read_order
 from worker.json.request_model import RequestModel
+from worker.outputs.targets.s3 import S3Input
 from worker.settings.listener import JsonLimits
 
 Json = dict[str, Any]
@@ -213,7 +214,7 @@ async def test_null_is_left_out_on_every_route(front: RunningFront) -> None:
     document = (await front.http.get("/openapi.json")).json()
     fields = dict.fromkeys(name for name in GenerateInput.model_fields if name != "workflow_json")
     nested = {
-        "s3": dict.fromkeys(schemas.S3Input.model_fields),
+        "s3": dict.fromkeys(S3Input.model_fields),
         "webhook": dict.fromkeys(schemas.WebhookInput.model_fields),
         "output": dict.fromkeys(schemas.OutputInput.model_fields),
         "extra_data": {"extra_pnginfo": None},

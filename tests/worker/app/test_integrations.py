@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from worker.app.integrations import BROKERS, DEFAULTS, build_broker, build_producer
 from worker.errors import SettingsInvalid
@@ -67,7 +68,7 @@ def test_a_setting_loads_its_platform() -> None:
     ("url", "kind"), [("redis://host", BrokerKind.REDIS), ("nats://host", BrokerKind.NATS), ("sqs://q", BrokerKind.SQS)]
 )
 def test_the_url_of_a_broker_names_its_module(url: str, kind: BrokerKind) -> None:
-    broker = build_broker(BrokerConfig(url=url))
+    broker = build_broker(BrokerConfig(url=SecretStr(url)))
     assert type(broker).__module__ == BROKERS[kind][0]
 
 
@@ -75,4 +76,4 @@ def test_a_gateway_needs_a_broker_with_results() -> None:
     assert build_broker(BrokerConfig()) is None
     for url in ("", "sqs://q"):
         with pytest.raises(SettingsInvalid, match="a gateway needs a broker with results"):
-            build_producer(BrokerConfig(url=url))
+            build_producer(BrokerConfig(url=SecretStr(url)))

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
@@ -79,6 +79,11 @@ class HubTarget:
     repo_type: RepoType = "dataset"
     revision: str = ""
     key_template: str = ""
+
+    @staticmethod
+    def of(asked: Mapping[str, Any]) -> HubTarget:
+        """Return the target that a request's settings describe."""
+        return HubTarget(**asked)
 
     def link(self, endpoint: str, key: str) -> str:
         """Return the address at which the hub gives the file out, to those who may read the repository."""
@@ -158,14 +163,14 @@ class HubOutputTarget:
     def check(self, asked: JsonObject) -> Problem | None:
         """Check a request's repository. Raises RequestRejected for one that it may not write to."""
         has_own_token = self._uploader.has_own_token
-        problem = find_hub_problem(HubTarget(**asked), self._allowed_repos, has_own_token=has_own_token)
+        problem = find_hub_problem(HubTarget.of(asked), self._allowed_repos, has_own_token=has_own_token)
         if problem is not None:
             raise RequestRejected([problem])
         return None
 
     def describe(self, asked: JsonObject) -> Destination | None:
         """Return the destination of files, None for a request without a repository."""
-        return Destination(self._uploader.endpoint, HubTarget(**asked).key_template) if asked else None
+        return Destination(self._uploader.endpoint, HubTarget.of(asked).key_template) if asked else None
 
     async def deliver(
         self, asked: JsonObject, job_id: str, files: Sequence[SentFile], *, seconds: float
@@ -175,7 +180,7 @@ class HubOutputTarget:
         async with self._committing:
             until = asyncio.get_running_loop().time() + seconds
             try:
-                return [*await self._uploader.upload(HubTarget(**asked), job_id, paths, until=until)]
+                return [*await self._uploader.upload(HubTarget.of(asked), job_id, paths, until=until)]
             except WorkerError as failed:
                 return [failed for _ in files]
 

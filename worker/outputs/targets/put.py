@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
@@ -93,6 +93,11 @@ class PutTarget:
     public_url: str = ""
     key_template: str = ""
 
+    @staticmethod
+    def of(asked: Mapping[str, Any]) -> PutTarget:
+        """Return the target that a request's settings describe."""
+        return PutTarget(**asked)
+
     def address(self, key: str) -> str:
         """Return the address that a file is sent to."""
         return self.url.replace(KEY, quote(key))
@@ -165,14 +170,14 @@ class PutOutputTarget:
         """Return the destination of files, None for a request without an address."""
         if not asked:
             return None
-        target = PutTarget(**asked)
+        target = PutTarget.of(asked)
         return Destination(urlsplit(target.url).netloc, target.key_template)
 
     async def deliver(
         self, asked: JsonObject, job_id: str, files: Sequence[SentFile], *, seconds: float
     ) -> list[str | WorkerError]:
         """Upload files within some seconds; return the link of each, or why it was not uploaded."""
-        target, until = PutTarget(**asked), asyncio.get_running_loop().time() + seconds
+        target, until = PutTarget.of(asked), asyncio.get_running_loop().time() + seconds
 
         async def send(file: SentFile) -> str:
             return await self._uploader.upload(target, file.path, file.key, file.media_type, until=until)
