@@ -156,9 +156,11 @@ class Facts:
 
     def sampler(self, name: str) -> SamplerFacts | None:
         """Return the facts of a sampler; None for one that declares none."""
+        found = known_samplers().get(name)
+        if found is not None:
+            return found
         if self._samplers is None:
-            own = _samplers_of(self.of(class_type) for class_type in self._object_info)
-            self._samplers = {**_samplers_of(known_facts().values()), **own}
+            self._samplers = _samplers_of(self.of(class_type) for class_type in self._object_info)
         return self._samplers.get(name)
 
     def _find(self, class_type: str) -> NodeFacts:
@@ -176,6 +178,12 @@ def known_facts() -> Mapping[str, NodeFacts]:
     """Return the facts of ComfyUI's own classes, by name."""
     described: dict[str, object] = json.loads(KNOWN_PATH.read_text("utf-8"))
     return {name: read_facts(facts) for name, facts in described.items()}
+
+
+@cache
+def known_samplers() -> Mapping[str, SamplerFacts]:
+    """Return the facts of the samplers that come with ComfyUI, by name."""
+    return _samplers_of(known_facts().values())
 
 
 def _samplers_of(found: Iterable[NodeFacts]) -> dict[str, SamplerFacts]:

@@ -351,16 +351,19 @@ class PromptWork:
 
     def __init__(self, prompt: JsonObject, object_info: JsonObject | None = None) -> None:
         self.graph = PromptGraph(prompt, object_info)
+        self._sizes: dict[str, Size] = {}
         self._sigma_steps: dict[tuple[str, Any], float | None] = {}  # by node and output
         self._models: dict[str, ModelFile | None] = {}  # by node that takes a model or passes one on
 
     @cached_property
     def sizes(self) -> Mapping[str, Size]:
-        """The size of every node's output."""
-        found: dict[str, Size] = {}
-        for node_id in self.graph.prompt:
-            self._measure(node_id, found)
-        return found
+        """The size of every node's output, in the prompt's order."""
+        return {node_id: self.size_of(node_id) for node_id in self.graph.prompt}
+
+    def size_of(self, node_id: str) -> Size:
+        """Return the size of a node's output."""
+        self._measure(node_id)
+        return self._sizes[node_id]
 
     @cached_property
     def samplings(self) -> tuple[Sampling, ...]:
@@ -379,7 +382,7 @@ class PromptWork:
             inputs = self.graph.inputs(node_id)
             field = next((name for name in RATE_INPUTS if name in inputs), None)
             rate = self.graph.number(inputs[field]) if field is not None else None
-            taken = [self.sizes[source] for source in self._sources(node_id)]
+            taken = [self.size_of(source) for source in self._sources(node_id)]
             if field is None or not rate or rate < 0 or not taken:
                 continue
             longest = max(taken, key=lambda size: size.all_frames)
@@ -399,7 +402,7 @@ class PromptWork:
             return None  # a scheduler, as far as its inputs tell
         field = "steps" if "steps" in inputs else "sigmas"
         steps = self._own_steps(inputs) if field == "steps" else self._steps_of_sigmas(sigmas)
-        return Sampling(node_id, field, steps, self.sizes[node_id])
+        return Sampling(node_id, field, steps, self.size_of(node_id))
 
     def _own_steps(self, inputs: JsonObject) -> float | None:
         steps = self.graph.number(inputs["steps"])
@@ -442,9 +445,9 @@ class PromptWork:
 
     # sizes
 
-    def _measure(self, root: str, found: dict[str, Size]) -> None:
+    def _measure(self, root: str) -> None:
         """Measure a node after all nodes whose images it takes; a link that closes a cycle counts as unknown."""
-        stack, opened = [root], set[str]()
+        found, stack, opened = self._sizes, [root], set[str]()
         while stack:
             node_id = stack[-1]
             if node_id in found:
