@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from engine.families import registry
+from tests.fakes import draw
 from tests.worker.models.engine_with_models import EngineWithModels
 from tests.worker.running_front import RunningFront, running_front
 from worker.api.job_making import price_of
@@ -43,6 +45,12 @@ class EngineWithFamilies(EngineWithModels):
 
     def more_routes(self) -> Sequence[web.RouteDef]:
         return web.get("/api/v1/families", self._families), web.get("/api/v1/checkpoints", self._checkpoints)
+
+    async def _object_info(self, request: web.Request) -> web.Response:
+        info = json.loads((await super()._object_info(request)).text or "")
+        for name in ("KSampler", "EmptyLatentImage"):
+            info[name] = {"input": {}, "output": ["LATENT"], "output_node": False, "python_module": "nodes"}
+        return web.json_response(info)
 
     async def _families(self, _request: web.Request) -> web.Response:
         return web.json_response(described_families())
@@ -132,6 +140,14 @@ async def test_a_sampler_of_unknown_evaluations_has_no_number_but_a_reason(front
     estimate = (await plan_of(front, workflow))["estimate"]
     assert (estimate["load_units"], estimate["run_seconds"]) == (None, None)
     assert "sampler dpm_adaptive" in estimate["source"]
+
+
+async def test_a_job_says_what_was_assumed_for_its_cost(front: RunningFront) -> None:
+    for sampler, expected in (("euler", []), ("dpm_adaptive", ["cost_assumed"])):
+        workflow = sampling("CheckpointLoaderSimple", "here.safetensors", sampler_name=sampler) | {"9": draw()["1"]}
+        response = await front.http.post("/generate", json={"input": {"workflow_json": workflow}})
+        assert response.status_code == 202, response.text
+        assert [item["type"] for item in response.json().get("warnings", [])] == expected
 
 
 async def test_a_card_that_is_only_memory_has_no_seconds(front: RunningFront) -> None:

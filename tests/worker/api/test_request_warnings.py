@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from contract.graph.work import Price
 from tests.fakes import draw
 from tests.worker.running_front import RunningFront
-from worker.api.request_warnings import MAX_WARNINGS, find_form_warnings, find_size_warnings
+from worker.api.request_warnings import MAX_WARNINGS, assumed_cost_warnings, find_form_warnings, find_size_warnings
 
 LATENT = {"Empty": {"output": ["LATENT"]}, "Scale": {"output": ["IMAGE"]}}
 
@@ -44,6 +45,15 @@ def test_a_side_that_is_no_whole_number_of_latent_cells_is_named(width: object, 
     }
     found = find_size_warnings(prompt, LATENT)
     assert [(node_id, side) for node_id, side, _ in found] == ([("1", "width")] if is_odd else [])
+
+
+def test_a_cost_that_was_assumed_names_the_model_and_the_sampler() -> None:
+    found = assumed_cost_warnings(Price(100.0, ("a.safetensors",), ("of_a_pack",)))
+    assert [(item["type"], str(item["message"]).partition(":")[0]) for item in found] == [
+        ("cost_assumed", "a.safetensors"),
+        ("cost_assumed", "of_a_pack"),
+    ]
+    assert assumed_cost_warnings(Price(100.0)) == []
 
 
 async def test_warnings_are_in_the_answer_and_in_the_result(front: RunningFront) -> None:
