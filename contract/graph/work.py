@@ -398,7 +398,8 @@ class PromptWork:
             return None
         if not facts.evaluates or not self.graph.gives(node_id, SIZED):
             return None
-        if self.graph.types_of(node_id) is None and not any(is_link(inputs.get(name)) for name in SAMPLED_INPUTS):
+        takes_latent = "latent_image" in inputs or any(is_link(inputs.get(name)) for name in SAMPLED_INPUTS)
+        if self.graph.types_of(node_id) is None and not takes_latent:
             return None  # a scheduler, as far as its inputs tell
         field = "steps" if "steps" in inputs else "sigmas"
         steps = self._own_steps(inputs) if field == "steps" else self._steps_of_sigmas(sigmas)
