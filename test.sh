@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Format, lint, types and tests. A fresh machine needs nothing but Python 3.11 or newer.
 #
-#     ./test.sh [pytest arguments]      e.g. `./test.sh tests/engine -k sampler`, `./test.sh -m slow`
+#     ./test.sh [pytest arguments]            e.g. `./test.sh tests/engine -k sampler`, `./test.sh -m slow`
+#     ./test.sh quick [pytest arguments]      in less than two minutes: no types, and the tests that tests/quick.py chooses
+#     ./test.sh costs                         measures anew which files are too costly for that (tests/costly_files.txt)
 #
 # Without arguments three processes share the tests, so that one computes while another waits for what it started. Two of
-# them are shown when they have ended. A few tests that fail are run once more, alone, to name those that pass then: they stay red.
+# them are shown when they have ended. A few tests that fail are run once more, alone, to name those that pass then; they
+# stay red.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -19,37 +22,58 @@ echo "ruff format --check"
 echo "ruff check"
 .venv/bin/ruff check --quiet .
 
-said=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$said"' EXIT
+outputs=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$outputs"' EXIT
 fast_tests() { .venv/bin/python -m pytest -m "not slow and not gpu" "$@"; }
+
+# Three processes share the tests; options for each may have its number as %.
+shared_tests() {
+  mkdir "$outputs/claims"
+  share() {
+    fast_tests -p tools.shared_tests "--claims=$outputs/claims" -o cache_dir="$outputs/cache-$1" \
+      -o console_output_style=classic "${@:2}"
+  }
+  share 1 "${@//%/1}" >"$outputs/first" 2>&1 &
+  local first=$! second
+  # The first compiles what it imports (mypy has the other core); the others need not do the same at the same time.
+  while [ -z "$(ls "$outputs/claims")" ] && kill -0 "$first" 2>/dev/null; do sleep 0.2; done
+  share 2 "${@//%/2}" >"$outputs/second" 2>&1 &
+  second=$!
+  worst() { if [ "$1" -gt "$tests" ]; then tests=$1; fi; }
+  share 3 "${@//%/3}" || worst $?
+  wait "$second" || worst $?
+  cat "$outputs/second"
+  wait "$first" || worst $?
+  cat "$outputs/first"
+  if [ "$tests" = 1 ]; then # 1: tests failed; more: pytest itself did
+    .venv/bin/python -m tools.run_again "$outputs"/cache-* || true
+  fi
+}
+
+tests=0 types=0
+if [ "${1:-}" = quick ]; then
+  shift
+  if [ $# -gt 0 ]; then
+    fast_tests -p tests.quick "$@" || tests=$?
+  else
+    shared_tests -p tests.quick --timeout 30
+  fi
+  exit "$tests"
+elif [ "${1:-}" = costs ]; then
+  shared_tests -p tests.quick "--costs=$outputs/costs-%"
+  .venv/bin/python -m tests.quick "$outputs"/costs-*
+  exit "$tests"
+fi
 
 # Tests wait a good part of their time, so types are checked beside them; what mypy has to say comes last.
 echo "mypy --strict, beside pytest"
-.venv/bin/python -m mypy >"$said/mypy" 2>&1 &
+.venv/bin/python -m mypy >"$outputs/mypy" 2>&1 &
 mypy=$!
-
-tests=0 types=0
 if [ $# -gt 0 ]; then
   fast_tests "$@" || tests=$?
 else
-  mkdir "$said/claims"
-  share() { fast_tests -p tools.shared_tests "--claims=$said/claims" -o cache_dir="$said/cache-$1" -o console_output_style=classic; }
-  share 1 >"$said/first" 2>&1 &
-  first=$!
-  # The first compiles what it imports (mypy has the other core); the others need not do the same at the same time.
-  while [ -z "$(ls "$said/claims")" ] && kill -0 "$first" 2>/dev/null; do sleep 0.2; done
-  share 2 >"$said/second" 2>&1 &
-  second=$!
-  worst() { if [ "$1" -gt "$tests" ]; then tests=$1; fi; }
-  share 3 || worst $?
-  wait "$second" || worst $?
-  cat "$said/second"
-  wait "$first" || worst $?
-  cat "$said/first"
-  if [ "$tests" = 1 ]; then # 1: tests failed; more: pytest itself did
-    .venv/bin/python -m tools.run_again "$said"/cache-* || true
-  fi
+  shared_tests
 fi
 wait "$mypy" || types=$?
-echo "mypy: $(cat "$said/mypy")"
+echo "mypy: $(cat "$outputs/mypy")"
 exit $((tests ? tests : types))
