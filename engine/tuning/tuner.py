@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from engine.tuning.outcome import PLAIN, Choice, Outcome
 from engine.tuning.quality import Quality
 from engine.tuning.registry import make_strategies
 from engine.tuning.run import Fallback, TunedRun, Usage
-from engine.tuning.strategy import MachineFacts, SamplingUse, nothing
+from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, nothing
 from engine.tuning.workload import Trial
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,15 @@ class Tuner:
     @property
     def is_on(self) -> bool:
         return self.allowed != ()
+
+    @property
+    def strategies(self) -> Mapping[str, Strategy]:
+        """Strategies by name."""
+        return MappingProxyType(self._strategies)
+
+    def replace(self, *strategies: Strategy) -> None:
+        """Use each of these in place of the strategy of its name, or in addition. For when nothing runs."""
+        self._strategies |= {strategy.name: strategy for strategy in strategies}
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(600)
 def tuned_engine(base: Path, names: tuple[str, ...]) -> Iterator[Engine]:
     with Engine(EngineSettings(base_directory=base, cpu=True)) as engine:
         graphs = Graphs(Replaying())
-        engine.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
+        engine.tuner.replace(CudaGraph(graphs), StepGraph(graphs))
         use_everywhere(engine, {"same": names})
         yield engine
         engine.tuner.check_integrity()

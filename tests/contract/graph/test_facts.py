@@ -52,7 +52,7 @@ def test_facts_known_without_an_engine_are_those_declared() -> None:
     for name, known in json.loads(KNOWN_PATH.read_text("utf-8")).items():
         samplers, own = known.pop("samplers", {}), dict(declared[name])
         assert samplers.items() <= dict(own.pop("samplers", {})).items()  # type: ignore[call-overload]
-        assert known == own, f"{name}: run `python -m misc.known_facts`"
+        assert known == own, f"{name}: run `python -m tools.known_facts`"
     assert known_facts()[LISTS_SAMPLERS].samplers["heun"] == SamplerFacts(2, True)
 
 

@@ -55,5 +55,5 @@ def capture_with(engine: Engine, card: PretendedCard) -> Captures:
     """Let an engine's strategies that capture graphs record on the card."""
     captures = Captures(card)
     graphs = Graphs(captures)
-    engine.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
+    engine.tuner.replace(CudaGraph(graphs), StepGraph(graphs))
     return captures

@@ -269,7 +269,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 )
 def test_blocks_of_every_family_draw_the_same_compiled(name: str, engine: Engine, backend: Counting) -> None:
     own = CompiledForms(None, compiled_by(backend))
-    engine.tuner._strategies["compiled_blocks"] = CompiledBlocks(own)
+    engine.tuner.replace(CompiledBlocks(own))
     size = TrialSize(64, 64, 1, 2.0, "euler", "normal")
 
     def draw() -> tuple[torch.Tensor, torch.Tensor, list[str], int]:

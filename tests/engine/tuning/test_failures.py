@@ -56,15 +56,14 @@ def plain(engine: Engine) -> bytes:
 @pytest.fixture
 def with_strategy(engine: Engine) -> Iterator[Callable[[Strategy], Strategy]]:
     """Put a strategy in the place of the one of its name; at the end the engine has its own, and none is barred."""
-    before = dict(engine.tuner._strategies)
+    before = engine.tuner.strategies.copy()
 
     def put(strategy: Strategy) -> Strategy:
-        engine.tuner._strategies[strategy.name] = strategy
+        engine.tuner.replace(strategy)
         return strategy
 
     yield put
-    engine.tuner._strategies.clear()
-    engine.tuner._strategies.update(before)
+    engine.tuner.replace(*before.values())
     engine.tuner.barred._reasons.clear()
     engine.tuner.check_integrity()
 
@@ -107,7 +106,7 @@ def test_a_strategy_that_fails_once_it_is_chosen_does_not_fail_those_after_it(
     first = Failing("forward", at=10**9)
     with_strategy(first)
     monkeypatch.setattr("engine.tuning.choose.LEAST_GAIN", 0.0)
-    later = engine.tuner._strategies["fused_geglu"]
+    later = engine.tuner.strategies["fused_geglu"]
     monkeypatch.setattr(type(later), "is_size_sensitive", False)
 
     def apply(use: Any, own: Callable[[Any], Any] = later.apply) -> Any:
@@ -152,7 +151,7 @@ def test_a_job_is_repeated_plainly_and_its_latent_is_the_plain_one(
 
 def test_an_option_that_cannot_be_made_is_left_out(engine: Engine, tmp_path: Any) -> None:
     with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as own:
-        own.tuner._strategies["token_merging"] = FailingOption()
+        own.tuner.replace(FailingOption())
         use_everywhere(own, {"same": ["token_merging"]})
         (used,) = usage(run(own)[0])
         assert used.strategies == () and WORDS in used.unused["token_merging"]

@@ -45,7 +45,7 @@ def recording_engine(
     recorder = Replaying()
     graphs = Graphs(recorder)
     with Engine(settings) as engine:
-        engine.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
+        engine.tuner.replace(CudaGraph(graphs), StepGraph(graphs))
         choose(engine, *names)
         yield engine, recorder
 

@@ -98,7 +98,7 @@ def test_a_choice_does_not_reach_another_network_of_the_class(engine: Engine) ->
     adopt(engine, ["channels_last"], sdxl)
     assert "prompt_cache" in choice(engine, sd15) and "channels_last" in choice(engine, sdxl)
     assert len(engine.tuner.report()["outcomes"]) == 2
-    certain = [name for name, item in engine.tuner._strategies.items() if item.is_certain]
+    certain = [name for name, item in engine.tuner.strategies.items() if item.is_certain]
     flux = values(engine, "flux")[0].model
     assert list(choice(engine, flux)) == certain, "one that was not measured"
 

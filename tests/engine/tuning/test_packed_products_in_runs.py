@@ -36,7 +36,7 @@ def drawn(base: Path, names: tuple[str, ...], *, lora: float | None, vram: VramC
     prompt = workflow(second=None, lora=lora, control=False)
     del prompt["21"], prompt["10"]
     with Engine(settings) as engine:
-        engine.tuner._strategies["packed_products"] = PackedProducts(times=ProductTimes(lambda work, rows: next(turns)))
+        engine.tuner.replace(PackedProducts(times=ProductTimes(lambda work, rows: next(turns))))
         choose(engine, *names)
         found = latent_of(engine, run(engine, prompt)[0])
         engine.tuner.check_integrity()

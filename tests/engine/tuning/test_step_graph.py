@@ -48,7 +48,7 @@ def made(engines: tuple[Engine, Engine]) -> Iterator[TunedEngine]:
     plain, tuned = engines
     recorder = Replaying()
     graphs = Graphs(recorder)
-    tuned.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
+    tuned.tuner.replace(CudaGraph(graphs), StepGraph(graphs))
     choose(tuned, "step_graph")
     yield TunedEngine(plain, tuned, recorder, graphs)
     tuned.tuner.check_integrity()
@@ -112,7 +112,7 @@ def test_where_a_step_has_no_graph_its_evaluations_have_the_networks(made: Tuned
 
     recorder = OfNetworks()
     graphs = Graphs(recorder)
-    made.tuned.tuner._strategies.update(cuda_graph=CudaGraph(graphs), step_graph=StepGraph(graphs))
+    made.tuned.tuner.replace(CudaGraph(graphs), StepGraph(graphs))
     choose(made.tuned, "cuda_graph", "step_graph")
     plain, tuned = made.both(prompt_of(seed=21))
     assert plain == tuned and (recorder.num_recorded, recorder.num_replayed) == (1, 3)

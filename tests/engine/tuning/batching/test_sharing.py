@@ -404,7 +404,7 @@ def test_a_strategy_that_fails_costs_none_of_the_runs_that_share_it(at: int, bas
         alone = [latents(engine, [submit(engine, prompt)])[0] for prompt in prompts]
         engine.runs.threads.submit(engine.housekeeping.caches.clear).result()
         engine.runs.batcher._widths.clear()
-        engine.tuner._strategies["channels_last"] = Failing("forward", at=at)
+        engine.tuner.replace(Failing("forward", at=at))
         use_everywhere(engine, {"same": ["channels_last"]})
         together = latents(engine, begun_together(engine, prompts))
         assert engine.tuner.barred.reason("channels_last") is not None
@@ -432,7 +432,7 @@ def test_a_run_that_is_alone_is_made_in_whole_steps(base: Path) -> None:
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
         assert engine.runs.batcher is not None
         recorder = Replaying()
-        engine.tuner._strategies.update(step_graph=StepGraph(Graphs(recorder)))
+        engine.tuner.replace(StepGraph(Graphs(recorder)))
         plain_latents = [latents(engine, [submit(engine, plain(seed))])[0] for seed in (95, 96, 97)]
         choose(engine, "step_graph")
         engine.runs.threads.submit(engine.housekeeping.caches.clear).result()
