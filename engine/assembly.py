@@ -85,7 +85,7 @@ class Owners:
     catalogue: Catalogue
     """Node classes."""
     environment: Environment
-    """What the declarations of nodes depend on."""
+    """Files, samplers and limits on which the declarations of nodes depend."""
     checks: PromptChecks
     """Checks of prompts."""
     models: ModelStore

@@ -1,4 +1,4 @@
-"""What the declarations of nodes depend on at this moment: files, samplers and limits."""
+"""Files, samplers and limits of this moment, on which the declarations of nodes depend."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What runs are computed on.
+    """Threads, slots and ends of runs.
 
     `batcher` is None where one runs at a time.
     """

@@ -1,4 +1,4 @@
-"""What sampling has of the run that it is a part of: tables, tuning, sharing of steps, and its record."""
+"""Runs as sampling takes them: with tables, tuning, sharing of steps, and a record."""
 
 from __future__ import annotations
 

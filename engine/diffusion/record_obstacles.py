@@ -1,4 +1,4 @@
-"""What keeps the evaluations of a sampling run from being answered from a record."""
+"""Obstacles to answering the evaluations of a sampling run from a record."""
 
 from __future__ import annotations
 

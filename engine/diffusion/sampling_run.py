@@ -1,4 +1,4 @@
-"""What sampling takes of the run of a prompt that it is a part of.
+"""The run of a prompt, as far as sampling and decoding depend on it.
 
 A `Guider` finds the run once, where sampling begins, and passes it on in the model options, which every sampler and
 guider hands from call to call. Functions in ComfyUI's form that come before (the ones custom nodes may replace, names
@@ -33,7 +33,7 @@ class SamplingRun(Work):
     choices: object | None = None
     """Samplers and schedules to choose from (`engine/diffusion/choices.py::Choices`); None for the built-in ones."""
     replacements: Mapping[Hashable, object] = field(default_factory=dict)
-    """What custom nodes have put in the place of our functions and classes, by those."""
+    """Replacements of our functions and classes by custom nodes, by those."""
     tuning: RunTuning | None = None
     """Strategies that the run may use."""
     sharing: StepSharing | None = None

@@ -1,4 +1,4 @@
-"""Where the blocks of a model are: which are loaded, and which offloaded."""
+"""Placement of the blocks of a model: which are loaded, and which offloaded."""
 
 from __future__ import annotations
 
