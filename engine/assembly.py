@@ -45,10 +45,10 @@ from engine.runtime.cache.lru import LruCache
 from engine.runtime.cache.none import NoCache
 from engine.runtime.cache.ram_pressure import RamPressureCache
 from engine.runtime.cache.store import ResultCache
-from engine.runtime.executor import RunServices, no_company
 from engine.runtime.outputs import FileFolders, FileNumbers, RunFiles
 from engine.runtime.run_caches import RunCaches
 from engine.runtime.run_ends import RunEnds
+from engine.runtime.run_services import RunServices, no_company
 from engine.runtime.run_slots import RunSlots
 from engine.runtime.run_threads import RunThreads
 from engine.runtime.signatures import RunSignatures

@@ -21,12 +21,13 @@ from engine.housekeeping import Housekeeping
 from engine.memory.device import Device
 from engine.models.files.prefetch import FilePrefetch
 from engine.previews import Previews
-from engine.runtime.executor import RunServices, run_nodes
+from engine.runtime.executor import run_nodes
 from engine.runtime.idle_timer import IdleTimer
 from engine.runtime.request import RunRequest, RunResult
 from engine.runtime.resume.recorder import folder_of_key
 from engine.runtime.run_ends import RunEnds
 from engine.runtime.run_register import RunRegister
+from engine.runtime.run_services import RunServices
 from engine.runtime.run_slots import RunSlots
 from engine.runtime.run_threads import RunThreads
 from engine.runtime.signatures import RunSignatures

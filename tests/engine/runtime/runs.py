@@ -20,9 +20,10 @@ from engine.nodes.catalogue import Catalogue
 from engine.runtime.cache.classic import ClassicCache
 from engine.runtime.cache.instances import InstanceCache
 from engine.runtime.cache.store import ResultCache
-from engine.runtime.executor import RunServices, run_prompt
+from engine.runtime.executor import run_prompt
 from engine.runtime.outputs import FileFolders, RunFiles
 from engine.runtime.request import RunRequest, RunResult
+from engine.runtime.run_services import RunServices
 
 
 class NoFiles:

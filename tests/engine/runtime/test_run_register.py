@@ -29,6 +29,8 @@ def test_it_is_empty_once_every_run_is_over_or_was_refused() -> None:
     refused, _ = register.add("b")
     register.begin(running)
     register.remove(refused)
-    assert not register.is_empty
+    is_empty = register.is_empty
+    assert not is_empty
     register.remove(running)
-    assert register.is_empty and not register.interrupt(None)
+    is_empty, is_interrupted = register.is_empty, register.interrupt(None)
+    assert is_empty and not is_interrupted

@@ -20,7 +20,13 @@ def test_a_slot_is_that_of_its_last_prompt() -> None:
 def test_a_held_slot_is_left_to_the_run_that_continues_there() -> None:
     threads = RunThreads(2)
     slots = RunSlots(threads)
-    held = threads.submit_run(lambda slot: (slots.enter(slot, "a"), slots.hold("a"), slot)[-1]).result()
+
+    def run(slot: int) -> int:
+        slots.enter(slot, "a")
+        slots.hold("a")
+        return slot
+
+    held = threads.submit_run(run).result()
     other = threads.submit_run(lambda slot: slot).result()
     assert other != held
     assert threads.submit_run(lambda slot: slot, slots.of("a")).result() == held

@@ -7,7 +7,7 @@ from typing import Any
 from contract.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
 from contract.graph.schedule import NodeInputError
 from engine.comfy.names.comfy_execution.graph_utils import ExecutionBlocker, is_link
-from engine.runtime.executor import DependencyCycleError
+from engine.runtime.run_report import DependencyCycleError
 
 __all__ = [
     "DependencyCycleError",
