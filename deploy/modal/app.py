@@ -10,7 +10,7 @@ import subprocess
 
 import modal
 
-IMAGE = os.environ.get("DARKROOM_IMAGE", "registry.example.com/darkroom:0.1.0")
+IMAGE = os.environ.get("DARKROOM_IMAGE", "registry.example.com/darkroom:0.2.0")
 MODELS = "/base/models"
 
 app = modal.App("darkroom")

@@ -62,7 +62,7 @@ def test_no_text_of_the_repository_installs_a_name_of_ours_from_an_index() -> No
         "uvx darkroom generate",
         "npm install darkroom-client",
         "expected the extra darkroom[otel]",
-        "torch==2\ndarkroom==0.1.0\n",
+        "torch==2\ndarkroom==0.2.0\n",
     ],
 )
 def test_every_way_to_install_a_name_of_ours_is_found(text: str) -> None:
@@ -74,7 +74,7 @@ def test_every_way_to_install_a_name_of_ours_is_found(text: str) -> None:
     [
         ".venv/bin/pip install -c constraints.txt -e '.[mcp]'",
         'pip install "darkroom-worker[ray] @ git+https://example.com/darkroom.git"',
-        "pip install 'dist/darkroom_worker-0.1.0-py3-none-any.whl[mcp]'",
+        "pip install 'dist/darkroom_worker-0.2.0-py3-none-any.whl[mcp]'",
         "pip install --no-deps /wheels/darkroom_worker-*.whl",
         "pip install 'redis>=5.2' && darkroom serve",
         "apt-get update && /opt/darkroom/bin/python -m pip install torch",
