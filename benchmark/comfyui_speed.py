@@ -84,6 +84,7 @@ class Engine:
     environment: Mapping[str, str] = field(default_factory=dict)  # further variables
     first_result_seconds: list[float] = field(default_factory=list)
     step_seconds: dict[str, list[float]] = field(default_factory=dict)  # by family
+    peak_memory_mb: list[float] = field(default_factory=list)  # of each process, when it is ended
 
 
 def sampled(model: list[Any], positive: str, negative: str, latent: dict[str, Any], cfg: float) -> MakePrompt:
@@ -160,8 +161,16 @@ def serving(engine: Engine, models: Path, num_threads: int) -> Iterator[int]:
             wait_until(process, lambda: ask(port, "GET", "/system_stats"))
             yield port
         finally:
+            if process.poll() is None:
+                engine.peak_memory_mb.append(peak_memory_mb(process.pid))
             process.terminate()
             process.wait()
+
+
+def peak_memory_mb(pid: int) -> float:
+    """Return the most memory that a process has held at once."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(text.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def measure_starts(engines: Sequence[Engine], models: Path, make_prompt: MakePrompt, num_starts: int) -> None:
