@@ -3,7 +3,7 @@
 Each part is a process of its own with its own time, so that a crash, a hang or a spoilt CUDA context costs that part
 alone. After every part DIR has all that is known until then, on the disk: `gpu.json`, the same as a line of
 `gpu.jsonl` for each part, `table.md` with the figures beside their goals, floors and peers, and `log.txt`. The parts,
-their order and what each decides are in `benchmark/gpu_schedule.py` and docs/gpu_benchmark.md.
+their order and what each decides are in `benchmark/gpu_schedule.py` and docs/benchmark.md.
 
 Weights are random, and those of full size are drawn on the device: nothing is downloaded. It needs this repository,
 torch, numpy, Pillow, safetensors and, for the tests, pytest. Peers are measured where `--peers DIR` has them

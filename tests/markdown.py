@@ -1,4 +1,4 @@
-"""Tables, code blocks and links of a Markdown text."""
+"""Tables, lists, code blocks and links of a Markdown text."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ def _is_rule(row: list[str]) -> bool:
 
 def _is_heading(cells: list[list[str]], index: int) -> bool:
     return index + 1 < len(cells) and "---" in cells[index + 1][0] and _is_rule(cells[index + 1])
+
+
+def list_items(text: str) -> list[str]:
+    """The items of every list that is not inside of another, each on one line, without its bullet."""
+    found = re.findall(r"^- (.*(?:\n  +\S.*)*)", text, flags=re.MULTILINE)
+    return [" ".join(item.split()) for item in found]
+
+
+def shown(text: str) -> str:
+    """A line as a reader sees it: of a link its text alone."""
+    return re.sub(r"\[([^\]]*)\]\([^)\s]*\)", r"\1", text)
 
 
 def code_blocks(text: str, language: str) -> list[str]:

@@ -19,7 +19,7 @@ from typer.main import get_group
 from contract.quality import STRATEGIES
 from engine.server import catalogue, device, files, memory_report, prompts, tuning, v1, web_folders
 from modifiers.registry import build_registry
-from tests.markdown import anchors, code_blocks, links, table_rows
+from tests.markdown import anchors, code_blocks, links, list_items, shown, table_rows
 from worker.cli.main import app
 from worker.errors import HTTP_STATUS, WorkerError, http_status
 from worker.guard.safe_address import AddressRefused
@@ -28,8 +28,8 @@ from worker.inputs.refusals import DownloadFailed
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "demo" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / folder / "README.md" for folder in ("demo", "examples")),
 ]
 PLACES = (
     "benchmark",
@@ -37,6 +37,7 @@ PLACES = (
     "deploy",
     "docs",
     "engine",
+    "examples",
     "host",
     "misc",
     "modifiers",
@@ -45,6 +46,7 @@ PLACES = (
     "tools",
     "worker",
 )
+LONGEST_CELL = 120
 A_USERS_OWN = {"misc/benchmark.json"}
 INPUT_ERRORS = (DownloadFailed.__module__, AddressRefused.__module__)
 NOT_FOR_CALLERS = {
@@ -61,7 +63,7 @@ def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-@every_page
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(text_of(page)):
         file, _, anchor = link.partition("#")
@@ -90,6 +92,13 @@ def test_examples_parse(page: Path) -> None:
 
 
 @every_page
+def test_cells_of_tables_are_short(page: Path) -> None:
+    """What is longer is a list."""
+    cells = [shown(cell) for row in table_rows(text_of(page)) for cell in row]
+    assert [cell for cell in cells if len(cell) > LONGEST_CELL] == []
+
+
+@every_page
 def test_modules_that_are_run_are_there(page: Path) -> None:
     for module in re.findall(r"python -m ((?:benchmark|demo|tests|engine|worker)[\w.]*)", text_of(page)):
         path = ROOT / module.rstrip(".").replace(".", "/")
@@ -97,11 +106,10 @@ def test_modules_that_are_run_are_there(page: Path) -> None:
 
 
 def test_the_table_of_errors_is_that_of_the_code() -> None:
-    rows = {
-        int(row[0]): set(re.findall(r"`(\w+)`", row[1]))
-        for row in table_rows(text_of(ROOT / "docs" / "requests.md"))
-        if row[0].isdigit()
-    }
+    rows: dict[int, set[str]] = {}
+    for status, codes in table_rows(text_of(ROOT / "docs" / "api.md").partition("## Errors")[2]):
+        if found := re.match(r"(\d{3})\b", status):
+            rows.setdefault(int(found[1]), set()).update(re.findall(r"`(\w+)`", codes))
     real: dict[int, set[str]] = {}
     for error in _all_errors():
         if error in HTTP_STATUS or any(base in HTTP_STATUS for base in error.__mro__):
@@ -119,7 +127,7 @@ def _all_errors() -> list[type[WorkerError]]:
 
 
 def test_the_page_of_the_engine_s_api_names_its_routes() -> None:
-    page = text_of(ROOT / "docs" / "engine_api.md")
+    page = text_of(ROOT / "docs" / "engine.md")
     told = {re.sub(r"[?{].*", "", path) for path in re.findall(r"`(?:[A-Z]+ )?(/[^` ]*)`", page)}
     modules = (prompts, files, catalogue, web_folders, v1, device, memory_report, tuning)
     real = {re.sub(r"{.*", "", route.path) for module in modules for route in module.ROUTES}
@@ -143,13 +151,13 @@ def test_the_page_of_performance_explains_every_strategy() -> None:
     """With the figure before and after, or that it is unmeasured."""
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     explained = page.partition("## The strategies")[2].partition("### Measured so far")[0]
-    rows = {row[0].strip("`"): row for row in table_rows(explained)}
-    assert set(rows) == set(STRATEGIES)
-    assert all(rows[name][-1] for name in STRATEGIES)
+    items = {match[1]: match[2] for item in list_items(explained) if (match := re.match(r"`(\w+)` \((.*)", item))}
+    assert set(items) == set(STRATEGIES)
+    assert all(re.search(r"Before and after: .+\.$", items[name]) for name in STRATEGIES)
 
 
 def test_every_command_and_option_that_is_named_exists() -> None:
-    page = text_of(ROOT / "docs" / "commands.md")
+    page = text_of(ROOT / "docs" / "interfaces.md")
     commands = get_group(app).commands
     assert not [name for name in commands if f"darkroom {name}" not in page]
     for line in re.findall(r"`darkroom ([a-z]+[^`]*)`", "".join(map(text_of, PAGES))):
@@ -174,7 +182,7 @@ def test_the_modifiers_of_their_page_work_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_the_engine_in_a_program_of_ones_own_runs_as_it_stands(tmp_path: Path) -> None:
-    program, snapshot = code_blocks(text_of(ROOT / "docs" / "engine_library.md"), "python")
+    program, snapshot = code_blocks(text_of(ROOT / "docs" / "engine.md"), "python")
     image = {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 0}}
     save = {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "own"}}
     (tmp_path / "workflow.json").write_text(json.dumps({"1": image, "2": save}))
@@ -188,10 +196,21 @@ def test_the_engine_in_a_program_of_ones_own_runs_as_it_stands(tmp_path: Path) -
     assert (tmp_path / "base" / "output" / "own_00001_.png").is_file()
 
 
+def test_the_changelog_has_sections_with_versions_and_dates_the_newest_first() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    titles = re.findall(r"^## (.*)$", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)
+    released = [
+        re.fullmatch(r"(\d+\.\d+\.\d+) - (\d{4}-\d{2}-\d{2})", title) for title in titles if title != "Unreleased"
+    ]
+    found = [(match[1], match[2]) for match in released if match is not None]
+    assert len(found) == len(released) and found[0][0] == project["version"]
+    assert [date for _, date in found] == sorted((date for _, date in found), reverse=True)
+
+
 def test_every_library_is_listed_with_what_it_is_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     names = {re.split(r"[\[>=<]", line)[0] for line in project["dependencies"]}
-    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    page = (ROOT / "docs" / "development.md").read_text("utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
     listed = {name.strip() for row in rows for name in row.split(",")}
     assert names - listed == set()

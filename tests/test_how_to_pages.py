@@ -83,7 +83,7 @@ FAMILY_TESTS = "tests/engine/families/test_every_family.py"
 
 
 def add_family(copy: Path) -> list[Path]:
-    files = follow("families.md", copy)
+    files = follow("adding_a_family.md", copy)
     (files[0].parent / "__init__.py").touch()
     return files
 

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from modifiers.modifier import RANDOM_INT
 from modifiers.registry import build_registry
-from tests.markdown import code_blocks, links, table_rows
+from tests.markdown import code_blocks, links, list_items
 from tools import node_table
 from worker.api.schemas import GenerateRequest
 from worker.app.application import PARTS
@@ -24,14 +24,21 @@ API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 MODIFIERS = (ROOT / "docs" / "modifiers.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 README_LINES = 120
+FROM_A_FILE = re.compile(r"""'"\$\(cat ([\w/.]+)\)"'""")
+A_WORKFLOW = '{"1": {"class_type": "EmptyImage", "inputs": {}}}'  # for "workflow.json", a file of one's own
 
 
 def section(page: str, title: str) -> str:
     return page.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
+def content_of(found: re.Match[str]) -> str:
+    """What a command puts in place of `$(cat FILE)`."""
+    return A_WORKFLOW if found[1] == "workflow.json" else (ROOT / found[1]).read_text("utf-8")
+
+
 def curl_bodies() -> list[dict[str, Any]]:
-    blocks = [*code_blocks(README, "sh"), *code_blocks(API, "sh")]
+    blocks = [FROM_A_FILE.sub(content_of, block) for page in (README, API) for block in code_blocks(page, "sh")]
     return [json.loads(body) for block in blocks for body in re.findall(r"/generate.*?-d '(.*?)'", block, re.DOTALL)]
 
 
@@ -45,7 +52,7 @@ def test_the_readme_stays_short_and_leads_to_every_page() -> None:
         fresh = {target for target in targets if target.suffix == ".md"} - found
         found |= fresh
         ahead += fresh
-    assert set((ROOT / "docs").glob("*.md")) - found == set()
+    assert set((ROOT / "docs").rglob("*.md")) - found == set()
 
 
 def test_the_flow_table_names_files_that_exist() -> None:
@@ -74,7 +81,8 @@ def described_in(name: str, rows: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("name", build_registry().names())
 def test_the_row_of_a_modifier_names_its_parameters_and_their_defaults(name: str) -> None:
     known = build_registry().names()
-    rows = {row[0].strip("`"): row[1] for row in table_rows(MODIFIERS) if row[0].strip("`") in known}
+    items = (re.match(r"`(\w+)`: (.*)", item) for item in list_items(MODIFIERS))
+    rows = {item[1]: item[2] for item in items if item is not None and item[1] in known}
     told = described_in(name, rows)
     (described,) = (item for item in build_registry().describe() if item["name"] == name)
     properties = described["schema"]["properties"]
@@ -86,7 +94,7 @@ def test_the_row_of_a_modifier_names_its_parameters_and_their_defaults(name: str
 
 
 def test_lists_every_modifier() -> None:
-    assert set(build_registry().names()) <= {row[0].strip("`") for row in table_rows(MODIFIERS)}
+    assert set(build_registry().names()) <= {item.partition(":")[0].strip("`") for item in list_items(MODIFIERS)}
 
 
 def test_the_routes_of_the_page_are_the_worker_s() -> None:
@@ -105,7 +113,16 @@ def test_example_requests_are_well_formed(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["run.sh", "test.sh", ".ci/run", "tools/install.sh", "tools/lock.sh", "demo/make.sh", "deploy/compose/setup.sh"],
+    [
+        "run.sh",
+        "test.sh",
+        "docs.sh",
+        ".ci/run",
+        "tools/install.sh",
+        "tools/lock.sh",
+        "demo/make.sh",
+        "deploy/compose/setup.sh",
+    ],
 )
 def test_scripts_parse_and_may_be_run(script: str) -> None:
     path = ROOT / script

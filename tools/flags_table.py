@@ -1,4 +1,4 @@
-"""Writes the tables of the engine's flags from its command line, between the two marks of `docs/engine_flags.md`.
+"""Writes the tables of the engine's flags from its command line, between the two marks of `docs/engine.md`.
 
 python tools/flags_table.py            # the file is rewritten in place
 python tools/flags_table.py --check    # exit code 1 when the tables are out of date
@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.server.flags import IGNORED_TITLE, build_parser
 from tools.marked_part import with_part
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "engine_flags.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "engine.md"
 BEGIN, END = "<!-- flags: tools/flags_table.py -->", "<!-- end of flags -->"
 HEADING = ("| Flag | Default | Meaning |", "| --- | --- | --- |")
 EMPTY = "–"
@@ -25,9 +25,9 @@ def flags_tables() -> str:
     """Return a heading and a table for each group of flags, in the order of `--help`, then those without effect."""
     groups = dict(_groups(build_parser()))
     ignored = groups.pop(IGNORED_TITLE)
-    parts = ["\n".join([f"## {title}", "", *HEADING, *map(_row, flags)]) for title, flags in groups.items()]
+    parts = ["\n".join([f"### {title}", "", *HEADING, *map(_row, flags)]) for title, flags in groups.items()]
     names = ", ".join(f"`{flag.option_strings[0]}`" for flag in ignored)
-    return "\n\n".join([*parts, f"## {IGNORED_TITLE}", names])
+    return "\n\n".join([*parts, f"### {IGNORED_TITLE}", names])
 
 
 def _groups(parser: argparse.ArgumentParser) -> Iterator[tuple[str, Sequence[argparse.Action]]]:

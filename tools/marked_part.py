@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
+
+PAGE_WIDTH = 120
+
 
 def with_part(text: str, part: str, begin: str, end: str) -> str:
     """Return `text` with `part` between the marks. Raises ValueError without them."""
@@ -10,3 +14,15 @@ def with_part(text: str, part: str, begin: str, end: str) -> str:
     if not mark:
         raise ValueError(f"no {begin} ... {end} in the text")
     return f"{before}{begin}\n{part}\n{end}{after}"
+
+
+def list_item(text: str) -> str:
+    """Return an item of a Markdown list, on lines of at most `PAGE_WIDTH` characters."""
+    return textwrap.fill(
+        text,
+        width=PAGE_WIDTH,
+        initial_indent="- ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,7 +1,7 @@
-"""Writes the table of built-in nodes from the catalogue, between the two marks of `docs/nodes.md`.
+"""Writes the list of built-in nodes from the catalogue, between the two marks of `docs/nodes.md`.
 
 python tools/node_table.py            # the file is rewritten in place
-python tools/node_table.py --check    # exit code 1 when the table is out of date
+python tools/node_table.py --check    # exit code 1 when the list is out of date
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from engine.nodes.base import NodeClass
 from engine.nodes.built_in import built_in_nodes
-from tools.marked_part import with_part
+from tools.marked_part import list_item, with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "nodes.md"
 BEGIN, END = "<!-- nodes: tools/node_table.py -->", "<!-- end of nodes -->"
 
 
 class NoFiles:
-    """An environment without files, samplers and schedules: lists of them are no part of the table."""
+    """An environment without files, samplers and schedules: lists of them are no part of the list."""
 
     def sampler_names(self) -> list[str]:
         return []
@@ -48,16 +48,15 @@ class NoFiles:
 
 
 def node_table(classes: Iterable[NodeClass]) -> str:
-    """A row for each category: its name, and its classes in alphabetical order."""
+    """Return an item for each category: its name, and its classes in alphabetical order."""
     by_category: dict[str, list[str]] = {}
     for node_class in classes:
         spec = node_class.spec(NoFiles())
         by_category.setdefault(spec.category, []).append(spec.class_type)
-    rows = [
-        f"| {category} | {', '.join(f'`{name}`' for name in sorted(names))} |"
+    return "\n".join(
+        list_item(f"{category}: {', '.join(f'`{name}`' for name in sorted(names))}")
         for category, names in sorted(by_category.items())
-    ]
-    return "\n".join(["| Category | Nodes |", "| --- | --- |", *rows])
+    )
 
 
 def main(given: Sequence[str] | None = None) -> int:

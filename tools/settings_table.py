@@ -1,7 +1,7 @@
-"""Writes the tables of settings from the fields of `worker/settings/`, between the two marks of `docs/settings.md`.
+"""Writes the lists of settings from the fields of `worker/settings/`, between the two marks of `docs/settings.md`.
 
 python tools/settings_table.py            # the file is rewritten in place
-python tools/settings_table.py --check    # exit code 1 when the tables are out of date
+python tools/settings_table.py --check    # exit code 1 when the lists are out of date
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from tools.marked_part import with_part
+from tools.marked_part import list_item, with_part
 from worker.settings.section import Variable, variables_of
 from worker.settings.settings import Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- settings: tools/settings_table.py -->", "<!-- end of settings -->"
-HEADING = ("| Variable | Default | Meaning |", "| --- | --- | --- |")
 EMPTY = "–"
 
 
 def settings_tables() -> str:
-    """Return a heading and a table for each section, in the order of `Settings`."""
+    """Return a heading and a list for each section, in the order of `Settings`."""
     parts, titles = [], attribute_docstrings(Settings)
     for section, field in Settings.model_fields.items():
         variables = [variable for variable in variables_of(Settings) if variable.section == section]
         described = attribute_docstrings(field.annotation)
-        rows = [_row(variable, described[variable.attribute]) for variable in variables]
-        parts.append("\n".join([f"## {titles[section]}", "", *HEADING, *rows]))
+        items = [_item(variable, described[variable.attribute]) for variable in variables]
+        parts.append("\n".join([f"## {titles[section]}", "", *items]))
     return "\n\n".join(parts)
 
 
@@ -53,7 +52,7 @@ def attribute_docstrings(owner: Any) -> dict[str, str]:
 
 
 def shown_default(value: Any) -> str:
-    """Return a default as a cell shows it: a dash for an empty one, lists by comma."""
+    """Return a default as its item shows it: a dash for an empty one, lists by comma."""
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if value is None or value in ("", ()) or (isinstance(value, Mapping) and not value):
@@ -67,12 +66,12 @@ def shown_default(value: Any) -> str:
     return f"`{value}`"
 
 
-def _row(variable: Variable, meaning: str) -> str:
+def _item(variable: Variable, meaning: str) -> str:
     if variable.names[1:]:
         meaning += f" Also {', '.join(f'`{name}`' for name in variable.names[1:])}."
     if variable.is_secret and f"{variable.name}_FILE" not in _declared_names():
         meaning += f" `{variable.name}_FILE` names a file that holds it instead."
-    return f"| `{variable.name}` | {shown_default(variable.field.default)} | {meaning} |"
+    return list_item(f"`{variable.name}` ({shown_default(variable.field.default)}): {meaning}")
 
 
 def _declared_names() -> frozenset[str]:

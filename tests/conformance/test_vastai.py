@@ -1,7 +1,7 @@
 """The official `vastai` package against our worker: its client through a stand-in autoscaler, its worker in front.
 
 The package pins other versions of what we use, so it lives in an environment of its own, whose Python VASTAI_PYTHON
-names; docs/autoscalers.md says how to make it. Without one these tests are skipped.
+names; docs/deploying.md says how to make it. Without one these tests are skipped.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from worker.observe.gpu_metrics import GpuMetrics
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "observability"
 DASHBOARD = FOLDER / "grafana" / "dashboards" / "darkroom.json"
-PAGES = ("docs/observability.md", "docs/autoscalers.md", "docs/benchmark.md", "docs/engines.md")
+PAGES = ("docs/observability.md", "docs/deploying.md", "docs/benchmark.md", "docs/engines.md")
 OF_PROMETHEUS = frozenset({"instance", "job", "le"})
 SELECTOR = re.compile(r"\b(darkroom_[a-z0-9_]+)\b(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')

@@ -319,7 +319,7 @@ def test_a_sandbox_that_cannot_be_made_stops_the_start_with_the_reason(
         (tmp_path / name).write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(EngineStartFailed, match=r"No permissions to create new namespace.*docs/sandbox\.md"):
+    with pytest.raises(EngineStartFailed, match=r"No permissions to create new namespace.*docs/security\.md#sandbox"):
         try_sandbox(sandbox_of(tmp_path, level="bwrap", user="10002"), dict(os.environ))
 
 

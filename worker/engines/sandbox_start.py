@@ -93,7 +93,7 @@ def try_sandbox(sandbox: Sandbox, environment: Mapping[str, str]) -> Sandbox:
         words = " | ".join(done.stderr.strip().splitlines()[-3:])
         raise EngineStartFailed(
             f"ENGINE_SANDBOX: {sandbox.level} cannot be set up here; got exit code {done.returncode}: {words} "
-            "(docs/sandbox.md lists the requirements of each level)"
+            "(docs/security.md#sandbox lists the requirements of each level)"
         )
     found = json.loads(done.stdout)
     if found["unreadable"]:

@@ -2,7 +2,7 @@
 
 Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; binary glTF and the common audio and video
 containers for other inputs. By hand: no library that is kept up knows latents and gives a media type for each
-(`docs/dependencies.md`).
+(`docs/development.md`).
 """
 
 from __future__ import annotations

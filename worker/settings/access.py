@@ -32,7 +32,7 @@ class AccessSettings(Section):
 
     api_keys: Annotated[CommaList[SecretStr], env("API_KEYS")] = ()
     """Comma list of keys (`Authorization: Bearer`): `NAME:SECRET:SCOPES` with scopes `submit+read` or `admin`,
-    `NAME:SECRET` or a bare secret ([security](security.md))."""
+    `NAME:SECRET` or a bare secret ([security](security.md#who-may-do-what))."""
 
     api_keys_file: Annotated[Path | None, env("API_KEYS_FILE")] = None
     """A file of them instead, a key a line, hashed or not; read again when it changes."""

@@ -32,8 +32,8 @@ class BrokerConfig(Section):
     """Connection to the broker, leases and retention. Without `url` no jobs come from a broker."""
 
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
-    """Broker to take jobs from besides HTTP ([queues](queues.md)): Redis (`redis://`, `rediss://` with TLS, `unix://`),
-    NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none."""
+    """Broker to take jobs from besides HTTP ([queues](fleet.md#jobs-from-a-queue)): Redis (`redis://`,
+    `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none."""
 
     prefix: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_{}.-]{1,64}$")], env("BROKER_PREFIX")] = "darkroom"
     """Prefix of its keys; with braces, `{darkroom}`, for Redis Cluster."""
@@ -52,7 +52,7 @@ class BrokerConfig(Section):
 
     price_per_hour: Annotated[Annotated[float, Field(ge=0, le=1e6)], env("WORKER_PRICE_PER_HOUR")] = 0.0
     """Price of an hour of this worker, in one currency for the whole fleet. `max_cost` of requests counts in it, and
-    gateways weigh it against the wait ([routing](routing.md)). 0: it costs nothing."""
+    gateways weigh it against the wait ([routing](fleet.md#routing)). 0: it costs nothing."""
 
     result_queue: Annotated[Address, env("BROKER_RESULT_QUEUE")] = ""
     """URL of the SQS queue for results, where jobs come from SQS. Empty: results go to webhooks alone."""
@@ -61,7 +61,7 @@ class BrokerConfig(Section):
     """URL of the SQS queue for progress, where jobs come from SQS. Empty: none is sent."""
 
     cancel_queue: Annotated[Address, env("BROKER_CANCEL_QUEUE")] = ""
-    """URL of the SQS queue whose messages cancel jobs, where jobs come from SQS ([queues](queues.md#sqs)). Empty: jobs
+    """URL of the SQS queue whose messages cancel jobs, where jobs come from SQS ([queues](fleet.md#sqs)). Empty: jobs
     from SQS are not cancelled there."""
 
     @property

@@ -52,7 +52,7 @@ class EngineSettings(Section):
 
     has_front_end: Annotated[bool, env("FRONT_END")] = False
     """Serve ComfyUI's web interface of the first engine at `/comfy/`, to operators alone
-    ([front end](front_end.md#behind-the-workers-keys))."""
+    ([front end](interfaces.md#behind-the-workers-keys))."""
 
     precision: Annotated[Literal["auto", "fp32", "fp16", "bf16"], LOWER, env("PRECISION")] = "auto"
     """`auto`, `fp32`, `fp16` or `bf16`. `auto` leaves it to the engine, but chooses bfloat16 on a CPU that has it in
@@ -85,7 +85,7 @@ class SandboxConfig(Section):
     level: Annotated[Literal["off", "user", "bwrap"], LOWER, env("ENGINE_SANDBOX")] = "off"
     """Isolation of node packs: `off`, they reach what the worker's user may; `user`, the engine runs as `ENGINE_USER`
     (the worker as root); `bwrap`, read-only files, no network, no other processes, by bubblewrap
-    ([sandbox](sandbox.md))."""
+    ([sandbox](security.md#sandbox))."""
 
     user: Annotated[str, env("ENGINE_USER")] = "10002"
     """The user of a sandboxed engine where the worker runs as root: a name, `UID` or `UID:GID`."""

@@ -67,7 +67,7 @@ class CheckpointSettings(Section):
 
     seconds: Annotated[Seconds, env("CHECKPOINT_SECONDS")] = 0.0
     """Seconds of sampling between two checkpoints of a job, from which it goes on after the loss of its engine or
-    worker ([checkpoints](checkpoints.md)); 0: none."""
+    worker ([checkpoints](fleet.md#checkpoints)); 0: none."""
 
     directory: Annotated[Path | None, env("CHECKPOINT_DIRECTORY")] = None
     """Folder of checkpoints. Workers that share it go on with each other's jobs. Empty: `checkpoints` in
@@ -104,7 +104,7 @@ class PromptLimits(Section):
     """Limits of a prompt. 0 nodes, links or bytes: no limit; None: no limit."""
 
     max_nodes: Annotated[NaturalInt, env("PROMPT_MAX_NODES")] = 50_000
-    """Nodes of a workflow; 0: no limit, as for the next two ([limits](limits.md))."""
+    """Nodes of a workflow; 0: no limit, as for the next two ([limits](security.md#limits))."""
 
     max_links: Annotated[NaturalInt, env("PROMPT_MAX_LINKS")] = 250_000
     """Links between its nodes."""
@@ -179,7 +179,7 @@ class CallerLimits(Section):
     """Pixels times steps of its samplers in a minute."""
 
     stored_bytes: Annotated[PositiveInt | None, env("CALLER_MAX_STORED_BYTES")] = None
-    """Bytes of everything that is stored for it: outputs, inputs of its jobs, assets ([limits](limits.md))."""
+    """Bytes of everything that is stored for it: outputs, inputs of its jobs, assets ([limits](security.md#limits))."""
 
     are_for_admins: Annotated[bool, env("CALLER_LIMITS_FOR_ADMINS")] = False
     """Apply these limits to operators' keys and to callers from this machine, too."""

@@ -43,7 +43,8 @@ class ConnectionLimits(Section):
     """Limits on client connections: their number, and the duration and size of the parts of a request."""
 
     max_connections: Annotated[PositiveInt, env("MAX_CONNECTIONS")] = 2048
-    """Client connections at once; fewer where few files may be open ([connections](connections.md))."""
+    """Client connections at once; fewer where few files may be open
+    ([connections](security.md#connections-bodies-and-tls))."""
 
     max_per_address: Annotated[PositiveInt, env("MAX_CONNECTIONS_PER_ADDRESS")] = 512
     """Connections from one address; not for this machine and proxies in `FORWARDED_ALLOW_IPS`."""
@@ -112,7 +113,7 @@ class FolderSettings(Section):
 
 
 class LogSettings(Section):
-    """Level, format and contents of the log ([logs](logs.md))."""
+    """Level, format and contents of the log ([logs](observability.md#logs))."""
 
     level: Annotated[LogLevel | None, LOWER, env("LOG_LEVEL")] = None
     """Lowest level that is logged, of the worker and its engines: `debug`, `info`, `warning`, `error` or `critical`.

@@ -52,7 +52,8 @@ class ModelSettings(Section):
     """Sources of model files and limits of their downloads."""
 
     manifest: Annotated[Path | None, env("MODELS_MANIFEST")] = None
-    """Manifest of model files ([weights](weights.md)). Empty: `BASE_DIRECTORY/models.toml` if it is there."""
+    """Manifest of model files ([model files](model_files.md#manifest)). Empty: `BASE_DIRECTORY/models.toml` if it is
+    there."""
 
     fetch_missing: Annotated[FetchMissing, LOWER, env("FETCH_MISSING")] = "off"
     """Model files that a job fetches before it runs: `off` none, `manifest` those of the manifest and the well-known

@@ -30,7 +30,7 @@ class AutoscalerSettings(Section):
 
     name: Annotated[Literal["auto", "vast", "runpod", "plain"], LOWER, env("AUTOSCALER")] = "auto"
     """Receiver of load reports: `vast`, `runpod` or `plain` (metrics alone); `auto` depends on the variables that the
-    platforms set ([autoscalers](autoscalers.md))."""
+    platforms set ([autoscalers](deploying.md#autoscalers))."""
 
     workload: Annotated[Workload, LOWER, env("WORKLOAD")] = Workload.COMPUTED
     """Unit of load: `computed` from pixels, steps and passes (100 is one 512x512 picture of 20 steps), `static` (100

@@ -46,7 +46,7 @@ class BenchmarkConfig(Section):
     """`auto` or `off`: the start-up benchmark."""
 
     family: Annotated[str, env("BENCHMARK_FAMILY")] = ""
-    """Family of models to measure, by its name in [families](families.md). Empty: the engine's default one."""
+    """Family of models to measure, by its name in [models](models.md). Empty: the engine's default one."""
 
     width_px: Annotated[SidePixels | None, env("BENCHMARK_TEST_WIDTH")] = None
     """Width in pixels. Empty: the family's default, 512 for the default family."""

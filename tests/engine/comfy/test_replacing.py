@@ -124,8 +124,8 @@ def test_every_name_that_may_be_replaced_is_called_and_changes_nothing_by_itself
 
 def test_the_documentation_lists_every_name_that_may_be_replaced() -> None:
     told = Path(__file__).parents[3].joinpath("docs", "custom_nodes.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", told, flags=re.MULTILINE))
-    listed = {f"{module}.{name}" for module, names in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", told, flags=re.MULTILINE)
+    listed = {f"{module}.{name}" for module, names in rows for name in re.findall(r"`(\w+)`", names)}
     assert listed == REPLACEABLE
 
 
