@@ -1,11 +1,13 @@
-"""The pages "add a node", "add a sampler" and "add a model family", followed to the letter in a copy of the engine."""
+"""The pages on adding a node, a sampler and a model family, and CONTRIBUTING, followed to the letter in a copy."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ import pytest
 from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("contract", "engine", "host", "tests")
-BESIDE = ("benchmark", "demo", "misc", "modifiers", "tools", "worker", "pyproject.toml")  # read by tests, and unchanged
+COPIED = ("contract", "docs", "engine", "host", "misc", "tests", "tools")
+BESIDE = ("benchmark", "darkroom", "demo", "modifiers", "worker", "pyproject.toml")  # read by tests, and unchanged
 
 
 @pytest.fixture
@@ -77,6 +79,24 @@ def test_the_page_on_samplers_adds_a_sampler(copy: Path) -> None:
     tests = [str(files[1]), "tests/engine/diffusion/samplers/test_samplers.py"]
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "midpoint or offered or parabola or find")
     check_form(copy, files)
+
+
+@pytest.mark.slow
+def test_the_first_contribution_works_as_it_is_written(copy: Path) -> None:
+    follow("adding_a_node.md", copy)
+    (copy / ".venv").symlink_to(sys.prefix)
+    section = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## The commands")[0]
+    (commands,) = (block for block in indented_blocks(section) if ".venv/bin/ruff" in block)
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["bash", "-euc", commands], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "ImageInvert" in (copy / "docs" / "nodes.md").read_text("utf-8")
+
+
+def indented_blocks(text: str) -> list[str]:
+    """Return the shell commands within a list."""
+    return [textwrap.dedent(block) for block in re.findall(r"^ +```sh\n(.*?)^ +```$", text, re.MULTILINE | re.DOTALL)]
 
 
 FAMILY_TESTS = "tests/engine/families/test_every_family.py"
