@@ -19,7 +19,7 @@ python3 -m venv "$fresh/venv"
 
 if [ "${1:-}" != --hashes ]; then
   "$fresh/venv/bin/python" -m pip install --quiet "$@" torch
-  "$fresh/venv/bin/python" -m pip install --quiet "$@" ".[test,benchmark,ray,readers]"
+  "$fresh/venv/bin/python" -m pip install --quiet "$@" ".[test,docs,benchmark,ray,readers]"
   {
     echo "# Exact versions of all that ./run.sh, ./test.sh and the image install. Written by tools/lock.sh; do not edit."
     "$fresh/venv/bin/python" -m pip freeze --all --exclude darkroom-worker --exclude pip --exclude uv |
