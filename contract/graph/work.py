@@ -11,8 +11,8 @@ do not hold for them, and a cost takes the family's default in their place. A mo
 of unknown evaluations are priced as the default family and as one evaluation a step, and `Price` names them.
 
 The unit of cost is that of the start-up benchmark (`contract/unit.py`): a cost divided by the benchmark's costs per
-second is a time in seconds. Attention compares every cell of an image or a video with every other one, so a pixel of a longer
-video is dearer; each family has the share of its network's work that this is.
+second is a time in seconds. Attention compares every cell of an image or a video with every other one, so a pixel of a
+longer video is dearer; each family has the share of its network's work that this is.
 """
 
 from __future__ import annotations
