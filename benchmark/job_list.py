@@ -73,7 +73,7 @@ async def filled(folder: Path, num_jobs: int, database_url: str) -> JobStore:
         batch.append(whole_row(job))
         if len(batch) == BATCH or job.number == num_jobs:
             rows = batch
-            await store._in_thread(lambda rows=rows: store._commit(rows, [], []))
+            await store._in_thread(lambda rows=rows: store._commits.commit(rows, [], []))
             batch = []
     return store
 

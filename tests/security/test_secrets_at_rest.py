@@ -62,7 +62,7 @@ async def test_nothing_of_a_request_is_left_in_any_file_once_its_webhook_is_deli
         await store.insert(job)
         assert files_with(tmp_path, PLANTED), "the job is on disk with all that it needs to run after a restart"
         row = await end(store, job)
-        await store.update_webhook(replace(row, state="delivered"))
+        await store.webhooks.update(replace(row, state="delivered"))
         await wait_until_gone(tmp_path)
         found = await store.find("one")
         assert found is not None and found.state is JobState.CANCELLED
@@ -87,7 +87,7 @@ async def test_a_killed_worker_s_log_is_erased_at_the_next_start(tmp_path: Path)
         job = job_with_secrets(store)
         await store.insert(job)
         row = await end(store, job)
-        await store.update_webhook(replace(row, state="delivered"))
+        await store.webhooks.update(replace(row, state="delivered"))
         copy = tmp_path / "copy"
         copy.mkdir()
         for name in ("darkroom.db", "darkroom.db-wal"):  # as a kill at this moment would leave them
@@ -102,7 +102,7 @@ async def test_a_pending_delivery_keeps_its_address(tmp_path: Path) -> None:
         job = job_with_secrets(store)
         await store.insert(job)
         row = await end(store, job)
-        stored = await store.webhook(row.id)
+        stored = await store.webhooks.find(row.id)
         assert stored is not None and stored.url == row.url and stored.secret == "planted-8"
 
 
@@ -111,7 +111,7 @@ async def test_a_delivered_webhook_is_sent_again_only_with_its_whole_address(tmp
         job = job_with_secrets(store)
         await store.insert(job)
         row = await end(store, job)
-        await store.update_webhook(replace(row, state="delivered"))
+        await store.webhooks.update(replace(row, state="delivered"))
         outbox = Outbox(store, NoSender(), WebhookConfig(timeout_seconds=1.0))
         for wrong in ("", "https://elsewhere.example/in?token=x"):
             with pytest.raises(WebhookNotReady, match="hooks.example"):

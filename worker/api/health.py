@@ -58,10 +58,10 @@ def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONR
     more: dict[str, Any] = {} if checks is None else {"checks": checks}
     if services.intake is not None:
         more["broker"] = services.intake.report()
-    if (database := services.store.report()) is not None:
+    if (database := services.store.database.report()) is not None:
         more["database"] = database
     low = [floor.name for floor in services.floors() if floor.is_reached]
-    problem = services.store.problem
+    problem = services.store.database.problem
     fault = services.fleet.problem()
     if services.gate.is_open and services.pool.clients_serving and not low and not problem and not fault:
         return JSONResponse({"status": "ready", **more})
@@ -131,7 +131,7 @@ async def health(request: Request) -> JSONResponse:
     }
     if services.intake is not None:
         body["broker"] = services.intake.report()
-    if (database := services.store.report()) is not None:
+    if (database := services.store.database.report()) is not None:
         body["database"] = database
     if (manifest := services.manifest_state.report()) is not None:
         body["manifest"] = manifest

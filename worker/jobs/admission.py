@@ -157,7 +157,7 @@ class Admission:
             self.check_room(priority)
             await self._insert(job, begin)
         except StateUnusable as error:
-            if self._store.problem and self._store.is_remote:
+            if self._store.database.problem and self._store.database.is_remote:
                 raise DatabaseUnreachable(error.message, retry_after_seconds=5) from None
             raise DiskLow(error.message, retry_after_seconds=30) from None
         finally:
@@ -181,8 +181,8 @@ class Admission:
             raise problem
 
     def _room_problem(self, priority: int) -> TryLater | None:
-        if self._store.problem and self._store.is_remote:
-            return DatabaseUnreachable(self._store.problem)
+        if self._store.database.problem and self._store.database.is_remote:
+            return DatabaseUnreachable(self._store.database.problem)
         in_flight = len(self._store.jobs)
         if in_flight >= self._limits.max_queued:
             retry = max(1.0, min(60.0, self._queue_info.seconds_per_job or 5.0))

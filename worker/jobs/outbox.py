@@ -29,10 +29,6 @@ from worker.storage.webhook_rows import (
     SecretSource,
     WebhookRow,
     WebhookState,
-    forget_dead_before,
-    revive_all,
-    webhook_counts_query,
-    webhooks_query,
 )
 
 IDLE_SECONDS = 60.0
@@ -144,6 +140,7 @@ class Outbox:
         tracer: Tracer | None = None,
     ) -> None:
         self._store = store
+        self._webhooks = store.webhooks
         self._sender = sender
         self._config = config
         self._io_metrics = io_metrics or IoMetrics()
@@ -173,14 +170,13 @@ class Outbox:
         self, state: WebhookState | None, limit: int, before_ms: int | None = None
     ) -> tuple[list[WebhookRow], dict[str, int]]:
         """Return the newest entries created before a time, and the number of entries in each state."""
-        rows = [WebhookRow(**row._mapping) for row in await self._store.read(webhooks_query(state, limit, before_ms))]
+        rows = await self._webhooks.newest(state, limit, before_ms)
         return rows, await self.counts()
 
     async def counts(self) -> dict[str, int]:
         """Return the number of entries in each state."""
         counts = dict.fromkeys((state.value for state in WebhookState), 0)
-        found = map(tuple, await self._store.read(webhook_counts_query()))
-        return counts | {str(state): int(count) for state, count in found}
+        return counts | await self._webhooks.counts()
 
     async def show_counts(self) -> None:
         """Set the gauges of entries by state."""
@@ -191,7 +187,7 @@ class Outbox:
 
         `url` must name the place that the entry was sent to. Raises WebhookNotFound, WebhookNotReady.
         """
-        row = await self._store.webhook(webhook_id)
+        row = await self._webhooks.find(webhook_id)
         if row is None:
             raise WebhookNotFound(f"No webhook has the id {webhook_id}")
         if webhook_id in self._sending:
@@ -209,7 +205,7 @@ class Outbox:
             attempts=0,
             next_at_ms=int(time.time() * 1000),
         )
-        await self._store.update_webhook(row)
+        await self._webhooks.update(row)
         self.wake()
         return row
 
@@ -227,12 +223,12 @@ class Outbox:
     async def redeliver_dead(self) -> int:
         """Make every dead entry due now and return their number."""
         counts = await self.counts()
-        await self._store.write(revive_all(int(time.time() * 1000)))
+        await self._webhooks.revive_dead()
         self.wake()
         return counts[WebhookState.DEAD]
 
     async def forget_dead_before(self, time_ms: int) -> None:
-        await self._store.write(forget_dead_before(time_ms))
+        await self._webhooks.forget_dead_before(time_ms)
 
     async def try_once(self, url: str, secret: str | None, timeout_seconds: float | None) -> DeliveryOutcome:
         """Send a test notice now and return the outcome. Nothing is stored and nothing is retried."""
@@ -274,11 +270,11 @@ class Outbox:
         """
         now_ms = int(time.time() * 1000)
         room = MAX_AT_ONCE - len(self._sending)
-        due = await self._store.due_webhooks(now_ms, room, self._sending) if room else []
+        due = await self._webhooks.due(now_ms, room, self._sending) if room else []
         for row in due:
             task = self._sending[row.id] = asyncio.create_task(self._send(row), name=f"webhook-{row.id}")
             task.add_done_callback(lambda _, row_id=row.id: self._sent(row_id))  # type: ignore[misc]
-        next_at_ms = await self._store.next_webhook_at_ms(now_ms)
+        next_at_ms = await self._webhooks.next_at_ms(now_ms)
         return IDLE_SECONDS if next_at_ms is None else min(max(0.05, next_at_ms / 1000 - time.time()), IDLE_SECONDS)
 
     def _sent(self, row_id: str) -> None:
@@ -293,7 +289,7 @@ class Outbox:
             log.info(
                 "webhook tried", webhook_id=row.id, state=tried.state, attempts=tried.attempts, reason=tried.last_error
             )
-            await self._store.update_webhook(tried)
+            await self._webhooks.update(tried)
         except Exception:  # noqa: BLE001 - one webhook: it is still pending, and is retried later
             log.exception("webhook delivery failed", webhook_id=row.id)
             await asyncio.sleep(FAULT_SECONDS)

@@ -60,8 +60,9 @@ from worker.json.values import JsonObject, object_at
 from worker.models.demo_model import note_on
 from worker.outputs.delivered import OutputRecord
 from worker.storage.database import FACT_DELETE, FACT_UPSERT
+from worker.storage.group_commit import ChangeUnwritable
 from worker.storage.job import Credentials, Job, JobFailure, JobState, Stage
-from worker.storage.store import ChangeUnwritable, JobStore
+from worker.storage.store import JobStore
 from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 log = structlog.get_logger("jobs")
@@ -256,7 +257,7 @@ class Pipeline:
             async with asyncio.timeout(STORE_SECONDS):
                 await self._until_end(job)
         except TimeoutError:
-            message = f"The end of the job waits for the disk: {self._store.problem or 'it is being written'}"
+            message = f"The end of the job waits for the disk: {self._store.database.problem or 'it is being written'}"
             raise DiskLow(message, retry_after_seconds=5, request_id=job.public_id) from None
 
     async def shown(self, job: Job) -> Job:
@@ -408,7 +409,7 @@ class Pipeline:
         may_be_there, num_losses = job.is_recovered, 0
         if job.is_recovered:
             with contextlib.suppress(DatabaseUnreachable):
-                job.num_outside_losses = int(str(await self._store.fact(_losses_name(job)) or 0))
+                job.num_outside_losses = int(str(await self._store.facts.get(_losses_name(job)) or 0))
         prompt: JsonObject | None = None
         while True:
             try:

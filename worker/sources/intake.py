@@ -155,10 +155,10 @@ class Intake:
     # jobs of an earlier run
 
     async def _connected(self) -> None:
-        consumer = await self._store.fact(CONSUMER_FACT)
+        consumer = await self._store.facts.get(CONSUMER_FACT)
         if not isinstance(consumer, str):
             consumer = uuid.uuid4().hex
-            await self._store.set_fact(CONSUMER_FACT, consumer)
+            await self._store.facts.set(CONSUMER_FACT, consumer)
         self._consumer = consumer
         while True:
             try:

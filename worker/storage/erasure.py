@@ -1,12 +1,13 @@
 """Erasure of secrets from the job database when a job ends.
 
 SQLite overwrites deleted data with zeros (`secure_delete`), but the write-ahead log keeps the former pages until it is
-truncated. Every commit that erases something is therefore followed by a checkpoint, debounced by `TRUNCATE_SECONDS`.
+truncated. Every commit that erases something is therefore followed by a checkpoint (`log_truncation.py`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import sqlalchemy as sa
@@ -16,28 +17,14 @@ from worker.storage.database import JOBS
 from worker.storage.job import Job, JobRequest
 from worker.storage.webhook_rows import Write
 
-TRUNCATE_SECONDS = 0.5
-
 
 class Erasure:
-    """The ids of live jobs with stored secrets, and a flag for erased secrets that are still in the write-ahead log."""
+    """The ids of live jobs with stored secrets. `on_erased` is called when the next commit erases some."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_erased: Callable[[], None]) -> None:
+        self._on_erased = on_erased
         self._holding_urls: set[str] = set()
         self._holding_credentials: set[str] = set()
-        self._log_holds_secrets = False
-
-    @property
-    def log_holds_secrets(self) -> bool:
-        return self._log_holds_secrets
-
-    def mark_log(self) -> None:
-        """Record that the write-ahead log holds erased secrets."""
-        self._log_holds_secrets = True
-
-    def log_emptied(self) -> None:
-        """Record that the write-ahead log holds no secret."""
-        self._log_holds_secrets = False
 
     def begin(self, job: Job) -> None:
         """Record the secrets of a job when it is stored or read back."""
@@ -57,7 +44,8 @@ class Erasure:
         had_credentials, had_urls = job.id in self._holding_credentials, job.id in self._holding_urls
         self._holding_credentials.discard(job.id)
         self._holding_urls.discard(job.id)
-        self._log_holds_secrets |= had_credentials or had_urls
+        if had_credentials or had_urls:
+            self._on_erased()
         if not had_urls:
             return []
         job.request = _erased(job.request)

@@ -1,6 +1,6 @@
 """JobDatabase: the connection to the job database, an SQLite file or a schema of PostgreSQL.
 
-Blocking; `store.py` calls it on its thread.
+Blocking; `database_thread.py` calls it on its thread.
 """
 
 from __future__ import annotations

@@ -33,5 +33,5 @@ async def test_a_change_that_comes_while_a_reply_waits_for_the_disk_is_not_in_it
         services: Any = SimpleNamespace(store=store)
         request = cast(Request, SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(services=services))))
         shown = json.loads(bytes((await reply_with(job, request)).body))
-        stored = await store._in_thread(lambda: store._read_job("one"))
+        stored = await store.stored("one")
         assert (shown["status"], shown["message"]) == ("processing", "first") == (stored.state, stored.message)

@@ -151,7 +151,7 @@ async def test_after_a_crash_no_stream_shows_an_older_state(tmp_path: Path, engi
     async with running_front(tmp_path, engine) as front:
         body = {"input": {"workflow_json": wait(), "request_id": "crash"}}
         before = await read(front, "/generate/stream", until_percent=20, json=body)
-        row = await front.front.store._in_thread(lambda: front.front.store._read_job("crash"))
+        row = await front.front.store.stored("crash")
         assert row is not None
         assert (row.state.value, row.seq) == (before[-1].data["status"], before[-1].id)
 

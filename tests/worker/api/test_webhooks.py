@@ -69,7 +69,7 @@ async def test_a_dead_one_is_listed_and_sent_again_signed_as_before_under_the_sa
     [delivered] = await until_state(front, "delivered")
     assert delivered["id"] == dead["id"] == receiver.calls[1][0]["webhook-id"] == receiver.calls[0][0]["webhook-id"]
     assert is_signed_with("planted-secret", receiver.calls[1])
-    row = await front.front.store.webhook(dead["id"])
+    row = await front.front.store.webhooks.find(dead["id"])
     assert row is not None and row.secret is None
 
 

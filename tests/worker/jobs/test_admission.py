@@ -86,7 +86,7 @@ async def test_a_job_whose_caller_leaves_while_it_is_written_is_begun_all_the_sa
 
 
 async def test_a_database_that_cannot_be_written_is_503_and_leaves_the_id_free(place: Place) -> None:
-    await place.store._in_thread(lambda: place.store._connected().exec_driver_sql("PRAGMA max_page_count=1"))
+    await place.store.database.call(lambda: place.store.database.connected().exec_driver_sql("PRAGMA max_page_count=1"))
 
     async def make() -> Job:
         return Job("one", 1, "hash", JobRequest(), {"1": "x" * 100_000}, JobTimes(0))

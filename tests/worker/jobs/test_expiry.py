@@ -91,9 +91,9 @@ async def test_dead_webhooks_outlive_their_job_until_their_own_time_is_over(stor
     row = WebhookRow("msg_1", "one", "http://x", b"{}", "planted-secret", 3.0, False, "dead", 15, 1, 1)
     await store.save(job, webhook_insert(replace(row, tried_ms=int((time.time() - 2000) * 1000))))
     await expiry_of(store).remove_expired()
-    assert await store.find("one") is None and await store.webhook("msg_1") is not None
+    assert await store.find("one") is None and await store.webhooks.find("msg_1") is not None
     await expiry_of(store, CONFIG.model_copy(update={"dead_webhook_ttl_seconds": 1000.0})).remove_expired()
-    assert await store.webhook("msg_1") is None
+    assert await store.webhooks.find("msg_1") is None
     for name in ("darkroom.db", "darkroom.db-wal"):
         assert b"planted-secret" not in (tmp_path / "state" / name).read_bytes()
 

@@ -97,7 +97,7 @@ async def test_a_webhook_that_was_owed_is_sent_by_the_next_front(
         assert again["webhook-id"] == first["webhook-id"]
 
         async def is_delivered() -> bool:
-            row = await front.front.store.webhook(first["webhook-id"])
+            row = await front.front.store.webhooks.find(first["webhook-id"])
             return row is not None and row.state == "delivered" and row.secret is None
 
         await until(is_delivered)

@@ -66,7 +66,7 @@ async def test_a_job_that_is_cancelled_while_it_is_being_admitted_ends_once(
 async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.storage.store.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.01)
     async with opened(tmp_path) as store:
         ended: list[str] = []
         pipeline = pipeline_of(store, ended)
@@ -77,7 +77,7 @@ async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
         async with asyncio.timeout(60):
             await pipeline.wait_for_end(job)
         assert (job.state, ended, pipeline.check_integrity()) == (JobState.FAILED, ["one"], [])
-        stored = await store._in_thread(lambda: store._read_job("one"))
+        stored = await store.stored("one")
         assert stored.failure.message == "The end of the job cannot be stored; the log has the reason"
 
 

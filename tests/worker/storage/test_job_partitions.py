@@ -196,13 +196,13 @@ async def test_a_worker_forgets_a_whole_day_with_its_webhooks_once_all_are_sent(
             await store.save(job, webhook_insert(row))
             row = replace(row, state="delivered")
             if job_id == "one":
-                await store.update_webhook(row)
+                await store.webhooks.update(row)
         week_ago = NOW_MS - WEEK_MS
         assert await store.forget_finished_before(week_ago) == []
         assert await store.forget_finished_before(NOW_MS - DAY_MS) == ["one"]  # by its row: the day has a pending one
-        await store.update_webhook(row)
+        await store.webhooks.update(row)
         assert await store.forget_finished_before(NOW_MS - DAY_MS) == ["two"]
-        assert await store.find("two") is None and await store.webhook("msg_two") is None
+        assert await store.find("two") is None and await store.webhooks.find("msg_two") is None
     with engine.connect() as connection:
         assert day_of(first).name not in partitions(connection)
     engine.dispose()

@@ -186,7 +186,7 @@ class JobsOfAWorker(RuleBasedStateMachine):
             assert seq > known.seq
         known.state, known.seq = state, seq
         assert job.request.priority == known.priority
-        assert (self.await_(self.store.webhook(job.id)) is not None) == state.is_terminal
+        assert (self.await_(self.store.webhooks.find(job.id)) is not None) == state.is_terminal
         assert not state.is_terminal or job.credentials is None
 
     def teardown(self) -> None:
@@ -212,14 +212,13 @@ class JobsOfAWorker(RuleBasedStateMachine):
 
     async def die(self) -> None:
         """As SIGKILL does it: no commit begins any more, and the locks of the process are gone."""
-        store = self.store
-        assert store._writer is not None
-        store._writer.cancel()
-        await asyncio.gather(store._writer, return_exceptions=True)
-        if store._later is not None:
-            store._later.cancel()
-        await store._in_thread(store._disconnect)
-        store._thread.shutdown()
+        store, commits = self.store, self.store._commits
+        assert commits._writer is not None
+        commits._writer.cancel()
+        await asyncio.gather(commits._writer, return_exceptions=True)
+        if commits._later is not None:
+            commits._later.cancel()
+        await store.database.close()
         store._held.release()
 
     async def admit(self, job_id: str, body: str, priority: int) -> Any:

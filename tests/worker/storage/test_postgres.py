@@ -35,7 +35,7 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.storage.store.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.05)
 
 
 def a_job(store: JobStore, job_id: str, **more: Any) -> Job:
@@ -100,7 +100,7 @@ async def test_while_the_server_is_gone_ends_wait_and_new_jobs_are_refused(
         try:
             with pytest.raises(StateUnusable):
                 await store.insert(a_job(store, "two"))
-            assert list(store.jobs) == ["one"] and store.problem
+            assert list(store.jobs) == ["one"] and store.database.problem
             with pytest.raises(DatabaseUnreachable) as refusal:
                 await store.find("unknown")
             assert "planted" not in refusal.value.message
@@ -112,7 +112,7 @@ async def test_while_the_server_is_gone_ends_wait_and_new_jobs_are_refused(
         finally:
             postgres.start()
         await asyncio.wait_for(ended, 60)
-        assert not store.problem and await store.due_webhooks(now_ms=2) == [row]
+        assert not store.database.problem and await store.webhooks.due(now_ms=2) == [row]
         await store.insert(a_job(store, "two"))
     async with stores(tmp_path / "other", postgres, database) as again:
         assert list(again.jobs) == ["two"]
@@ -124,29 +124,29 @@ async def test_a_commit_whose_reply_was_lost_leaves_nothing_that_was_refused_and
     async with stores(tmp_path, postgres, database) as store:
         job = a_job(store, "one")
         await store.insert(job)
-        commit = store._commit_all
+        commit = store._commits.commit_all
 
         def commit_and_lose_the_reply(*arguments: Any) -> None:
-            monkeypatch.setattr(store, "_commit_all", commit)
+            monkeypatch.setattr(store._commits, "commit_all", commit)
             commit(*arguments)
             postgres.close_sessions(database)
-            store._connected().exec_driver_sql("SELECT 1")
+            store.database.connected().exec_driver_sql("SELECT 1")
 
-        monkeypatch.setattr(store, "_commit_all", commit_and_lose_the_reply)
+        monkeypatch.setattr(store._commits, "commit_all", commit_and_lose_the_reply)
         with pytest.raises(StateUnusable):
             await store.insert(a_job(store, "refused"))
 
         async def is_back() -> bool:
-            return not store.problem
+            return not store.database.problem
 
         await until(is_back)
         assert await store.find("refused") is None, "its caller was told to send it again"
         await store.insert(a_job(store, "refused"))
-        monkeypatch.setattr(store, "_commit_all", commit_and_lose_the_reply)
+        monkeypatch.setattr(store._commits, "commit_all", commit_and_lose_the_reply)
         job.end(JobState.FAILED, "over", 9)
         row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
         await asyncio.wait_for(store.save(job, webhook_insert(row)), 60)
-        assert await store.due_webhooks(now_ms=2) == [row]
+        assert await store.webhooks.due(now_ms=2) == [row]
 
 
 async def test_a_schema_has_one_holder(tmp_path: Path, postgres: PostgresServer, database: str) -> None:

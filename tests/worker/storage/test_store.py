@@ -21,8 +21,9 @@ from alembic.script import ScriptDirectory
 from tests.worker.databases import NewDatabase, give_database, opened
 from worker.errors import StateUnusable
 from worker.storage import database
+from worker.storage.group_commit import ChangeUnwritable
 from worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
-from worker.storage.store import ChangeUnwritable, JobStore
+from worker.storage.store import JobStore
 from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 WRITER = """
@@ -30,7 +31,8 @@ import asyncio, sys
 from pathlib import Path
 from worker.storage.job import Job, JobRequest, JobTimes
 from worker.storage import database
-from worker.storage.store import ChangeUnwritable, JobStore
+from worker.storage.group_commit import ChangeUnwritable
+from worker.storage.store import JobStore
 
 async def main():
     store = JobStore(Path(sys.argv[1]))
@@ -82,7 +84,7 @@ async def test_an_end_erases_the_credentials_and_owes_the_webhook_in_one_transac
         job.end(JobState.CANCELLED, "over", 9)
         row = WebhookRow("msg_1", job.id, "http://x", b"{}", "planted-too", 3.0, False, "pending", 0, 1, 1)
         await store.save(job, webhook_insert(row))
-        assert await store.due_webhooks(now_ms=2) == [row]
+        assert await store.webhooks.due(now_ms=2) == [row]
         assert store.jobs == {} and store.check_integrity() == []
         await store.forget_finished_before(1)  # what the front does every minute
         for name in ("darkroom.db", "darkroom.db-wal"):
@@ -106,7 +108,7 @@ async def test_an_end_erases_the_secrets_in_addresses_of_the_pages_workflow(tmp_
 
 async def limit_pages(store: JobStore, num_pages: int) -> None:
     """A small number is a full disk for SQLite: it keeps the pages it has and gets no more."""
-    await store._in_thread(lambda: store._connected().exec_driver_sql(f"PRAGMA max_page_count={num_pages}"))
+    await store.database.call(lambda: store.database.connected().exec_driver_sql(f"PRAGMA max_page_count={num_pages}"))
 
 
 async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_there_is_room(tmp_path: Path) -> None:
@@ -124,10 +126,10 @@ async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_the
         ended = store.save(job, webhook_insert(row))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(ended), 0.2)
-        assert await store.due_webhooks(now_ms=2) == []
+        assert await store.webhooks.due(now_ms=2) == []
         await limit_pages(store, 100_000)
         await ended
-        assert await store.due_webhooks(now_ms=2) == [row]
+        assert await store.webhooks.due(now_ms=2) == [row]
     async with opened(tmp_path) as again:
         assert again.jobs == {}
 
@@ -135,7 +137,7 @@ async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_the
 async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
     tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.storage.store.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.01)
     async with opened(tmp_path, new_database) as store:
         good, bad, unwritable = a_job(store), a_job(store, "two"), a_job(store, "three")
         unwritable.prompt = {"1": object()}
@@ -148,7 +150,7 @@ async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
         bad.outputs = ({"size": object()},)
         ends = await asyncio.gather(store.save(bad), store.save(good, webhook_insert(row)), return_exceptions=True)
         assert [type(entry) for entry in ends] == [ChangeUnwritable, type(None)]
-        assert await store.due_webhooks(now_ms=2) == [row]
+        assert await store.webhooks.due(now_ms=2) == [row]
     async with opened(tmp_path, new_database) as again:
         assert list(again.jobs) == ["two"]
 
@@ -156,11 +158,11 @@ async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
 async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
     tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.storage.store.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.01)
     async with opened(tmp_path, new_database) as store:
         job = a_job(store)
         await store.insert(job)
-        commit, num_tries = store._commit, 0
+        commit, num_tries = store._commits.commit, 0
 
         def fail_twice(*rows: Any) -> None:
             nonlocal num_tries
@@ -169,11 +171,11 @@ async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
                 raise sa.exc.DatabaseError("", {}, ValueError("the database disk image is malformed"))
             commit(*rows)
 
-        monkeypatch.setattr(store, "_commit", fail_twice)
+        monkeypatch.setattr(store._commits, "commit", fail_twice)
         job.end(JobState.FAILED, "over", 9)
         row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
         await asyncio.wait_for(store.save(job, webhook_insert(row)), 10)
-        assert await store.due_webhooks(now_ms=2) == [row]
+        assert await store.webhooks.due(now_ms=2) == [row]
 
 
 async def test_an_id_that_has_expired_can_be_used_again_webhook_and_all(
@@ -194,8 +196,8 @@ async def test_what_changes_during_a_commit_is_on_disk_after_the_close(tmp_path:
     await store.open()
     job = a_job(store)
     await store.insert(job)
-    held, first = threading.Event(), store.set_fact("first", 1)
-    blocker = asyncio.ensure_future(store._in_thread(held.wait))
+    held, first = threading.Event(), store.facts.set("first", 1)
+    blocker = asyncio.ensure_future(store.database.call(held.wait))
     writing = asyncio.ensure_future(first)
     await asyncio.sleep(0.05)  # its commit waits for the thread
     job.move_to(JobState.PROCESSING, "now")
@@ -217,8 +219,8 @@ async def test_an_ended_job_keeps_its_prompt_on_disk_only(tmp_path: Path, new_da
         job.end(JobState.FAILED, "no", 10)
         await store.save(job)
         assert job.prompt == {}
-        stored = await store._in_thread(lambda: store._read_job("one"))
-        assert stored.prompt == {"1": {"class_type": "A"}}
+        stored = await store.stored("one")
+        assert stored is not None and stored.prompt == {"1": {"class_type": "A"}}
 
 
 async def test_who_only_looks_is_not_held_up_by_a_disk_that_refuses(tmp_path: Path) -> None:
@@ -233,7 +235,8 @@ async def test_who_only_looks_is_not_held_up_by_a_disk_that_refuses(tmp_path: Pa
         assert not written.done()
         await limit_pages(store, 100_000)
         await store.settle(job)
-        assert (await store._in_thread(lambda: store._read_job("one"))).state is JobState.PROCESSING
+        stored = await store.stored("one")
+        assert stored is not None and stored.state is JobState.PROCESSING
 
 
 async def test_a_second_front_is_refused_with_the_process_that_holds_the_directory(tmp_path: Path) -> None:
@@ -263,8 +266,8 @@ async def test_many_saves_at_once_are_few_commits(tmp_path: Path, new_database: 
     async with opened(tmp_path, new_database) as store:
         await asyncio.gather(*(store.insert(a_job(store, f"job-{number}")) for number in range(200)))
         assert len(store.jobs) == 200
-        await store.set_fact("answer", {"n": 42})
-        assert await store.fact("answer") == {"n": 42}
+        await store.facts.set("answer", {"n": 42})
+        assert await store.facts.get("answer") == {"n": 42}
 
 
 def test_the_newest_migration_is_the_one_the_store_asks_for() -> None:
@@ -312,4 +315,4 @@ async def test_a_clock_that_was_set_back_holds_up_no_webhook(tmp_path: Path, new
     ]
     async with opened(tmp_path, new_database) as store:
         await store.write(*map(webhook_insert, rows))
-        assert [row.id for row in await store.due_webhooks(now_ms=1)] == ["msg_0", "msg_30"]
+        assert [row.id for row in await store.webhooks.due(now_ms=1)] == ["msg_0", "msg_30"]

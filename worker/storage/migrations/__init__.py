@@ -1,1 +1,1 @@
-"""Alembic's migrations of the job database, run by `worker/storage/store.py` when a front starts."""
+"""Alembic's migrations of the job database, run by `worker/storage/database.py` when a front starts."""
