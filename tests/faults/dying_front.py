@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.app.serve import serve
-from worker.engines.client import EngineClient
+from worker.engines.client.prompt_runner import PromptRunner
 from worker.jobs.delivered_outputs import DeliveredOutputs
 from worker.jobs.fetched_inputs import FetchedInputs
 from worker.jobs.outbox import Outbox
@@ -27,13 +27,13 @@ from worker.storage.store import JobStore
 AFTER: dict[str, tuple[type, str]] = {
     "acknowledging": (JobStore, "insert"),  # on disk, and the client does not know
     "fetched": (FetchedInputs, "fetch"),
-    "sent to the engine": (EngineClient, "run"),  # it has run to its end, and nothing is known of it but there
+    "sent to the engine": (PromptRunner, "run"),  # it has run to its end, and nothing is known of it but there
     "collected": (DeliveredOutputs, "collect"),  # files linked, `generated` not on disk
     "delivered": (DeliveredOutputs, "deliver"),  # uploaded, and the end not on disk
     "webhook sent": (WebhookSender, "deliver"),  # received, and the outbox does not know
 }
 BEFORE: dict[str, tuple[type, str]] = {
-    "running": (EngineClient, "_await_end"),  # the engine has taken it
+    "running": (PromptRunner, "await_end"),  # the engine has taken it
     "delivering": (DeliveredOutputs, "deliver"),  # `generated`, and nothing uploaded yet
     "ended": (Outbox, "look"),  # the end is on disk, its webhook not sent
 }

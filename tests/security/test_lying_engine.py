@@ -100,9 +100,9 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOOK_SECONDS_FOREIGN", "LOOK_DOWN_SECONDS"):
         monkeypatch.setattr(f"worker.engines.watch.{name}", 0.02)
     for name in ("GIVE_UP_SECONDS", "LOOK_SECONDS", "LOOK_SECONDS_WITHOUT_SOCKET"):
-        monkeypatch.setattr(f"worker.engines.client.{name}", 0.05)
+        monkeypatch.setattr(f"worker.engines.client.prompt_runner.{name}", 0.05)
     monkeypatch.setattr("worker.engines.watch.PROBE_SECONDS", 0.0)
-    monkeypatch.setattr("worker.engines.client.FAULT_SECONDS", 0.2)
+    monkeypatch.setattr("worker.engines.client.calls.FAULT_SECONDS", 0.2)
     monkeypatch.setattr("worker.engines.pool.FOREIGN_WAIT_SECONDS", 0.1)
     monkeypatch.setattr("worker.engines.pool.GIVE_UP_SECONDS", 0.5)
     monkeypatch.setattr("worker.engines.pool.LOOK_SECONDS", 0.1)

@@ -13,7 +13,8 @@ from tests.worker.databases import NewDatabase, file_of_directory
 from tests.worker.postgres_server import PostgresServer, running_postgres
 from tests.worker.receiver import Receiver, running_receiver
 from tests.worker.running_front import RunningFront, running_front
-from worker.engines import client, watch
+from worker.engines import watch
+from worker.engines.client import prompt_runner
 from worker.qualification import readiness
 from worker.storage.postgres_database import PostgresDatabase
 
@@ -40,7 +41,7 @@ def _quick_looks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch, "LOOK_SECONDS", 0.2)
         patch.setattr(watch, "LOOK_SECONDS_FOREIGN", 0.2)
-        patch.setattr(client, "LOOK_SECONDS", 1.0)
+        patch.setattr(prompt_runner, "LOOK_SECONDS", 1.0)
         patch.setattr(readiness, "LATE_SECONDS", 0.5)
         yield
 

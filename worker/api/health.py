@@ -78,7 +78,7 @@ async def _broken_pack_checks(services: Services) -> list[Check]:
     for engine in services.pool.clients_serving:
         if engine.has_check:
             try:
-                _, answer = await engine.ask("GET", "/api/v1/nodes", timeout_seconds=PACKS_SECONDS)
+                _, answer = await engine.calls.ask("GET", "/api/v1/nodes", timeout_seconds=PACKS_SECONDS)
             except EngineUnreachable:
                 continue
             for pack in _broken_packs(answer):

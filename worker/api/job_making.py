@@ -21,7 +21,7 @@ from worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, Webhoo
 from worker.api.services import Services
 from worker.concurrency.dedicated_thread import run_in_dedicated_thread
 from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
 from worker.guard.url_secrets import without_url_secrets
 from worker.jobs.deadline_turns import Place
@@ -336,9 +336,9 @@ async def price_of(
     if services.platform.workload is not Workload.COMPUTED:
         return priced(prompt, {})
     files = await off_loop(is_large, model_files_in, prompt)
-    families, object_info = await engine.known_families_of(files), await engine.known_object_info()
+    families, object_info = await engine.facts.known_families_of(files), await engine.known_object_info()
     if page is not None and len(families) < len(files):
-        known = await engine.known_families()
+        known = await engine.facts.known_families()
         needs = await off_loop(True, services.models.needs, uses_in_prompt(prompt), object_info, page)
         families = {**families_of_missing(files, needs, known), **families}
     return await off_loop(is_large, priced, prompt, families, object_info)

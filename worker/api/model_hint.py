@@ -85,7 +85,7 @@ async def _loaded(services: Services) -> list[dict[str, Any]]:
     for engine in services.pool.clients_serving:
         if engine.has_check:
             try:
-                _, answer = await engine.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)
+                _, answer = await engine.calls.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)
             except EngineUnreachable:
                 continue
             models = answer.get("models")

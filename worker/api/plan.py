@@ -18,7 +18,7 @@ from worker.api.replies.plan import Plan
 from worker.api.services import Services
 from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
 from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import EngineUnreachable, Problem, RequestRejected
 from worker.json.values import JsonObject
 from worker.prompts.cards import CARDS, GIB, card_bytes, card_named, seconds_on
@@ -159,7 +159,7 @@ async def _memory(
     is_large = needs_thread(prompt)
     body = await off_loop(is_large, memory_request, prompt, object_info, needs, terms.vram_bytes)
     try:
-        status, answer = await engine.ask("POST", ROUTE, body, timeout_seconds=MEMORY_SECONDS)
+        status, answer = await engine.calls.ask("POST", ROUTE, body, timeout_seconds=MEMORY_SECONDS)
     except EngineUnreachable:
         return None
     return answer if status == 200 else None
@@ -175,7 +175,7 @@ async def _estimate(
     """
     is_large = needs_thread(prompt)
     files = await off_loop(is_large, model_files_in, prompt)
-    known, found = await engine.known_families(), await engine.known_families_of(files)
+    known, found = await engine.facts.known_families(), await engine.facts.known_families_of(files)
     families = {**families_of_missing(files, needs, known), **found}
     object_info = await engine.known_object_info()
     priced = await off_loop(is_large, services.platform.price_of, prompt, families, object_info)
@@ -219,7 +219,7 @@ async def _seconds_here(
 
 
 async def _is_processor(engine: EngineClient) -> bool:
-    devices = (await engine.system_stats()).get("devices")
+    devices = (await engine.calls.system_stats()).get("devices")
     first = devices[0] if isinstance(devices, list) and devices else {}
     return isinstance(first, Mapping) and first.get("type") == "cpu"
 

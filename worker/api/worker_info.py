@@ -12,7 +12,7 @@ from worker.api.declared import refusals
 from worker.api.replies.worker import EngineEntry, WorkerInfo
 from worker.api.results import check_caller, check_operator, services_of
 from worker.api.services import Services
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.health import engine_as_json
 from worker.errors import EngineUnreachable, Forbidden, Unauthorized
 from worker.guard.identity.caller import Identity
@@ -81,7 +81,7 @@ def _caller(request: Request) -> Identity | None:
 
 async def _devices(engine: EngineClient) -> list[dict[str, Any]]:
     try:
-        found = (await engine.system_stats()).get("devices")
+        found = (await engine.calls.system_stats()).get("devices")
     except EngineUnreachable:
         return []
     listed = [device for device in found if isinstance(device, Mapping)] if isinstance(found, list) else []
@@ -114,7 +114,7 @@ async def _memory(engine: EngineClient | None) -> dict[str, Any] | None:
     if engine is None or not engine.has_check:
         return None
     try:
-        status, body = await engine.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)
+        status, body = await engine.calls.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)
     except EngineUnreachable:
         return None
     return body if status == 200 else None

@@ -26,7 +26,7 @@ from worker.app.integrations import build_broker
 from worker.app.platform import build_platform
 from worker.autoscaler.speed import assumed_speed, measured_speed
 from worker.doctor.examination import examine
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.families import Family
 from worker.engines.fleet import EngineFleet
 from worker.engines.health import Floor
@@ -407,7 +407,7 @@ class Front:
     def _forget_choices(self) -> None:
         """Have the engines asked anew for their files. May be called from any thread."""
         for client in self._fleet.pool.clients:
-            client.forget_object_info()
+            client.facts.forget_object_info()
 
     def _has_room(self) -> bool:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.engines.client import LocalFolders
+from worker.engines.client.files import LocalFolders
 from worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
 from worker.errors import SettingsInvalid
 from worker.media.picture_bounds import MAX_INPUT_PIXELS

@@ -17,7 +17,8 @@ import structlog
 from pydantic import SecretStr
 
 from host.cores import processor_flags
-from worker.engines.client import HEARTBEAT_SECONDS, EngineClient
+from worker.engines.client.client import EngineClient
+from worker.engines.client.presence import HEARTBEAT_SECONDS
 from worker.engines.command import engine_command
 from worker.engines.gpus import assign_gpus, find_gpus
 from worker.engines.heartbeat import HeartbeatLimits
@@ -147,14 +148,15 @@ class EngineFleet:
     def problem(self) -> str:
         """Return why no engine can be used as it must be; empty where one can."""
         up = [engine for engine in self.engines if engine.client in self.pool.clients_serving]
-        problems = [engine.client.answer_fault for engine in up] if up else [engine.problem for engine in self.engines]
+        faults = [engine.client.calls.answer_fault for engine in up]
+        problems = faults if up else [engine.problem for engine in self.engines]
         return "" if up and not all(problems) else next(filter(None, problems), "")
 
     async def metrics_texts(self) -> dict[int, str]:
         """Return the metrics that the engines report themselves, by their index; without those that are not up."""
         up = [(index, engine) for index, engine in enumerate(self.engines) if engine.is_up]
         texts = await asyncio.gather(
-            *(asyncio.wait_for(engine.client.metrics_text(), METRICS_SECONDS) for _, engine in up),
+            *(asyncio.wait_for(engine.client.calls.metrics_text(), METRICS_SECONDS) for _, engine in up),
             return_exceptions=True,  # one that does not answer
         )
         return {index: text for (index, _), text in zip(up, texts, strict=True) if isinstance(text, str)}
@@ -268,7 +270,7 @@ class EngineFleet:
             MemoryUse(
                 name=engine.client.url,
                 rss_bytes=self._bytes_of(engine) or 0,
-                num_prompts=engine.client.num_run,
+                num_prompts=engine.client.runs.num_sent,
                 age_seconds=now - max(engine.process.answering_since, engine.freed_at),
                 num_recycled=engine.num_recycled + engine.num_freed,
             )

@@ -15,7 +15,8 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from worker.engines.client import EngineClient, EngineLost
+from worker.engines.client.client import EngineClient
+from worker.engines.client.lost import EngineLost
 from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, WorkerError
 
 PROMPTS_PER_ENGINE = 2
@@ -156,7 +157,7 @@ class EnginePool:
         Where there is none it waits and raises as `any_up_within` does.
         """
         client = self.any_client
-        if self.restarts_engines and client.is_remembered:
+        if self.restarts_engines and client.facts.is_remembered:
             return client
         return await self.any_up_within(seconds)
 
@@ -169,7 +170,7 @@ class EnginePool:
         """Return the error of a request that no engine can answer now."""
         if self.restarts_engines:
             return NotReady("The engine is restarting", retry_after_seconds=5)
-        fault = next(filter(None, (client.answer_fault for client in self.clients)), "")
+        fault = next(filter(None, (client.calls.answer_fault for client in self.clients)), "")
         if fault:
             return EngineAnswerInvalid(fault)
         num_up, num_all = len(self.clients_up), len(self._slots)
@@ -188,7 +189,7 @@ class EnginePool:
     def set_up(self, client: EngineClient, is_up: bool) -> None:
         slot = self._slot_of(client)
         slot.is_up = is_up
-        client.mark_away(not is_up)
+        client.presence.mark_away(not is_up)
         if not slot.is_busy:
             slot.became_idle.set()
         self._wake_waiters()
@@ -395,7 +396,7 @@ class EnginePool:
         Prompts on their way, or of an engine that does not reply, are recalled then.
         """
         try:
-            await slot.client.recall_waiting()
+            await slot.client.runner.recall_waiting()
             if kept is not None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(KEEP_PLACE_SECONDS):

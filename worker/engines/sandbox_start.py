@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import structlog
 
-from worker.engines.client import UPLOAD_FOLDER
+from worker.engines.client.files import UPLOAD_FOLDER
 from worker.engines.sandbox import EngineUser, Level, Sandbox
 from worker.errors import EngineStartFailed
 

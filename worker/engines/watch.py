@@ -15,7 +15,7 @@ from enum import StrEnum
 
 import structlog
 
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.heartbeat import Heartbeat, HeartbeatLimits, find_loss
 from worker.engines.loss import CrashStreak, Loss, LossReason
 from worker.engines.pool import EnginePool
@@ -138,15 +138,15 @@ class WatchedEngine:
             is_up = await (self._poll_foreign() if self.process is None else self._poll())
             if is_up != self.is_up:
                 log.info("engine is up" if is_up else "engine is down", url=self.client.url)
-                self.client.forget_object_info()
-                self.client.uploaded.clear()  # the next server may be another one, with another disk
+                self.client.facts.forget_object_info()
+                self.client.files.uploaded.clear()  # the next server may be another one, with another disk
                 if is_up and self._has_been_up.is_set():
                     is_up = await self._is_prepared()
             self._pool().set_up(self.client, is_up)
             if is_up:
                 self._has_been_up.set()
             pause = LOOK_SECONDS_FOREIGN if self.process is None else LOOK_SECONDS
-            await asyncio.sleep(pause if is_up or self.client.answer_fault else LOOK_DOWN_SECONDS)
+            await asyncio.sleep(pause if is_up or self.client.calls.answer_fault else LOOK_DOWN_SECONDS)
 
     async def _is_prepared(self) -> bool:
         """Prepare the engine; return True if it is still up afterwards.
@@ -200,7 +200,7 @@ class WatchedEngine:
             self._is_draining = False
 
     async def _is_enough_given_back(self, is_still_needed: Callable[[], bool]) -> bool:
-        await self.client.free()
+        await self.client.calls.free()
         for _ in range(FREE_LOOKS):
             if not is_still_needed():
                 self.num_freed += 1
@@ -236,7 +236,7 @@ class WatchedEngine:
         if self.process is not None:
             self.process.look_at_memory()
         try:
-            pulse.last = await client.heartbeat()
+            pulse.last = await client.presence.heartbeat()
             pulse.at, pulse.num_missed = time.monotonic(), 0
         except EngineUnreachable as error:
             pulse.num_missed += 1
@@ -260,9 +260,9 @@ class WatchedEngine:
 
     async def _poll_foreign(self) -> bool:
         try:
-            await self.client.system_stats()
-            if not self.is_up or self.client.answer_fault or time.monotonic() - self._probed_at >= PROBE_SECONDS:
-                await self.client.probe()
+            await self.client.calls.system_stats()
+            if not self.is_up or self.client.calls.answer_fault or time.monotonic() - self._probed_at >= PROBE_SECONDS:
+                await self.client.prompts.probe()
                 self._probed_at = time.monotonic()
         except EngineUnreachable as error:
             self.problem = error.message
@@ -282,7 +282,7 @@ class WatchedEngine:
 
     def find_culprit(self, reason: LossReason) -> str | None:
         """Return the prompt that caused a loss, None if there is none."""
-        return self.client.find_culprit(reason, self._pulse.last.running)
+        return self.client.runs.find_culprit(reason, self._pulse.last.running)
 
     def on_completed(self) -> None:
         """End the streak of crashes: a prompt has succeeded."""

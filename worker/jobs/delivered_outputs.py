@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.errors import DeliveryFailed, WorkerError
 from worker.jobs.priority_semaphore import PrioritySemaphores
@@ -50,7 +50,7 @@ class _EngineFiles:
         return None if self.engine.folders is None else self.engine.folders.of(kind)
 
     async def view(self, filename: str, subfolder: str, kind: str, target: Path, max_bytes: int | None = None) -> None:
-        await self.engine.view(filename, subfolder, kind, target, max_bytes)
+        await self.engine.files.view(filename, subfolder, kind, target, max_bytes)
 
 
 class DeliveredOutputs:

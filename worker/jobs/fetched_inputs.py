@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from contract.wire import OWN_FILES
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import InputRejected, Problem, RequestRejected
 from worker.inputs.fetch import InputFetcher
 from worker.inputs.file_names import FETCHED_FOLDER, find_foreign_names
@@ -124,11 +124,11 @@ class FetchedInputs:
         if engine.folders is not None:
             return prompt
         names = _fetched_names(prompt)
-        for name in sorted(names - engine.uploaded.keys()):
+        for name in sorted(names - engine.files.uploaded.keys()):
             path = self._folder.path / name
             if await asyncio.to_thread(path.is_file):
-                engine.uploaded[name] = await engine.upload_image(path, name)
-        there = {f"{FOLDER}/{name}": engine.uploaded.get(name, f"{FOLDER}/{name}") for name in names}
+                engine.files.uploaded[name] = await engine.files.upload_image(path, name)
+        there = {f"{FOLDER}/{name}": engine.files.uploaded.get(name, f"{FOLDER}/{name}") for name in names}
         return {node_id: _renamed(node, there) for node_id, node in prompt.items()} if names else prompt
 
     async def _fetch(

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from contract.graph.facts import Facts
-from worker.engines.client import PromptRecalled
+from worker.engines.client.lost import PromptRecalled
 from worker.engines.outcome import RunOutcome
 from worker.errors import NodeFailed
 from worker.json.values import JsonObject, object_at

@@ -72,7 +72,7 @@ class ManifestState:
         for engine in self._pool.clients_serving:
             if engine.has_check:
                 try:
-                    status, answer = await engine.ask("GET", "/api/v1/nodes", timeout_seconds=ASK_SECONDS)
+                    status, answer = await engine.calls.ask("GET", "/api/v1/nodes", timeout_seconds=ASK_SECONDS)
                 except EngineUnreachable:
                     continue
                 if status == 200:

@@ -23,7 +23,8 @@ from structlog.contextvars import bind_contextvars
 
 from contract.wire import ARRIVING_KEY, PREVIEW_METHOD_KEY, QUALITY_KEY
 from worker.concurrency.backoff import Backoff
-from worker.engines.client import EngineClient, EngineLost, PromptRecalled
+from worker.engines.client.client import EngineClient
+from worker.engines.client.lost import EngineLost, PromptRecalled
 from worker.engines.loss import Loss, LossReason, error_of_loss
 from worker.engines.low_memory_retry import tiled_prompt
 from worker.engines.outcome import RunOutcome
@@ -558,7 +559,7 @@ class Pipeline:
             async with self._checkpoint(job, engine) as checkpoint:
 
                 def run_part(part: RunPart) -> Awaitable[RunOutcome]:
-                    return part.engine.run(
+                    return part.engine.runner.run(
                         part.prompt,
                         part.prompt_id,
                         part.reports(partial(self._on_message, job)),
@@ -606,7 +607,7 @@ class Pipeline:
         """
         for engine in self._pool.clients_up:
             try:
-                if await engine.has_prompt(prompt_id):
+                if await engine.prompts.has_prompt(prompt_id):
                     return engine
             except EngineUnreachable as error:
                 raise EngineLost(error.message) from None
@@ -619,7 +620,7 @@ class Pipeline:
             return False
         log.warning("job retried with less memory", request_id=job.id)
         self._changed(job)
-        await engine.free()
+        await engine.calls.free()
         return True
 
     def _goes_on(self, job: Job, loss: Loss) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.storage.job import Job, Stage
 
@@ -59,7 +59,7 @@ class Preemption:
         await asyncio.sleep(SETTLE_SECONDS)
         run = self._lowest(job, list(self._runs.values()))
         if run is not None:
-            await run.engine.recall_waiting()  # else the next one there would begin first
+            await run.engine.runner.recall_waiting()  # else the next one there would begin first
             self._interrupt(run, job)
 
     def make_way_at(self, engine: EngineClient, job: Job) -> None:

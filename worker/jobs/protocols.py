@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.outcome import RunOutcome
 from worker.json.values import JsonObject
 from worker.outputs.delivered import OutputRecord

@@ -15,7 +15,8 @@ from typing import Any
 import structlog
 
 from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.client import EngineClient, OnMessage
+from worker.engines.client.client import EngineClient
+from worker.engines.client.run import OnMessage
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
 from worker.errors import EngineUnreachable, OutOfMemory

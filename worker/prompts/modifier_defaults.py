@@ -9,7 +9,7 @@ from typing import Any, Final
 from contract.graph.work import ModelFile
 from modifiers.registry import ModifierRegistry
 from worker.engines.choices import choices_of_kind
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.families import Family
 from worker.errors import EngineUnreachable
 from worker.json.values import JsonObject
@@ -61,7 +61,7 @@ async def find_defaults(
 async def _family_of(file: ModelFile, engine: EngineClient, checkpoints: Sequence[str]) -> Family | None:
     """Return the family of a file. Raises EngineUnreachable where only an engine that is away can tell it."""
     try:
-        return (await engine.families_of([file])).get(file)
+        return (await engine.facts.families_of([file])).get(file)
     except EngineUnreachable:
         if engine.is_away and file.kind == CHECKPOINTS and file.name not in checkpoints:
             return None  # the engine does not have it either

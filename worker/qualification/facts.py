@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.graph.facts import Facts
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.families import Family
 from worker.prompts.modifier_defaults import checkpoints_of
 from worker.qualification.workload import CheckpointFact, DeviceFact, FamilyFact
@@ -46,7 +46,7 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
     """
     info = await engine.object_info()
     facts = Facts(info)
-    stats = await engine.system_stats()
+    stats = await engine.calls.system_stats()
     device = (stats.get("devices") or [{}])[0]
     system = stats.get("system") or {}
     probed = await _read_device(engine)
@@ -73,7 +73,7 @@ async def _read_device(engine: EngineClient) -> dict[str, Any]:
     """Return the device facts that only our own engine reports; empty for a foreign one."""
     if not engine.has_check:
         return {}
-    status, body = await engine.ask("GET", "/api/v1/device")
+    status, body = await engine.calls.ask("GET", "/api/v1/device")
     return body if status == 200 else {}
 
 

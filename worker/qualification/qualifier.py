@@ -21,7 +21,7 @@ import structlog
 from contract.graph.work import model_files_in, price_of
 from modifiers.registry import ModifierRegistry
 from worker.engines.address import UNIX_PREFIX
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.families import Family
 from worker.errors import SettingsInvalid, WorkerError
 from worker.json.values import JsonObject
@@ -466,7 +466,7 @@ async def _probe(engine: EngineClient, facts: EngineFacts) -> tuple[dict[str, An
     if not facts.has_probe:
         return None, "A foreign engine has no probe"
     try:
-        status, body = await engine.ask("POST", "/api/v1/probe")
+        status, body = await engine.calls.ask("POST", "/api/v1/probe")
     except WorkerError as error:
         return None, error.message
     return (body, None) if status == 200 else (None, str(body.get("error") or f"The engine answered {status}"))
@@ -477,7 +477,7 @@ async def forget_network(engine: EngineClient, ran: Workload) -> bool:
     if isinstance(ran, OwnWorkload) or ran.scale is None or not engine.has_check:
         return False
     try:
-        await engine.forget_unused()
+        await engine.calls.forget_unused()
     except WorkerError as error:  # the measurement is valid; losing an engine here is handled elsewhere
         log.warning("benchmark network not unloaded", reason=error.message)
         return False

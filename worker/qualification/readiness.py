@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import structlog
 
 from worker.concurrency.backoff import Backoff
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.pool import EnginePool
 from worker.errors import NotReady
 from worker.jobs.admission import Gate

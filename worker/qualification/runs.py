@@ -7,7 +7,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from worker.engines.client import EngineClient, LocalFolders
+from worker.engines.client.client import EngineClient
+from worker.engines.client.files import LocalFolders
 from worker.json.values import JsonObject, object_at
 from worker.qualification.verdict import RunTiming
 
@@ -72,7 +73,7 @@ async def run_timed(engine: EngineClient, prompt: JsonObject) -> RunTiming:
     """
     watch = StepWatch(prompt)
     name = f"benchmark-{uuid.uuid4()}"
-    outcome = await engine.run(prompt, name, watch.on_message, timeout_seconds=TIMEOUT_SECONDS, is_own=True)
+    outcome = await engine.runner.run(prompt, name, watch.on_message, timeout_seconds=TIMEOUT_SECONDS, is_own=True)
     timing = watch.timing()
     await asyncio.to_thread(remove_outputs, outcome.outputs, engine.folders)
     if outcome.error is not None:

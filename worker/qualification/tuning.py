@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import WorkerError
 from worker.qualification.facts import EngineFacts
 from worker.qualification.tuning_store import TuningStore
@@ -70,7 +70,7 @@ class EngineTuning:
             return None, "The workflow is the user's own"
         try:
             body = request_for(workload, is_cpu=facts.device.is_cpu) | {"budget_seconds": self._budget_seconds}
-            status, outcome = await engine.ask("POST", ROUTE, body, timeout_seconds=MEASURE_SECONDS)
+            status, outcome = await engine.calls.ask("POST", ROUTE, body, timeout_seconds=MEASURE_SECONDS)
         except WorkerError as error:
             return None, error.message
         if status != 200:
@@ -104,7 +104,7 @@ def _network_of(outcome: dict[str, Any]) -> tuple[object, object]:
 async def _adopt(engine: EngineClient, outcome: dict[str, Any]) -> bool:
     """Give the engine a stored outcome. Return False for one that it does not take, such as an older version's."""
     try:
-        status, reply = await engine.ask("PUT", ROUTE, outcome)
+        status, reply = await engine.calls.ask("PUT", ROUTE, outcome)
     except WorkerError as error:
         log.warning("tuning not adopted", reason=error.message)
         return False

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from modifiers.registry import ModifierRegistry
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import WorkerError
 from worker.qualification.own_workload import read_workflow
 from worker.qualification.qualifier import FetchInputs
@@ -60,7 +60,7 @@ class WarmUp:
         try:
             if not engine.has_check:
                 return _logged({**model, "seconds": 0.0, "error": "A foreign engine cannot preload models"})
-            status, body = await engine.ask("POST", "/api/v1/preload", {"models": [model], "keep": True})
+            status, body = await engine.calls.ask("POST", "/api/v1/preload", {"models": [model], "keep": True})
         except WorkerError as error:
             return _logged({**model, "seconds": _since(began), "error": error.message})
         read = body.get("models")

@@ -18,7 +18,7 @@ async def own(front: RunningFront) -> AsyncIterator[RunningFront]:
     """A front that treats its engine as its own."""
     front.front.services.pool._give_up_seconds = None
     for client in front.front.services.pool.clients:
-        client._is_supervised = True
+        client.presence.is_supervised = True
     yield front
     front.engine.is_down = False
 
@@ -62,7 +62,7 @@ async def test_a_job_sent_in_the_moment_in_which_our_engine_dies_is_accepted_and
 async def test_a_job_sent_while_a_node_holds_our_engines_interpreter_is_accepted(
     own: RunningFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.engines.client.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("worker.engines.client.presence.PATIENCE_SECONDS", 0.05)
     own.front._forget_choices()  # so that the engine is asked
     own.engine.is_hung = True
     assert (await submit(own, "waits", draw())).status_code == 202

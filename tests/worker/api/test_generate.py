@@ -257,7 +257,7 @@ async def test_an_engine_that_dies_in_mid_job_is_waited_for_and_gets_the_job_onc
     front.engine.forget_everything()
     front.engine.go_on.set()
     (client,) = front.front.services.pool.clients
-    client.forget_object_info()
+    client.facts.forget_object_info()
     client.mark_lost()  # what the supervisor says at once
     await asyncio.sleep(0.3)
     assert not running.done()

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEngine, draw, fail, wait
-from worker.engines.client import EngineClient, EngineLost, multipart
+from worker.engines.client.client import EngineClient
+from worker.engines.client.files import multipart
+from worker.engines.client.lost import EngineLost
 from worker.engines.graph_check import find_problems
 from worker.engines.http import EngineHttp
 from worker.engines.outcome import problems_of_rejection
@@ -47,15 +49,15 @@ class Beginning:
 
 
 async def test_a_run_ends_with_its_outputs_and_a_file_can_be_had(client: EngineClient, tmp_path: Path) -> None:
-    outcome = await client.run(draw("ab", 3), "p-1", ignore, timeout_seconds=10)
+    outcome = await client.runner.run(draw("ab", 3), "p-1", ignore, timeout_seconds=10)
     (image,) = outcome.outputs["1"]["images"]
-    await client.view(image["filename"], image["subfolder"], image["type"], tmp_path / "copy")
+    await client.files.view(image["filename"], image["subfolder"], image["type"], tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == "ababab"
 
 
 async def test_a_silent_socket_does_not_lose_the_end(engine: FakeEngine) -> None:
     client = EngineClient(engine.url)  # never started: no socket at all
-    assert (await client.run(draw(), "p-1", ignore, timeout_seconds=10)).outputs
+    assert (await client.runner.run(draw(), "p-1", ignore, timeout_seconds=10)).outputs
     await client.close()
 
 
@@ -64,8 +66,8 @@ async def test_a_message_that_makes_no_sense_does_not_end_the_listening(client: 
         raise TypeError(f"not a number: {data}")
 
     heard: list[str] = []
-    await client.run(draw(), "p-1", choke, timeout_seconds=20)
-    await client.run(draw(), "p-2", lambda kind, _: heard.append(kind), timeout_seconds=20)
+    await client.runner.run(draw(), "p-1", choke, timeout_seconds=20)
+    await client.runner.run(draw(), "p-2", lambda kind, _: heard.append(kind), timeout_seconds=20)
     assert "execution_start" in heard
 
 
@@ -88,43 +90,45 @@ async def test_a_large_file_may_take_longer_than_one_answer(tmp_path: Path) -> N
 
 async def test_an_output_that_cannot_be_written_is_no_fault_of_the_engine(client: EngineClient, tmp_path: Path) -> None:
     with pytest.raises(DeliveryFailed):
-        await client.view("a.png", "", "output", tmp_path / "missing" / "a.png")
+        await client.files.view("a.png", "", "output", tmp_path / "missing" / "a.png")
 
 
 async def test_failures_are_distinguished(client: EngineClient) -> None:
-    failed = await client.run(fail(), "p-1", ignore, timeout_seconds=10)
+    failed = await client.runner.run(fail(), "p-1", ignore, timeout_seconds=10)
     assert isinstance(failed.error, NodeFailed)
-    memory = await client.run({"9": {"class_type": "OutOfMemory", "inputs": {}}}, "p-2", ignore, timeout_seconds=10)
+    memory = await client.runner.run(
+        {"9": {"class_type": "OutOfMemory", "inputs": {}}}, "p-2", ignore, timeout_seconds=10
+    )
     assert isinstance(memory.error, OutOfMemory)
 
 
 async def test_a_run_over_its_time_is_interrupted(client: EngineClient, engine: FakeEngine) -> None:
     with pytest.raises(JobTimedOut):
-        await client.run(wait(), "p-1", ignore, timeout_seconds=0.1)
-    assert (await client.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
+        await client.runner.run(wait(), "p-1", ignore, timeout_seconds=0.1)
+    assert (await client.runner.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
 
 
 async def test_a_cancelled_run_leaves_the_engine_free(client: EngineClient) -> None:
     beginning = Beginning()
-    running = asyncio.create_task(client.run(wait(), "p-1", beginning, timeout_seconds=60))
+    running = asyncio.create_task(client.runner.run(wait(), "p-1", beginning, timeout_seconds=60))
     await beginning.heard.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (await client.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
+    assert (await client.runner.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
 
 
 async def test_a_run_cancelled_while_its_prompt_is_on_the_way_leaves_the_engine_free(
     client: EngineClient, engine: FakeEngine
 ) -> None:
     engine.seconds_to_take = 0.2
-    running = asyncio.create_task(client.run(wait(), "sent", ignore, timeout_seconds=60))
+    running = asyncio.create_task(client.runner.run(wait(), "sent", ignore, timeout_seconds=60))
     await asyncio.sleep(0.1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     engine.seconds_to_take = 0.0
-    outcome = await client.run(draw(), "next", ignore, timeout_seconds=5)
+    outcome = await client.runner.run(draw(), "next", ignore, timeout_seconds=5)
     assert outcome.error is None and not outcome.was_interrupted
 
 
@@ -132,12 +136,12 @@ async def test_a_prompt_that_was_sent_once_more_meanwhile_is_not_taken_back(
     client: EngineClient, engine: FakeEngine
 ) -> None:
     engine.seconds_to_take = 0.2
-    first = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
+    first = asyncio.create_task(client.runner.run(wait(), "p-1", ignore, timeout_seconds=60))
     await asyncio.sleep(0.05)
-    recalling = asyncio.create_task(client.recall_waiting())
+    recalling = asyncio.create_task(client.runner.recall_waiting())
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    again = asyncio.create_task(client.run(draw(), "p-1", ignore, timeout_seconds=60))
+    again = asyncio.create_task(client.runner.run(draw(), "p-1", ignore, timeout_seconds=60))
     await asyncio.wait_for(recalling, 10)
     assert (await again).outputs
 
@@ -146,9 +150,9 @@ async def test_a_lost_engine_ends_its_runs_at_once_and_says_whether_they_had_beg
     client: EngineClient, engine: FakeEngine
 ) -> None:
     beginning = Beginning()
-    first = asyncio.create_task(client.run(wait(), "p-1", beginning, timeout_seconds=60))
+    first = asyncio.create_task(client.runner.run(wait(), "p-1", beginning, timeout_seconds=60))
     await beginning.heard.wait()
-    second = asyncio.create_task(client.run(wait(), "p-2", ignore, timeout_seconds=60))
+    second = asyncio.create_task(client.runner.run(wait(), "p-2", ignore, timeout_seconds=60))
     while not engine.num_pending:  # noqa: ASYNC110 - it runs in this loop
         await asyncio.sleep(0.001)
     client.mark_lost()
@@ -160,7 +164,7 @@ async def test_a_lost_engine_ends_its_runs_at_once_and_says_whether_they_had_beg
 async def test_a_prompt_that_ended_its_engine_before_it_was_acknowledged_counts_as_begun(engine: FakeEngine) -> None:
     engine.loses_answers = 1  # as when the process ends under the prompt
     client = EngineClient(engine.url, is_supervised=True)
-    running = asyncio.create_task(client.run(wait(), "p-1", ignore, timeout_seconds=60))
+    running = asyncio.create_task(client.runner.run(wait(), "p-1", ignore, timeout_seconds=60))
     await asyncio.sleep(0.1)
     assert not running.done()  # whether its process has ended is not known yet
     client.mark_lost()
@@ -173,7 +177,7 @@ async def test_a_prompt_that_ended_its_engine_before_it_was_acknowledged_counts_
 async def test_an_engine_that_is_not_there_is_unreachable() -> None:
     client = EngineClient("http://127.0.0.1:9")
     with pytest.raises(EngineUnreachable):
-        await client.system_stats()
+        await client.calls.system_stats()
 
 
 async def test_the_pool_gives_two_places_an_engine_in_the_order_of_admission(client: EngineClient) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeEngine, draw, parts
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.continuations import FIRST_PROMPT, continuations_in, is_unfinished, joined
 from worker.engines.outcome import RunOutcome, read_outcome
 from worker.errors import JobCancelled, JobTimedOut, NodeFailed
@@ -75,21 +75,21 @@ def ignore(_kind: str, _data: object) -> None:
 
 async def test_a_run_ends_with_the_last_of_its_parts(client: EngineClient, engine: FakeEngine) -> None:
     kinds: list[str] = []
-    found = await client.run(parts(3), "p-1", lambda kind, _: kinds.append(kind), timeout_seconds=20)
+    found = await client.runner.run(parts(3), "p-1", lambda kind, _: kinds.append(kind), timeout_seconds=20)
     assert [image["filename"] for image in found.outputs["1"]["images"]] == [f"{name}_1.png" for name in engine.runs]
     assert len(engine.runs) == 3 and kinds.count("execution_start") >= 1
-    assert client.num_prompts == 0
+    assert len(client.runs) == 0
 
 
 async def test_a_run_that_is_taken_up_again_finds_its_parts(client: EngineClient, engine: FakeEngine) -> None:
-    await client.run(parts(3), "p-1", ignore, timeout_seconds=20)
-    again = await client.run(parts(3), "p-1", ignore, timeout_seconds=20, is_there=True)
+    await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=20)
+    again = await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=20, is_there=True)
     assert len(again.outputs["1"]["images"]) == 3 and len(engine.runs) == 3
 
 
 async def test_a_cancelled_run_withdraws_the_part_that_waits(client: EngineClient, engine: FakeEngine) -> None:
     engine.hold_parts.clear()
-    running = asyncio.create_task(client.run(parts(100), "p-1", ignore, timeout_seconds=60))
+    running = asyncio.create_task(client.runner.run(parts(100), "p-1", ignore, timeout_seconds=60))
     async with asyncio.timeout(20):
         await engine.part_begun.wait()
     running.cancel()
@@ -100,12 +100,12 @@ async def test_a_cancelled_run_withdraws_the_part_that_waits(client: EngineClien
         while client.stops.is_any_open or not engine.is_idle:  # noqa: ASYNC110 - of the engine
             await asyncio.sleep(0.02)
     assert len(engine.runs) < 100
-    assert (await client.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
+    assert (await client.runner.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
 
 
 async def test_the_time_of_a_run_is_that_of_all_its_parts(client: EngineClient, engine: FakeEngine) -> None:
     with pytest.raises(JobTimedOut, match="longer than 0.5 s"):
-        await client.run(parts(100_000), "p-1", ignore, timeout_seconds=0.5)
+        await client.runner.run(parts(100_000), "p-1", ignore, timeout_seconds=0.5)
     async with asyncio.timeout(20):
         while not engine.is_idle:  # noqa: ASYNC110 - of the engine
             await asyncio.sleep(0.02)
@@ -116,4 +116,4 @@ async def test_a_part_that_another_client_took_away_ends_the_job_as_cancelled(
 ) -> None:
     engine.drops_parts = True
     with pytest.raises(JobCancelled):
-        await client.run(parts(3), "p-1", ignore, timeout_seconds=20)
+        await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=20)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.engines.client import EngineClient, PromptRecalled
+from worker.engines.client.client import EngineClient
+from worker.engines.client.lost import PromptRecalled
 from worker.engines.pool import EnginePool
 
 
@@ -170,6 +171,10 @@ class CountingClient(EngineClient):
 
     num_asked = 0
 
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.runner.recall_waiting = self.recall_waiting  # type: ignore[method-assign]
+
     async def recall_waiting(self) -> None:
         self.num_asked += 1
 
@@ -208,6 +213,7 @@ class PlayedEngine(EngineClient):
         self._chance, self._begun = chance, begun
         self._turn = asyncio.Lock()
         self._waiting: dict[int, asyncio.Event] = {}
+        self.runner.recall_waiting = self.recall_waiting  # type: ignore[method-assign]
         self.num_there = self.most_there = 0
 
     async def play(self, number: int, seconds: float) -> None:

@@ -11,7 +11,8 @@ import pytest
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.engines.test_watch import watched_engine
 from tests.worker.running_front import running_front, until
-from worker.engines.client import EngineClient, EngineLost
+from worker.engines.client.client import EngineClient
+from worker.engines.client.lost import EngineLost
 from worker.engines.loss import Loss, LossReason
 from worker.engines.pool import EnginePool
 from worker.engines.stopping import StopRequests
@@ -40,7 +41,7 @@ class Runs:
             if kind == "execution_start":
                 started.set()
 
-        run = self.client.run(wait(), f"{name}-1", on_message, timeout_seconds=60)
+        run = self.client.runner.run(wait(), f"{name}-1", on_message, timeout_seconds=60)
         self.tasks[name] = asyncio.create_task(run)
         if len(self.tasks) == 1:
             await started.wait()
@@ -49,7 +50,7 @@ class Runs:
         await asyncio.sleep(0.05)  # until the answer to its sending is there
 
     async def lose(self, reason: LossReason, running: str | None = None) -> Loss:
-        loss = Loss(reason, prompt_id=self.client.find_culprit(reason, running))
+        loss = Loss(reason, prompt_id=self.client.runs.find_culprit(reason, running))
         self.client.mark_lost(loss)
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         return loss
@@ -142,17 +143,19 @@ async def test_what_waits_behind_a_prompt_that_ignores_its_end_pays_nothing(runs
     await asyncio.wait({runs.tasks["stuck"]})
     assert [request.prompt_id for request in runs.client.stops.running] == ["stuck-1"]
     for_each = [LossReason.STOP_IGNORED, LossReason.UNRESPONSIVE, LossReason.CRASHED]
-    assert [runs.client.find_culprit(reason) for reason in for_each] == ["stuck-1"] * 3
+    assert [runs.client.runs.find_culprit(reason) for reason in for_each] == ["stuck-1"] * 3
     await runs.lose(LossReason.STOP_IGNORED)
     assert not runs.lost("behind").was_running and not runs.lost("behind").is_culprit
     assert runs.client.stops.running == []
 
 
 async def test_a_prompt_of_the_front_itself_is_nobodys_job(runs: Runs) -> None:
-    own = asyncio.create_task(runs.client.run(wait(), "benchmark-1", lambda *_: None, timeout_seconds=60, is_own=True))
+    own = asyncio.create_task(
+        runs.client.runner.run(wait(), "benchmark-1", lambda *_: None, timeout_seconds=60, is_own=True)
+    )
     await asyncio.sleep(0.1)
-    assert runs.client.find_culprit(LossReason.CRASHED) is None
-    assert runs.client.find_culprit(LossReason.HUNG, "benchmark-1") is None
+    assert runs.client.runs.find_culprit(LossReason.CRASHED) is None
+    assert runs.client.runs.find_culprit(LossReason.HUNG, "benchmark-1") is None
     own.cancel()
     await asyncio.gather(own, return_exceptions=True)
 
@@ -175,7 +178,7 @@ async def test_a_run_ends_by_its_time_limit_at_an_engine_that_answers_nothing(en
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
     client = EngineClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", is_supervised=True)
     with pytest.raises(JobTimedOut):
-        await client.run(draw(), "silent-1", lambda *_: None, timeout_seconds=1.0)
+        await client.runner.run(draw(), "silent-1", lambda *_: None, timeout_seconds=1.0)
     assert [request.prompt_id for request in client.stops.running] == ["silent-1"]
     await client.close()
     server.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.worker.engines.child import IDLE
 from tests.worker.running_front import until
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.command import EngineCommand
 from worker.engines.heartbeat import HeartbeatLimits
 from worker.engines.loss import Loss, LossReason, RestartBudget

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from PIL import Image
 
-from worker.engines.client import LocalFolders
+from worker.engines.client.files import LocalFolders
 from worker.errors import RequestRejected
 from worker.guard.safe_address import AddressGuard, AddressRefused
 from worker.inputs.fetch import InputFetcher
@@ -35,6 +35,7 @@ class Engine:
 
     def __init__(self, folders: LocalFolders | None) -> None:
         self.folders = folders
+        self.files = self
         self.uploaded: dict[str, str] = {}
         self.taken: list[str] = []
 

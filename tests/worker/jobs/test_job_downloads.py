@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import OBJECT_INFO
-from worker.engines.client import PromptRecalled
+from worker.engines.client.lost import PromptRecalled
 from worker.engines.outcome import RunOutcome
 from worker.errors import ModelUnavailable, NodeFailed
 from worker.jobs import job_downloads

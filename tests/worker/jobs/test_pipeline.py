@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.databases import opened
 from worker.api.sync_waiters import SyncWaiters
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.pool import EnginePool
 from worker.jobs.pipeline import Pipeline, PipelineLimits
 from worker.jobs.protocols import JobInputs, JobOutputs

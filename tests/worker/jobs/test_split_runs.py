@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.worker.prompts.test_prompt_parts import INFO, batch, seeds
-from worker.engines.client import EngineClient, EngineLost, LocalFolders
+from worker.engines.client.client import EngineClient
+from worker.engines.client.files import LocalFolders
+from worker.engines.client.lost import EngineLost
 from worker.engines.outcome import RunOutcome
 from worker.engines.pool import EnginePool
 from worker.errors import NodeFailed, OutOfMemory

@@ -57,6 +57,7 @@ class AnsweringEngine:
 
     def __init__(self, answer: dict[str, Any] | None) -> None:
         self.answer = answer
+        self.calls = self
         self.clients_serving = [self]
 
     async def ask(self, *_: object, **__: object) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 
 from modifiers.registry import build_registry
 from worker.engines.address import EngineAddress
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import EngineUnreachable
 from worker.prompts.modifier_defaults import find_defaults
 
@@ -19,7 +19,7 @@ NAME = "Text2Image"
 async def away(tmp_path: Path) -> EngineClient:
     """An engine that is away and has not described a file yet."""
     client = EngineClient(EngineAddress("http://127.0.0.1:9"), is_supervised=True)
-    client.mark_away(True)
+    client.presence.mark_away(True)
     return client
 
 

@@ -24,6 +24,7 @@ class Client:
 
     def __init__(self, has_families: bool) -> None:
         self.families = Engine(has_families).lookup
+        self.calls = self
 
     async def object_info(self) -> dict[str, Any]:
         names = ["plain.safetensors", "elsewhere.safetensors"]

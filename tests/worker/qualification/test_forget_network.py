@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.fakes import FakeEngine
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import EngineUnreachable
 from worker.qualification.qualifier import forget_network
 from worker.qualification.workload import GPU_SCALE, TextToImage
@@ -18,6 +18,7 @@ class OwnEngine(EngineClient):
         super().__init__("http://127.0.0.1:1", has_check=True)
         self.fault = fault
         self.asked: list[str] = []
+        self.calls.forget_unused = self.forget_unused  # type: ignore[method-assign]
 
     async def forget_unused(self) -> None:
         self.asked.append("/free")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.engines.supervisor import free_port
 from worker.qualification import readiness
 from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from worker.cli.tuning import commands
-from worker.engines.client import EngineClient
+from worker.engines.client.client import EngineClient
 from worker.errors import EngineUnreachable
 from worker.qualification.facts import EngineFacts
 from worker.qualification.tuning import EngineTuning, machine_key, request_for
@@ -36,6 +36,7 @@ class OwnEngine(EngineClient):
         super().__init__("http://127.0.0.1:1", has_check=True)
         self.status, self.fault = status, fault
         self.asked: list[tuple[str, Any]] = []
+        self.calls.ask = self.ask  # type: ignore[method-assign]
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, timeout_seconds: float = 1
