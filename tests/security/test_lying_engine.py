@@ -106,7 +106,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.engines.pool.FOREIGN_WAIT_SECONDS", 0.1)
     monkeypatch.setattr("worker.engines.pool.GIVE_UP_SECONDS", 0.5)
     monkeypatch.setattr("worker.engines.pool.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("worker.jobs.pipeline.COLLECT_TRIES", 1)
+    monkeypatch.setattr("worker.jobs.pipeline.deliver.COLLECT_TRIES", 1)
 
 
 @pytest.mark.slow

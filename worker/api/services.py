@@ -26,7 +26,7 @@ from worker.jobs.caller_quota import CallerQuota
 from worker.jobs.job_models import JobModels
 from worker.jobs.manifest_state import ManifestState
 from worker.jobs.outbox import Outbox
-from worker.jobs.pipeline import Pipeline
+from worker.jobs.pipeline.pipeline import Pipeline
 from worker.jobs.protocols import JobInputs
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.redelivery import Redelivery

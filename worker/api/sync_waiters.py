@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from worker.jobs.pipeline import Pipeline
+from worker.jobs.pipeline.pipeline import Pipeline
 from worker.storage.job import Job
 
 

@@ -48,7 +48,8 @@ from worker.jobs.job_spans import JobSpans
 from worker.jobs.manifest_state import ManifestState
 from worker.jobs.outbox import Outbox, webhooks_of
 from worker.jobs.pace_file import PaceFile
-from worker.jobs.pipeline import Pipeline, PipelineLimits
+from worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
+from worker.jobs.pipeline.pipeline import Pipeline
 from worker.jobs.queue_info import QueueInfo
 from worker.jobs.redelivery import Redelivery
 from worker.jobs.removal import JobRemoval
@@ -354,18 +355,18 @@ class Front:
         return Pipeline(
             self.store,
             self._fleet.pool,
-            self._external_io.inputs,
-            self._external_io.outputs,
-            PipelineLimits(limits.job_timeout_seconds, settings.pipeline.num_fetching, settings.callers.jobs_running),
-            make_webhooks=self._webhooks,
-            on_accepted=lambda job: self._notices.follow(job),
-            on_start=self._job_started,
-            on_end=self._job_ended,
+            PipelineParts(self._external_io.inputs, self._external_io.outputs, self._models, self._checkpoints),
+            PipelineLimits(
+                limits.job_timeout_seconds,
+                settings.pipeline.num_fetching,
+                settings.callers.jobs_running,
+                settings.checkpoints.preempt_priority,
+            ),
+            PipelineHooks(
+                self._webhooks, self._job_started, self._job_ended, on_accepted=lambda job: self._notices.follow(job)
+            ),
             job_log=JobLog(self._prompt_texts, has_prompts=settings.log.has_prompts),
             spans=self._spans,
-            models=self._models,
-            checkpoints=self._checkpoints,
-            preempt_priority=settings.checkpoints.preempt_priority,
         )
 
     def _build_intake(self) -> Intake | None:

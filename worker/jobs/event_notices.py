@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from worker.jobs.outbox import Sender, secret_of, signed_row
-from worker.jobs.pipeline import JobFeed
+from worker.jobs.pipeline.feed import JobFeed
 from worker.json import finite as finite_json
 from worker.json.values import JsonObject
 from worker.settings.outputs import WebhookConfig

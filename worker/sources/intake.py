@@ -22,7 +22,7 @@ import structlog
 from worker.concurrency.backoff import Backoff
 from worker.errors import CallerError, EngineUnreachable, TooManyDeliveries, WorkerError
 from worker.jobs.envelope import refusal
-from worker.jobs.pipeline import Pipeline
+from worker.jobs.pipeline.pipeline import Pipeline
 from worker.json.values import JsonObject
 from worker.settings.broker import BrokerConfig
 from worker.sources.broker import FLEET_SECONDS, Broker, BrokerUnreachable, Delivery

@@ -13,7 +13,8 @@ from tests.worker.databases import opened
 from worker.api.sync_waiters import SyncWaiters
 from worker.engines.client.client import EngineClient
 from worker.engines.pool import EnginePool
-from worker.jobs.pipeline import Pipeline, PipelineLimits
+from worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
+from worker.jobs.pipeline.pipeline import Pipeline
 from worker.jobs.protocols import JobInputs, JobOutputs
 from worker.storage.job import Job, JobRequest, JobState, JobTimes
 from worker.storage.store import JobStore
@@ -29,12 +30,9 @@ def pipeline_of(store: JobStore, ended: list[str]) -> Pipeline:
     return Pipeline(
         store,
         pool,
-        cast(JobInputs, NoInputs()),
-        cast(JobOutputs, None),
+        PipelineParts(cast(JobInputs, NoInputs()), cast(JobOutputs, None)),
         PipelineLimits(60.0, 2),
-        make_webhooks=lambda job, kept: [],
-        on_start=lambda job: None,
-        on_end=lambda job: ended.append(job.id),
+        PipelineHooks(lambda job, kept: [], lambda job: None, lambda job: ended.append(job.id)),
     )
 
 
@@ -78,6 +76,7 @@ async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
             await pipeline.wait_for_end(job)
         assert (job.state, ended, pipeline.check_integrity()) == (JobState.FAILED, ["one"], [])
         stored = await store.stored("one")
+        assert stored is not None and stored.failure is not None
         assert stored.failure.message == "The end of the job cannot be stored; the log has the reason"
 
 

@@ -1,0 +1,59 @@
+"""What a pipeline is put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from worker.jobs.checkpoints import JobCheckpoints
+from worker.jobs.job_models import JobModels
+from worker.jobs.protocols import JobInputs, JobOutputs
+from worker.storage.job import Credentials, Job
+from worker.storage.webhook_rows import WebhookRow
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLimits:
+    """Limits of the pipeline. `num_running_of_caller` None: no limit.
+
+    Jobs of `preempt_priority` or more take an engine from others; None: none does.
+    """
+
+    job_timeout_seconds: float
+    num_fetching: int
+    num_running_of_caller: int | None = None
+    preempt_priority: int | None = None
+
+    @property
+    def num_fetching_of_caller(self) -> int | None:
+        """Half of the slots: where callers are limited at all, slow downloads of one leave room for others."""
+        return None if self.num_running_of_caller is None else max(1, self.num_fetching // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineParts:
+    """What stages of a job use besides the engines. None: the worker downloads no models, or keeps no checkpoints."""
+
+    inputs: JobInputs
+    outputs: JobOutputs
+    models: JobModels | None = None
+    checkpoints: JobCheckpoints | None = None
+
+    def release(self, job_id: str) -> None:
+        """Release the files and models of a job that has ended."""
+        self.inputs.release(job_id)
+        if self.models is not None:
+            self.models.release(job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineHooks:
+    """Functions called for a job: when its task starts, when an engine begins with it, and when it has ended.
+
+    `make_webhooks` returns the webhooks to store with its end.
+    """
+
+    make_webhooks: Callable[[Job, Credentials | None], Sequence[WebhookRow]]
+    on_start: Callable[[Job], None]
+    on_end: Callable[[Job], None]
+    on_accepted: Callable[[Job], None] = lambda job: None
