@@ -20,13 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 
 from benchmark.machine import describe_cpu
 from worker.settings.database import DatabaseConfig
-from worker.storage.database import whole_row
+from worker.storage.database import JOBS, whole_row
 from worker.storage.job import Job, JobFailure, JobRequest, JobState, JobTimes
 from worker.storage.job_list import Cursor, JobFilter
 from worker.storage.job_partitions import DAY_MS, make_days
@@ -72,8 +73,7 @@ async def filled(folder: Path, num_jobs: int, database_url: str) -> JobStore:
     for job in jobs(num_jobs):
         batch.append(whole_row(job))
         if len(batch) == BATCH or job.number == num_jobs:
-            rows = batch
-            await store._in_thread(lambda rows=rows: store._commits.commit(rows, [], []))
+            await store.write(*((sa.insert(JOBS), row) for row in batch))
             batch = []
     return store
 

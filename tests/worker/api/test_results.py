@@ -34,4 +34,5 @@ async def test_a_change_that_comes_while_a_reply_waits_for_the_disk_is_not_in_it
         request = cast(Request, SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(services=services))))
         shown = json.loads(bytes((await reply_with(job, request)).body))
         stored = await store.stored("one")
+        assert stored is not None
         assert (shown["status"], shown["message"]) == ("processing", "first") == (stored.state, stored.message)
