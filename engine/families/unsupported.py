@@ -5,7 +5,8 @@ from __future__ import annotations
 from engine.families.base import Shapes
 from engine.families.later_networks import describe_later
 from engine.families.wrapped_names import wrapping_prefixes
-from engine.layers.unet_shapes import FIRST, count_children, unet_traits
+from engine.layers.shapes import count_children
+from engine.layers.unet_shapes import FIRST, unet_traits
 
 # Beginnings of tensor names, most telling first.
 MARKS: tuple[tuple[str, str], ...] = (

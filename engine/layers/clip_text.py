@@ -13,8 +13,10 @@ from torch import nn
 
 from engine.layers.basic import Linear
 from engine.layers.clip_layers import ClipLayer, gelu, quick_gelu
+from engine.layers.shapes import Shapes, count_children
 
 Activation = Literal["quick_gelu", "gelu"]
+HEAD_WIDTH = 64  # of every CLIP text encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,23 @@ class ClipTextConfig:
     vocabulary_size: int = 49408
     num_positions: int = 77
     activation: Activation = "quick_gelu"
+
+
+def clip_text_config(shapes: Shapes, *, activation: Activation = "quick_gelu") -> ClipTextConfig:
+    """Return the configuration of the text encoder with these tensors (names from `text_model.` on).
+
+    The shapes do not tell the activation function.
+    """
+    num_tokens, width = shapes["text_model.embeddings.token_embedding.weight"]
+    return ClipTextConfig(
+        num_layers=count_children(shapes, "text_model.encoder.layers"),
+        width=width,
+        heads=max(1, width // HEAD_WIDTH),
+        inner_width=shapes["text_model.encoder.layers.0.mlp.fc1.weight"][0],
+        vocabulary_size=num_tokens,
+        num_positions=shapes["text_model.embeddings.position_embedding.weight"][0],
+        activation=activation,
+    )
 
 
 class ClipEmbeddings(nn.Module):

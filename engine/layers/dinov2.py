@@ -16,7 +16,7 @@ from torch.nn import functional
 from engine.layers.attention import attention
 from engine.layers.basic import Conv2d, Linear
 from engine.layers.clip_vision import VisionOutput
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 HEAD_WIDTH = 64
 NORM_EPS = 1e-6

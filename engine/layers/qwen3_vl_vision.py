@@ -27,7 +27,7 @@ from engine.layers.qwen25_vl_vision import (
     patches_of_picture,
     rotated,
 )
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 PATCH_PX = 16  # a side
 HEADS = 16

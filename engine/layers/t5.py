@@ -17,10 +17,15 @@ from torch.nn import functional
 from engine.layers.attention import attention
 from engine.layers.basic import Linear
 from engine.layers.norms import RmsNorm
+from engine.layers.shapes import Shapes, count_children
 
 HEAD_WIDTH = 64  # of most encoders
 NUM_BUCKETS = 32  # of distances, half of them for each direction
 FARTHEST = 128  # tokens: all distances from here on share a bucket
+EMBEDDING = "shared.weight"
+ATTENTION = "encoder.block.{}.layer.0.SelfAttention."
+BIAS = "relative_attention_bias.weight"  # [buckets, heads]
+FEED_FORWARD = "encoder.block.0.layer.1.DenseReluDense."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,33 @@ class T5Config:
     is_biased_everywhere: bool = False
     is_gated: bool = True
     head_width: int = HEAD_WIDTH
+
+
+def is_biased_everywhere(shapes: Shapes) -> bool:
+    """Return True for an encoder with a bias in every layer, or of one layer."""
+    num_layers = count_children(shapes, "encoder.block")
+    return ATTENTION.format(num_layers - 1) + BIAS in shapes
+
+
+def t5_config(shapes: Shapes) -> T5Config:
+    """Return the configuration of the encoder with these tensors (names from `encoder.` and `shared.` on).
+
+    Raises LookupError for a missing tensor.
+    """
+    num_tokens, width = shapes[EMBEDDING]
+    first = ATTENTION.format(0)
+    heads = shapes[first + BIAS][1]
+    is_gated = FEED_FORWARD + "wi_0.weight" in shapes
+    return T5Config(
+        num_layers=count_children(shapes, "encoder.block"),
+        width=width,
+        heads=heads,
+        inner_width=shapes[FEED_FORWARD + ("wi_0.weight" if is_gated else "wi.weight")][0],
+        vocabulary_size=num_tokens,
+        is_biased_everywhere=is_biased_everywhere(shapes),
+        is_gated=is_gated,
+        head_width=shapes[first + "q.weight"][0] // heads,
+    )
 
 
 def distance_buckets(num_tokens: int, device: torch.device | None = None) -> torch.Tensor:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.layers.shapes import Shape, Shapes, count_children
 from engine.layers.unet import UnetConfig
 from engine.layers.unet_layers import BlockSpec, ConvSpec, DownSpec, LayerSpec, ResSpec, TransformerSpec, UpSpec
-
-Shape = tuple[int, ...]
-Shapes = Mapping[str, Shape]
 
 FIRST = "input_blocks.0.0.weight"  # of every such network, also of its half
 DIFFUSERS_FIRST = "conv_in.weight"
@@ -204,10 +201,3 @@ def _agreed(width: int, *vectors: Shape | None) -> int:
     """Return the width that most of a layer's tensors have: reading the file refuses one of another width by name."""
     widths = Counter([width, *(shape[0] for shape in vectors if shape)])
     return widths.most_common(1)[0][0]
-
-
-def count_children(shapes: Shapes, name: str) -> int:
-    """Count the numbered children `name.0`, `name.1`..."""
-    prefix = name + "."
-    numbers = {key[len(prefix) :].split(".", 1)[0] for key in shapes if key.startswith(prefix)}
-    return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)

@@ -14,11 +14,14 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.layers.basic import Conv2d, GroupNorm
+from engine.layers.shapes import Shapes
+from engine.layers.vae_levels import vae_levels
 
 # Bytes of working memory per pixel and byte of the dtype, of the 128-channel network.
 ENCODE_BYTES_PER_PIXEL = 1767
 DECODE_BYTES_PER_PIXEL = 2178
 MEASURED_CHANNELS = 128
+TEMPORAL_MARK = "decoder.mid.block_1.mix_factor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,26 @@ class VaeConfig:
     embedding_channels: int = 4
     picture_channels: int = 3
     is_temporal: bool = False
+
+
+def vae_config(shapes: Shapes) -> VaeConfig:
+    """Return the configuration of the autoencoder with these tensors (names without prefix)."""
+    levels, is_temporal = vae_levels(shapes), TEMPORAL_MARK in shapes
+    return VaeConfig(
+        base_channels=shapes["encoder.conv_in.weight"][0],
+        level_channels=levels.level_channels,
+        blocks_per_level=levels.blocks_per_level,
+        latent_channels=shapes["decoder.conv_in.weight"][1],
+        embedding_channels=_embedding_channels(shapes, is_temporal=is_temporal),
+        picture_channels=levels.picture_channels,
+        is_temporal=is_temporal,
+    )
+
+
+def _embedding_channels(shapes: Shapes, *, is_temporal: bool) -> int:
+    if is_temporal:
+        return shapes["decoder.conv_in.weight"][1]
+    return shapes["post_quant_conv.weight"][1] if "post_quant_conv.weight" in shapes else 0
 
 
 class ResnetBlock(nn.Module):

@@ -17,7 +17,7 @@ from engine.families.ace_step.vocoder import AceStepVocoder, AceStepVocoderConfi
 from engine.layers.basic import Conv2d, Linear
 from engine.layers.mel_spectrogram import magnitudes, mel_bands
 from engine.layers.norms import RmsNorm
-from engine.layers.unet_shapes import Shapes
+from engine.layers.shapes import Shapes
 
 MULTIPLES = (1, 2, 4, 8)  # of the channels at each level
 ENCODER_BLOCKS, DECODER_BLOCKS = (2, 2, 3, 3), (3, 3, 3, 3)

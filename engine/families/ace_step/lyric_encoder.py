@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.layers.basic import Linear
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 LONGEST_WAVE = 10000.0
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from engine.families.base import Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.text.t5 import BASE_LAYERS, t5_with_vocabulary
-from engine.layers.t5_shapes import is_biased_everywhere, t5_config
+from engine.layers.t5 import is_biased_everywhere, t5_config
 from engine.text import sentence_pieces
 from engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
 from engine.text.lyrics import LINE_END, START_TOKEN, letter_lyrics, lyrics_vocabulary

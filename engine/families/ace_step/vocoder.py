@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.layers.basic import Linear
-from engine.layers.unet_shapes import Shapes
+from engine.layers.shapes import Shapes
 from engine.layers.weight_norm import NormedConv1d, NormedConvTranspose1d
 
 DEPTHS = (3, 3, 9, 3)

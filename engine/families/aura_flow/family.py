@@ -5,8 +5,7 @@ from __future__ import annotations
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.aura_flow.denoiser import AuraFlowDenoiser
 from engine.families.aura_flow.lora import lora_keys
-from engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
-from engine.families.aura_flow.transformer_shapes import MARK, aura_flow_config
+from engine.families.aura_flow.transformer import MARK, AuraFlowConfig, AuraFlowTransformer, aura_flow_config
 from engine.families.base import (
     ComfyUiNames,
     Defaults,

@@ -10,6 +10,7 @@ functions by `("double_block", index)` or `("single_block", index)`, called with
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
 from engine.layers.block_calls import BlockFunction, two_stream_call
 from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_channels_last
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
 from engine.layers.unet_layers import Options, timestep_embedding
 
@@ -29,6 +31,8 @@ TIME_WIDTH = 256  # of the sinusoids of the time
 TIME_FACTOR = 1000.0
 NUM_REGISTERS = 8
 NORM_EPS = 1e-5
+MARK = "cond_seq_linear.weight"
+FEED_FORWARD = ("double_layers.0.mlpX.c_fc1.weight", "single_layers.0.mlp.c_fc1.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,27 @@ class AuraFlowConfig:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def aura_flow_config(shapes: Shapes) -> AuraFlowConfig:
+    """Return the configuration of the network with these tensors (names without prefix).
+
+    Raises LookupError for a missing tensor.
+    """
+    width, context_dim = shapes[MARK]
+    feed_forward = next((name for name in FEED_FORWARD if name in shapes), FEED_FORWARD[0])
+    return AuraFlowConfig(
+        width=width,
+        num_double=count_children(shapes, "double_layers"),
+        num_single=count_children(shapes, "single_layers"),
+        context_dim=context_dim,
+        time_dim=shapes["t_embedder.mlp.0.weight"][0],
+        inner_width=shapes[feed_forward][0],
+        position_side=math.isqrt(shapes["positional_encoding"][1]),
+        num_registers=shapes["register_tokens"][1],
+        in_channels=shapes["init_x_linear.weight"][1] // PATCH**2,
+        out_channels=shapes["final_linear.weight"][0] // PATCH**2,
+    )
 
 
 class GatedLayers(nn.Module):

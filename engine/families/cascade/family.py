@@ -22,8 +22,7 @@ from engine.families.base import (
 from engine.families.cascade.denoisers import DecoderLatentFormat, PriorLatentFormat, StageBDenoiser, StageCDenoiser
 from engine.families.cascade.stages import StageCCoderConfig
 from engine.families.cascade.text import CLIP_G
-from engine.families.cascade.unet import CascadeConfig, CascadeLevel, build_stage
-from engine.families.cascade.unet_shapes import EMBEDDING, LAST, TEXT, cascade_config
+from engine.families.cascade.unet import EMBEDDING, LAST, TEXT, CascadeConfig, CascadeLevel, build_stage, cascade_config
 from engine.families.cascade.vae_files import AUTOENCODERS
 from engine.families.layouts import names_behind, saved_behind
 from engine.families.sd15.unet_files import PREFIX, PREFIXES

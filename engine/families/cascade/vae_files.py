@@ -8,7 +8,7 @@ from engine.families.base import Network, NotRecognised, Shapes, Tensors
 from engine.families.cascade.stages import StageAConfig, StageCCoderConfig, build_coder
 from engine.families.layouts import names_behind
 from engine.formats.weight_file import Names
-from engine.layers.unet_shapes import count_children
+from engine.layers.shapes import count_children
 from engine.settings import DtypePolicy
 
 PREFIX = "vae."

@@ -14,8 +14,7 @@ from engine.families.base import (
     Scale,
 )
 from engine.families.chroma.denoiser import ChromaDenoiser
-from engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
-from engine.families.chroma.transformer_shapes import MARK, chroma_config
+from engine.families.chroma.transformer import MARK, ChromaConfig, ChromaTransformer, chroma_config
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.flux.lora import lora_keys
 from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16

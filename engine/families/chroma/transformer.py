@@ -29,6 +29,7 @@ from engine.layers.block_calls import Control
 from engine.layers.norms import ScaleRmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm
 from engine.layers.unet_layers import Options, timestep_embedding
 
@@ -36,6 +37,7 @@ NUM_MODULATIONS = 344  # of 38 single blocks, 19 double ones and the last layer;
 TIME_WIDTH, NUMBER_WIDTH = 16, 32  # of the sinusoids of time and of guidance, of those of a modulation's number
 APPROXIMATOR_IN = 2 * TIME_WIDTH + NUMBER_WIDTH
 PER_SINGLE, PER_STREAM = 3, 6  # shift, scale and gate of one place, of two
+MARK = "distilled_guidance_layer.norms.0.scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,22 @@ class ChromaConfig:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def chroma_config(shapes: Shapes) -> ChromaConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, context_dim = shapes["txt_in.weight"]
+    return ChromaConfig(
+        width=width,
+        num_double=count_children(shapes, "double_blocks"),
+        num_single=count_children(shapes, "single_blocks"),
+        context_dim=context_dim,
+        approximator_width=shapes["distilled_guidance_layer.in_proj.weight"][0],
+        approximator_layers=count_children(shapes, "distilled_guidance_layer.layers"),
+        in_channels=shapes["img_in.weight"][1] // PATCH**2,
+        out_channels=shapes["final_layer.linear.weight"][0] // PATCH**2,
+        inner_factor=shapes["double_blocks.0.img_mlp.0.weight"][0] // width,
+    )
 
 
 class Approximator(nn.Module):

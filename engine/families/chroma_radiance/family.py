@@ -18,8 +18,12 @@ from engine.families.base import (
 )
 from engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
 from engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
-from engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
-from engine.families.chroma_radiance.transformer_shapes import MARK, chroma_radiance_config
+from engine.families.chroma_radiance.transformer import (
+    MARK,
+    ChromaRadianceConfig,
+    ChromaRadianceTransformer,
+    chroma_radiance_config,
+)
 from engine.families.flux.lora import lora_keys
 from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.text.t5 import t5_xxl

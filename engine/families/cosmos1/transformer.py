@@ -31,8 +31,8 @@ from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
 from engine.layers.call_options import CallOptions
 from engine.layers.norms import RmsNorm
+from engine.layers.shapes import Shapes
 from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm
-from engine.layers.unet_shapes import Shapes
 
 TRAINED_RATE = 24.0  # frames a second that lie one place apart
 PLACE_EPS = 1e-6

@@ -21,8 +21,13 @@ from engine.families.base import (
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
 from engine.families.cosmos_predict2.given_cells import GIVEN
 from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
-from engine.families.cosmos_predict2.transformer import CosmosPredict2Config, CosmosPredict2Transformer
-from engine.families.cosmos_predict2.transformer_shapes import MARK, PATCHES, cosmos_predict2_config
+from engine.families.cosmos_predict2.transformer import (
+    MARK,
+    PATCHES,
+    CosmosPredict2Config,
+    CosmosPredict2Transformer,
+    cosmos_predict2_config,
+)
 from engine.families.transformer_files import PREFIX, always, detect_by, transformer
 from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
 from engine.formats.weight_file import shape_of

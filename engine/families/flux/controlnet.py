@@ -15,11 +15,12 @@ from enum import Enum
 import torch
 from torch import nn
 
-from engine.families.flux.transformer import FluxConfig, FluxTrunk, places_of
+from engine.families.flux.transformer import FluxConfig, FluxTrunk, places_of, trunk_config
 from engine.layers.basic import Conv2d, Linear
 from engine.layers.filled import filled
 from engine.layers.patches import PATCH, pad_to_patches, patches_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes
 from engine.layers.transformer_layers import finite
 
 STEERED_DOUBLE, STEERED_SINGLE = 19, 38  # blocks of the transformer that is steered, whatever its depth
@@ -27,6 +28,9 @@ HINT_CHANNELS = 16
 # Convolutions of a picture: (kernel, stride) of each.
 HINT_LAYERS = ((3, 1), (3, 1), (3, 2), (3, 1), (3, 2), (3, 1), (3, 2), (3, 1))
 ACTIVATED_HINT_LAYERS = ((3, 1), (1, 1), (3, 1), (3, 2), (3, 1), (3, 2), (3, 1), (3, 2), (1, 1), (3, 1))
+PIXELS_MARK = "input_hint_block.0.weight"
+ACTIVATED_MARK = "input_cond_block.encoder.0.weight"
+MODES = "controlnet_mode_embedder.weight"
 
 
 class HintKind(Enum):
@@ -45,6 +49,17 @@ class FluxControlNetConfig:
     hint: HintKind
     hint_channels: int = HINT_CHANNELS
     num_modes: int = 0
+
+
+def flux_controlnet_config(shapes: Shapes) -> FluxControlNetConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    hint = HintKind.LATENT
+    if PIXELS_MARK in shapes:
+        hint = HintKind.PIXELS
+    elif ACTIVATED_MARK in shapes:
+        hint = HintKind.PIXELS_ACTIVATED
+    channels = shapes["pos_embed_input.weight"][1] // PATCH**2 if hint is HintKind.LATENT else HINT_CHANNELS
+    return FluxControlNetConfig(trunk_config(shapes), hint, channels, shapes.get(MODES, (0,))[0])
 
 
 class ActivatedLinear(nn.Module):

@@ -6,8 +6,7 @@ from functools import partial
 
 from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
-from engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
-from engine.families.flux.controlnet_shapes import flux_controlnet_config
+from engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind, flux_controlnet_config
 from engine.families.flux.diffusers_names import file_layout
 from engine.families.flux.transformer import FluxConfig
 from engine.formats.weight_file import Item, Names

@@ -12,7 +12,7 @@ from engine.families.base import Layout, Shapes
 from engine.families.flux.transformer import BlockConfig
 from engine.families.layouts import composed_layout, swapped_halves_of
 from engine.formats.weight_file import Item, Joined
-from engine.layers.unet_shapes import count_children
+from engine.layers.shapes import count_children
 
 MARK = "transformer_blocks.0.attn.norm_added_k.weight"
 FIRST = "x_embedder.weight"

@@ -21,8 +21,7 @@ from engine.families.flux.denoiser import FluxDenoiser
 from engine.families.flux.diffusers_names import file_layout
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.flux.lora import lora_keys
-from engine.families.flux.transformer import FluxConfig, FluxTransformer
-from engine.families.flux.transformer_shapes import GUIDANCE, MARK, flux_config
+from engine.families.flux.transformer import GUIDANCE, MARK, FluxConfig, FluxTransformer, flux_config
 from engine.families.flux.uso_files import STYLE_PROJECTOR
 from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
 from engine.families.text.clip_l import clip_l

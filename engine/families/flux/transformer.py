@@ -13,7 +13,7 @@ index)`, called with the block's inputs and `{"original_block": ...}`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -26,6 +26,7 @@ from engine.layers.block_calls import BlockFunction, Control
 from engine.layers.norms import ScaleRmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
@@ -42,6 +43,8 @@ HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of time and guidance
 TIME_FACTOR = 1000.0
 Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
+MARK = "double_blocks.0.img_attn.norm.key_norm.scale"
+GUIDANCE = "guidance_in.in_layer.weight"
 
 
 class BlockConfig(Protocol):
@@ -80,6 +83,26 @@ class FluxConfig:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def trunk_config(shapes: Shapes) -> FluxConfig:
+    """Return the configuration of all layers but the last with these tensors (names without prefix)."""
+    width, context_dim = shapes["txt_in.weight"]
+    return FluxConfig(
+        width=width,
+        num_double=count_children(shapes, "double_blocks"),
+        num_single=count_children(shapes, "single_blocks"),
+        context_dim=context_dim,
+        label_dim=shapes["vector_in.in_layer.weight"][1],
+        in_channels=shapes["img_in.weight"][1] // PATCH**2,
+        has_guidance=GUIDANCE in shapes,
+        inner_factor=shapes["double_blocks.0.img_mlp.0.weight"][0] // width,
+    )
+
+
+def flux_config(shapes: Shapes) -> FluxConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    return replace(trunk_config(shapes), out_channels=shapes["final_layer.linear.weight"][0] // PATCH**2)
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

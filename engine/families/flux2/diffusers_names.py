@@ -10,7 +10,7 @@ from engine.families.flux.diffusers_names import DOUBLE_FUSED, DOUBLE_NORMS, SIN
 from engine.families.flux2.transformer import Flux2Config
 from engine.families.layouts import composed_layout, swapped_halves_of
 from engine.formats.weight_file import Item, Joined
-from engine.layers.unet_shapes import count_children
+from engine.layers.shapes import count_children
 
 MARK = "double_stream_modulation_img.linear.weight"
 NETWORK = {

@@ -34,8 +34,7 @@ from engine.families.flux2.text import (
     QWEN_LAYERS,
     language_config,
 )
-from engine.families.flux2.transformer import Flux2Config, Flux2Transformer
-from engine.families.flux2.transformer_shapes import MARK, flux2_config
+from engine.families.flux2.transformer import MARK, Flux2Config, Flux2Transformer, flux2_config
 from engine.families.flux2.vae_files import AUTOENCODER, FULL, SMALL, Flux2LatentFormat
 from engine.families.layouts import behind_first, saved_behind
 from engine.formats.weight_file import Names

@@ -13,8 +13,15 @@ import torch
 
 from engine.families.base import Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.text.language_model import fits_kind, language_text_encoder
-from engine.layers.language_model import LLAMA3, MISTRAL3, QWEN3, LanguageModelConfig, LanguageModelKind
-from engine.layers.language_model_shapes import EMBEDDING, QUERIES
+from engine.layers.language_model import (
+    EMBEDDING,
+    LLAMA3,
+    MISTRAL3,
+    QUERIES,
+    QWEN3,
+    LanguageModelConfig,
+    LanguageModelKind,
+)
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer, qwen3
 from engine.text.qwen_tokens import PAD_TOKEN

@@ -29,12 +29,15 @@ from engine.families.flux.transformer import (
 from engine.layers.basic import Linear
 from engine.layers.block_calls import Control
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import GatedActivation
 from engine.layers.unet_layers import Options, timestep_embedding
 
 AXES = (32, 32, 32, 32)  # channels of a head that rotate by picture, row, column and token
 THETA = 2000
 INDEX_STEP = 10  # between the indices of the pictures
+MARK = "double_stream_modulation_img.lin.weight"
+GUIDANCE = "guidance_in.in_layer.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,21 @@ class Flux2Config:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def flux2_config(shapes: Shapes) -> Flux2Config:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, context_dim = shapes["txt_in.weight"]
+    return Flux2Config(
+        width=width,
+        num_double=count_children(shapes, "double_blocks"),
+        num_single=count_children(shapes, "single_blocks"),
+        context_dim=context_dim,
+        in_channels=shapes["img_in.weight"][1],
+        out_channels=shapes["final_layer.linear.weight"][0],
+        has_guidance=GUIDANCE in shapes,
+        inner_factor=shapes["double_blocks.0.img_mlp.2.weight"][1] // width,
+    )
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

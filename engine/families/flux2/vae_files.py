@@ -11,8 +11,7 @@ from engine.families.flux2.vae import NORM_MARK, Flux2Vae, unpacked
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.sd15.vae_files import FULL as FULL_OF_4
 from engine.families.sd15.vae_files import PREFIXES
-from engine.layers.vae_kl import VaeConfig
-from engine.layers.vae_kl_shapes import vae_config
+from engine.layers.vae_kl import VaeConfig, vae_config
 from engine.settings import DtypePolicy
 
 CHANNELS = 32  # before four cells become one

@@ -16,8 +16,7 @@ from engine.families.base import (
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.hidream.denoiser import LayersDenoiser
 from engine.families.hidream.text import CLIP_G, CLIP_L, G_WIDTH, L_WIDTH, LANGUAGE_DIM, LLAMA, T5, TEXT_DIM, combined
-from engine.families.hidream.transformer import HiDreamConfig, HiDreamTransformer
-from engine.families.hidream.transformer_shapes import MARK, hidream_config
+from engine.families.hidream.transformer import MARK, HiDreamConfig, HiDreamTransformer, hidream_config
 from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
 from engine.families.text.configurations import (
     CLIP_G_FULL,

@@ -26,6 +26,7 @@ from engine.layers.basic import Linear
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
@@ -41,6 +42,8 @@ AXES = (64, 32, 32)  # channels of a head that rotate by picture, row and column
 SINUSOID_WIDTH = 256  # of the time
 NORM_EPS = 1e-5
 NUM_CHOSEN = 2  # experts that a token passes
+MARK = "caption_projection.0.linear.weight"
+FIRST = "double_stream_blocks.0.block."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,28 @@ class HiDreamConfig:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def hidream_config(shapes: Shapes) -> HiDreamConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, language_dim = shapes[MARK]
+    num_double, num_single = (count_children(shapes, f"{name}_stream_blocks") for name in ("double", "single"))
+    num_experts = count_children(shapes, f"{FIRST}ff_i.experts")
+    expert = f"{FIRST}ff_i.experts.0" if num_experts else f"{FIRST}ff_i"
+    return HiDreamConfig(
+        width=width,
+        num_double=num_double,
+        num_single=num_single,
+        text_dim=shapes[f"caption_projection.{num_double + num_single}.linear.weight"][1],
+        language_dim=language_dim,
+        label_dim=shapes["p_embedder.pooled_embedder.linear_1.weight"][1],
+        expert_width=shapes[f"{expert}.w1.weight"][0],
+        shared_width=shapes[f"{FIRST}ff_i.shared_experts.w1.weight"][0] if num_experts else 0,
+        text_width=shapes[f"{FIRST}ff_t.w1.weight"][0],
+        num_experts=num_experts,
+        in_channels=shapes["x_embedder.proj.weight"][1] // PATCH**2,
+        out_channels=shapes["final_layer.linear.weight"][0] // PATCH**2,
+    )
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

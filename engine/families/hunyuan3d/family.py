@@ -22,7 +22,7 @@ from engine.families.hunyuan3d.vae_files import AUTOENCODER, FULL, SMALL, ShapeL
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.transformer_files import detect_by
 from engine.layers.dinov2 import Dinov2Config
-from engine.layers.unet_shapes import count_children
+from engine.layers.shapes import count_children
 from engine.settings import DtypePolicy
 
 PREFIX = "model."  # of checkpoints

@@ -22,8 +22,8 @@ from engine.families.flux.transformer import (
     run_blocks,
 )
 from engine.layers.basic import Linear
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.unet_layers import Options, timestep_embedding
-from engine.layers.unet_shapes import Shapes, count_children
 
 MAX_PERIOD = 1000.0  # of the sinusoids of time; the network was trained so
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.layers.basic import Linear
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 NUM_WAVES = 8  # frequencies of a coordinate
 NORM_EPS = 1e-6

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from engine.layers.attention import attention
 from engine.layers.basic import Linear
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 NORM_EPS = 1e-12
 HEAD_WIDTH = 64

@@ -8,8 +8,7 @@ from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
 from engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
 from engine.families.hunyuan_dit.denoiser import INPUTS
-from engine.families.hunyuan_dit.transformer import HunyuanDitConfig
-from engine.families.hunyuan_dit.transformer_shapes import MARK, hunyuan_dit_config
+from engine.families.hunyuan_dit.transformer import MARK, HunyuanDitConfig, hunyuan_dit_config
 from engine.formats.weight_file import Names
 
 ONWARD = "after_proj_list.0.weight"

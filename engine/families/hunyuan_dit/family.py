@@ -23,8 +23,13 @@ from engine.families.hunyuan_dit.bert import BertConfig
 from engine.families.hunyuan_dit.controlnet_files import ONWARD, control_networks
 from engine.families.hunyuan_dit.denoiser import HunyuanDitDenoiser
 from engine.families.hunyuan_dit.text import BERT, MT5, tokens_of_both
-from engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
-from engine.families.hunyuan_dit.transformer_shapes import MARK, STYLE, hunyuan_dit_config
+from engine.families.hunyuan_dit.transformer import (
+    MARK,
+    STYLE,
+    HunyuanDitConfig,
+    HunyuanDitTransformer,
+    hunyuan_dit_config,
+)
 from engine.families.sd15.vae_files import FULL, SMALL, autoencoder_kl
 from engine.families.sdxl.latent_format import SdxlLatentFormat
 from engine.families.transformer_files import PREFIX, detect_by, transformer

@@ -21,6 +21,7 @@ from engine.layers.basic import Conv2d, Linear
 from engine.layers.block_calls import BlockFunction, Control
 from engine.layers.patches import PATCH, pad_to_patches, picture_channels_last, tokens_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
 from engine.layers.unet_layers import Options, timestep_embedding
 
@@ -30,6 +31,11 @@ NUM_NUMBERS = 6  # height and width of the picture, of the one wished for, and t
 POOL_HEADS = 8
 TRAINED_PATCHES = 32  # a side, of the grid to which places are scaled
 BlockArguments = Mapping[str, Any]
+MARK = "mlp_t5.0.weight"
+FIRST = "x_embedder.proj.weight"
+STYLE = "style_embedder.weight"
+NUM_SECOND = "pooler.positional_embedding"
+HEAD = "blocks.0.attn1.q_norm.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,31 @@ class HunyuanDitConfig:
     in_channels: int = 4
     out_channels: int = 8
     has_sizes: bool = False
+
+
+def hunyuan_dit_config(shapes: Shapes) -> HunyuanDitConfig:
+    """Return the configuration of the network with these tensors (names without prefix).
+
+    Raises LookupError for a missing tensor.
+    """
+    width, in_channels = shapes[FIRST][:2]
+    num_tokens, context_dim = shapes["text_embedding_padding"]
+    num_second = shapes[NUM_SECOND][0] - 1
+    last = shapes.get("final_layer.linear.weight", (PATCH * PATCH * 2 * in_channels,))[0]
+    return HunyuanDitConfig(
+        width=width,
+        num_blocks=count_children(shapes, "blocks"),
+        heads=width // shapes[HEAD][0],
+        inner_width=shapes["blocks.0.mlp.fc1.weight"][0],
+        context_dim=context_dim,
+        second_dim=shapes[MARK][1],
+        pooled_dim=shapes["pooler.c_proj.weight"][0],
+        num_first=num_tokens - num_second,
+        num_second=num_second,
+        in_channels=in_channels,
+        out_channels=last // PATCH**2,
+        has_sizes=STYLE in shapes,
+    )
 
 
 def grid_places(rows: int, columns: int, device: torch.device | None = None) -> torch.Tensor:

@@ -17,8 +17,7 @@ from engine.families.text.qwen25_vl import SLOT, UNANSWERED_TEMPLATE, qwen_7b
 from engine.families.text.t5 import t5_text_encoder
 from engine.layers.language_model import QWEN2, LanguageModelConfig
 from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
-from engine.layers.t5 import T5Config
-from engine.layers.t5_shapes import ATTENTION
+from engine.layers.t5 import ATTENTION, T5Config
 from engine.layers.vision_language_model import VisionLanguageModelConfig
 from engine.text.byte_tokens import ByteVocabulary
 from engine.text.chunk_encoding import Encoded, TokenWeights

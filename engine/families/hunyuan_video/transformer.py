@@ -29,12 +29,19 @@ from engine.layers.basic import Conv2d
 from engine.layers.block_calls import Control
 from engine.layers.patches import tokens_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import finite
 from engine.layers.unet_layers import Options, timestep_embedding
 
 PICTURE_AXES, VIDEO_AXES = (64, 64), (16, 56, 56)  # channels of a head that rotate by (frame,) row and column
 THETA = 256
 REFERENCE_FRAME = -1  # the place in time of a reference picture
+MARK = "txt_in.individual_token_refiner.blocks.0.norm1.weight"
+FIRST = "img_in.proj.weight"
+LABELS = "vector_in.in_layer.weight"
+GUIDANCE = "guidance_in.in_layer.weight"
+END_TIME = "time_r_in.in_layer.weight"
+GLYPHS = "byt5_in.fc1.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,31 @@ class HunyuanVideoConfig:
     def axes(self) -> tuple[int, ...]:
         """The channels of a head that rotate along each axis."""
         return PICTURE_AXES if len(self.patch) == len(PICTURE_AXES) else VIDEO_AXES
+
+
+def hunyuan_video_config(shapes: Shapes) -> HunyuanVideoConfig:
+    """Return the configuration of the network with these tensors (names without prefix).
+
+    Raises LookupError for a missing tensor.
+    """
+    width, in_channels, *patch = shapes[FIRST]
+    glyph_inner, glyph_width = shapes.get(GLYPHS, (0, 0))
+    return HunyuanVideoConfig(
+        width=width,
+        num_double=count_children(shapes, "double_blocks"),
+        num_single=count_children(shapes, "single_blocks"),
+        context_dim=shapes["txt_in.input_embedder.weight"][1],
+        patch=tuple(patch),
+        in_channels=in_channels,
+        out_channels=shapes["final_layer.linear.weight"][0] // math.prod(patch),
+        label_dim=shapes[LABELS][1] if LABELS in shapes else 0,
+        has_guidance=GUIDANCE in shapes,
+        glyph_width=glyph_width,
+        glyph_inner=glyph_inner,
+        num_refiners=count_children(shapes, "txt_in.individual_token_refiner.blocks"),
+        has_end_time=END_TIME in shapes,
+        inner_factor=shapes["double_blocks.0.img_mlp.0.weight"][0] // width,
+    )
 
 
 class PatchEmbedder(nn.Module):

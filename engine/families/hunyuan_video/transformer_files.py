@@ -11,8 +11,14 @@ from typing import NamedTuple
 
 from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
 from engine.families.base import Layout, Network, Shape, Shapes
-from engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
-from engine.families.hunyuan_video.transformer_shapes import FIRST, LABELS, MARK, hunyuan_video_config
+from engine.families.hunyuan_video.transformer import (
+    FIRST,
+    LABELS,
+    MARK,
+    HunyuanVideoConfig,
+    HunyuanVideoTransformer,
+    hunyuan_video_config,
+)
 from engine.families.layouts import saved_behind
 from engine.formats.weight_file import Names, shape_of
 from engine.settings import DtypePolicy

@@ -10,8 +10,7 @@ from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameteri
 from engine.families.krea2.denoiser import Krea2Denoiser
 from engine.families.krea2.diffusers_names import lora_keys
 from engine.families.krea2.text import LAYERS, QWEN, SLOT, WIDTH
-from engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
-from engine.families.krea2.transformer_shapes import MARK, krea2_config
+from engine.families.krea2.transformer import MARK, FusionConfig, Krea2Config, Krea2Transformer, krea2_config
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
 from engine.layers.language_model import QWEN3_VL, LanguageModelConfig

@@ -9,7 +9,7 @@ from engine.families.layouts import behind_first, saved_behind
 from engine.families.text.qwen3_vl_layout import published_layout
 from engine.families.text.qwen25_vl import ANSWER, DESCRIBE, SYSTEM
 from engine.families.text.t5 import lora_keys
-from engine.layers.language_model_shapes import EMBEDDING
+from engine.layers.language_model import EMBEDDING
 from engine.layers.qwen3_vl_vision import MARK as VISION_MARK
 from engine.layers.vision_language_model import VISION_PREFIX, VisionLanguageModel, vision_language_model_config
 from engine.text.language_tokens import qwen3

@@ -27,6 +27,7 @@ from engine.layers.basic import Linear
 from engine.layers.norms import CentredRmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
@@ -43,6 +44,8 @@ AXES = (32, 48, 48)  # channels of a head that rotate by picture, row and column
 THETA = 1000.0
 NUM_FUSION_BLOCKS = 2  # of either kind
 TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0
+MARK = "txtfusion.projector.weight"
+FUSION, BLOCK = "txtfusion.layerwise_blocks.0", "blocks.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,27 @@ class Krea2Config:
     def context_dim(self) -> int:
         """Width of a token of the conditioning: all layers side by side."""
         return self.text.num_layers * self.text.width
+
+
+def krea2_config(shapes: Shapes) -> Krea2Config:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, patch_width = shapes["first.weight"]
+    text_head = shapes[f"{FUSION}.attn.qknorm.qnorm.scale"][0]
+    return Krea2Config(
+        width=width,
+        key_heads=shapes[f"{BLOCK}.attn.wk.weight"][0] // HEAD_WIDTH,
+        inner_width=shapes[f"{BLOCK}.mlp.gate.weight"][0],
+        num_blocks=count_children(shapes, "blocks"),
+        text=FusionConfig(
+            num_layers=shapes[MARK][1],
+            width=shapes[f"{FUSION}.prenorm.scale"][0],
+            heads=shapes[f"{FUSION}.attn.wq.weight"][0] // text_head,
+            key_heads=shapes[f"{FUSION}.attn.wk.weight"][0] // text_head,
+            inner_width=shapes[f"{FUSION}.mlp.gate.weight"][0],
+        ),
+        in_channels=patch_width // PATCH**2,
+        time_width=shapes["tmlp.0.weight"][1],
+    )
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

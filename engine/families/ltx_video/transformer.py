@@ -24,9 +24,9 @@ from engine.layers.basic import Linear
 from engine.layers.block_calls import BlockFunction
 from engine.layers.filled import filled
 from engine.layers.norms import RmsNorm
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads, RotaryLayout
 from engine.layers.unet_layers import Options, timestep_embedding
-from engine.layers.unet_shapes import Shapes, count_children
 
 HEADS = 32
 TIME_WIDTH = 256  # of the sinusoids of the time

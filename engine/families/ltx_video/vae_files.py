@@ -10,9 +10,8 @@ from typing import Any
 from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import NotRecognised, Shapes
 from engine.families.ltx_video.colours import LATENT_RGB_BIAS, LATENT_RGB_FACTORS
-from engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig
+from engine.families.ltx_video.vae import MARK, LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
 from engine.families.ltx_video.vae_layers import Stage
-from engine.families.ltx_video.vae_shapes import MARK, ltx_video_vae_config
 from engine.families.vae_files import vae_network
 from engine.layers.video_cells import Stride
 

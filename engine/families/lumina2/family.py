@@ -13,8 +13,14 @@ from engine.families.base import (
 )
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.language_denoiser import MaskedTextDenoiser
-from engine.families.lumina2.transformer import Lumina2Config, Lumina2Transformer
-from engine.families.lumina2.transformer_shapes import MARK, POOLED, TIME_LAYER, lumina2_config
+from engine.families.lumina2.transformer import (
+    MARK,
+    POOLED,
+    TIME_LAYER,
+    Lumina2Config,
+    Lumina2Transformer,
+    lumina2_config,
+)
 from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
 from engine.families.text.language_model import language_text_encoder
 from engine.families.transformer_files import always, detect_by, transformer

@@ -25,6 +25,7 @@ from engine.layers.basic import Linear
 from engine.layers.block_calls import BlockFunction
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import PATCH, tokens_of
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
@@ -34,7 +35,6 @@ from engine.layers.transformer_layers import (
     RotaryLayout,
 )
 from engine.layers.unet_layers import Options, timestep_embedding
-from engine.layers.unet_shapes import Shapes, count_children
 
 TIME_WIDTH = 256  # of the sinusoids of the time
 TIME_SCALE = 1000.0

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.layers.basic import Linear
 from engine.layers.frame_memory import FrameMemory
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.video_cells import unfolded
 
 # Bytes of working memory per latent cell of each frame, and pixel of each frame, and byte of the dtype (ComfyUI's).

@@ -16,13 +16,11 @@ from engine.families.base import (
 )
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.language_denoiser import ReferencesDenoiser
-from engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer
-from engine.families.omnigen2.transformer_shapes import MARK, omnigen2_config
+from engine.families.omnigen2.transformer import MARK, OmniGen2Config, OmniGen2Transformer, omnigen2_config
 from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
 from engine.families.text.language_model import fits_kind, language_text_encoder
 from engine.families.transformer_files import always, detect_by, transformer
-from engine.layers.language_model import QWEN2, LanguageModelConfig
-from engine.layers.language_model_shapes import KEYS
+from engine.layers.language_model import KEYS, QWEN2, LanguageModelConfig
 from engine.settings import DtypePolicy
 from engine.text.language_encoding import LanguageEncoding
 from engine.text.language_tokens import qwen2

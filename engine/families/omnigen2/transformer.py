@@ -22,6 +22,7 @@ from engine.layers.basic import Linear
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.sinusoids import sinusoids_scaled_last
 from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
 from engine.layers.unet_layers import Options
@@ -29,6 +30,8 @@ from engine.layers.unet_layers import Options
 NORM_EPS = 1e-5
 LAST_NORM_EPS = 1e-6
 TIME_FACTOR = 1000.0
+MARK = "time_caption_embed.timestep_embedder.linear_1.bias"
+ATTENTION = "layers.0.attn."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,24 @@ class OmniGen2Config:
         """Channels of a head that rotate by each axis."""
         third = self.head_width // 3
         return third, third, third
+
+
+def omnigen2_config(shapes: Shapes) -> OmniGen2Config:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, in_width = shapes["x_embedder.weight"]
+    (head_width,) = shapes[f"{ATTENTION}norm_q.weight"]
+    return OmniGen2Config(
+        width=width,
+        heads=shapes[f"{ATTENTION}to_q.weight"][0] // head_width,
+        key_heads=shapes[f"{ATTENTION}to_k.weight"][0] // head_width,
+        inner_width=shapes["layers.0.feed_forward.linear_1.weight"][0],
+        num_layers=count_children(shapes, "layers"),
+        context_dim=shapes["time_caption_embed.caption_embedder.1.weight"][1],
+        time_width=shapes[MARK][0],
+        num_refiners=count_children(shapes, "noise_refiner"),
+        in_channels=in_width // PATCH**2,
+        num_references=shapes["image_index_embedding"][0],
+    )
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from engine.families.base import Shapes
 from engine.families.layouts import composed_layout
 from engine.families.pixart.transformer import PixArtConfig
 from engine.formats.weight_file import Item, Joined
-from engine.layers.unet_shapes import count_children
+from engine.layers.shapes import count_children
 
 MARKS = ("adaln_single.emb.timestep_embedder.linear_1.bias", "pos_embed.proj.bias")
 PREFIXES = ("", "transformer.")

@@ -25,8 +25,15 @@ from engine.families.base import (
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.pixart.denoiser import PixArtDenoiser
 from engine.families.pixart.diffusers_names import find_diffusers, lora_keys
-from engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
-from engine.families.pixart.transformer_shapes import CAPTIONS, DROPPED, MARK, SIZES, pixart_config
+from engine.families.pixart.transformer import (
+    CAPTIONS,
+    DROPPED,
+    MARK,
+    SIZES,
+    PixArtConfig,
+    PixArtTransformer,
+    pixart_config,
+)
 from engine.families.sd15.vae_files import FULL, SMALL, Sd15LatentFormat, autoencoder_kl
 from engine.families.sdxl.latent_format import SdxlLatentFormat
 from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL

@@ -7,6 +7,7 @@ those of the original checkpoints.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from engine.layers.attention import optimized_attention
 from engine.layers.basic import Conv2d, Linear
 from engine.layers.filled import filled
 from engine.layers.patches import PATCH, picture_channels_last, tokens_of
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm
 from engine.layers.unet_layers import Options, timestep_embedding
 
@@ -25,6 +27,12 @@ CELL_PX = 8
 BASE_CELLS = 64  # a side: the sizes at which networks were trained are multiples of it
 NORM_EPS = 1e-6
 NUM_SIZE_PARTS = 3  # of the vector of sizes: height, width, aspect ratio
+MARK = "t_block.1.weight"
+CAPTIONS = "y_embedder.y_proj.fc1.weight"
+SIZES = "ar_embedder.mlp.0.weight"
+DROPPED = "y_embedder.y_embedding"  # files of the diffusers library lack it; it is not read when a picture is drawn
+NUM_CAPTIONS = 300
+PLACES = "pos_embed"  # [1, patches, D] of files that hold the places of their size
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,26 @@ class PixArtConfig:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def pixart_config(shapes: Shapes) -> PixArtConfig:
+    """Return the configuration of the network with these tensors (names without prefix).
+
+    Raises LookupError for a missing tensor.
+    """
+    width, context_dim = shapes[CAPTIONS]
+    side = None if PLACES not in shapes else math.isqrt(shapes[PLACES][1]) * PATCH
+    return PixArtConfig(
+        width=width,
+        num_blocks=count_children(shapes, "blocks"),
+        context_dim=context_dim,
+        reads_sizes=SIZES in shapes,
+        interpolation=None if side is None else float(side // BASE_CELLS or side / BASE_CELLS),
+        in_channels=shapes["x_embedder.proj.weight"][1],
+        out_channels=shapes["final_layer.linear.weight"][0] // PATCH**2,
+        inner_width=shapes["blocks.0.mlp.fc1.weight"][0],
+        num_captions=shapes[DROPPED][0] if DROPPED in shapes else NUM_CAPTIONS,
+    )
 
 
 def sinusoids(places: torch.Tensor, width: int) -> torch.Tensor:

@@ -10,8 +10,7 @@ from functools import partial
 from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
 from engine.families.qwen_image.diffsynth_control import FIRST, MARK, DiffSynthControl, diffsynth_control_config
-from engine.families.qwen_image.transformer import QwenImageConfig, QwenImageControlNet
-from engine.families.qwen_image.transformer_shapes import BLOCK, HINT, qwen_image_config
+from engine.families.qwen_image.transformer import BLOCK, HINT, QwenImageConfig, QwenImageControlNet, qwen_image_config
 from engine.formats.weight_file import Names
 
 FIRST_ONWARD = "controlnet_blocks.0.weight"

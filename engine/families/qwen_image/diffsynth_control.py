@@ -13,8 +13,8 @@ from torch import nn
 from engine.layers.basic import Linear
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_of
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm, Gelu
-from engine.layers.unet_shapes import Shapes, count_children
 
 MARK = "controlnet_blocks.0.y_rms.weight"
 FIRST = "img_in.weight"

@@ -15,8 +15,15 @@ from engine.families.base import (
 )
 from engine.families.qwen_image.controlnet_files import BLOCKWISE, control_networks
 from engine.families.qwen_image.denoiser import QwenImageDenoiser
-from engine.families.qwen_image.transformer import QwenImageConfig, QwenImageTransformer
-from engine.families.qwen_image.transformer_shapes import BLOCK, HINT, LAYERED, MARK, qwen_image_config
+from engine.families.qwen_image.transformer import (
+    BLOCK,
+    HINT,
+    LAYERED,
+    MARK,
+    QwenImageConfig,
+    QwenImageTransformer,
+    qwen_image_config,
+)
 from engine.families.text.qwen25_vl import TEMPLATE, qwen_7b
 from engine.families.transformer_files import PREFIX, always, detect_by, transformer
 from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat

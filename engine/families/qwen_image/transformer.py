@@ -28,6 +28,7 @@ from engine.layers.block_calls import BlockFunction, Control
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import PATCH, pad_to_patches, patches_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.sinusoids import sinusoids_scaled_last
 from engine.layers.transformer_layers import (
     AdaptiveNorm,
@@ -44,6 +45,11 @@ Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
 TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0
 AT_ZERO = "__index_timestep_zero__"  # an empty tensor of files whose network sees them so by itself
 CONTROLLED_BLOCKS = 60  # of the published network; a control's blocks are spread over them
+MARK = "txt_norm.weight"
+BLOCK = "transformer_blocks.0.img_mlp.net.0.proj.weight"
+HINT = "controlnet_x_embedder.weight"
+LAST = "proj_out.weight"
+LAYERED = "time_text_embed.addition_t_embedding.weight"  # of networks that draw a picture in layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,23 @@ class QwenImageConfig:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def qwen_image_config(shapes: Shapes) -> QwenImageConfig:
+    """Return the configuration of the network, or of a control of it, with these tensors (names without prefix)."""
+    width, in_width = shapes["img_in.weight"]
+    in_channels = in_width // PATCH**2
+    is_control = HINT in shapes
+    return QwenImageConfig(
+        width=width,
+        num_blocks=count_children(shapes, "transformer_blocks"),
+        context_dim=shapes[MARK][0],
+        in_channels=in_channels,
+        out_channels=in_channels if is_control else shapes[LAST][0] // PATCH**2,
+        inner_factor=shapes[BLOCK][0] // width,
+        hint_channels=shapes[HINT][1] // PATCH**2 if is_control else 0,
+        references_at_zero=AT_ZERO in shapes,
+    )
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

@@ -8,11 +8,10 @@ from __future__ import annotations
 from engine.diffusion.model_sampling_variants import flux_flow_of
 from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
 from engine.families.qwen_image21.denoiser import QwenImage21Denoiser
-from engine.families.qwen_image21.layers import QwenImage21Config
+from engine.families.qwen_image21.layers import MARK, MODULATION, QwenImage21Config, qwen_image21_config
 from engine.families.qwen_image21.lora import lora_keys, renamed_lora
 from engine.families.qwen_image21.text import QWEN, SLOT, WIDTH
 from engine.families.qwen_image21.transformer import QwenImage21Transformer
-from engine.families.qwen_image21.transformer_shapes import MARK, MODULATION, qwen_image21_config
 from engine.families.qwen_image21.vae_files import AUTOENCODER, FULL, SMALL, OpacityLatentFormat
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.layers.language_model import QWEN3_VL, LanguageModelConfig

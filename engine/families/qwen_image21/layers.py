@@ -17,6 +17,7 @@ from engine.families.qwen_image21.prefix_states import KeysValues
 from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
 from engine.layers.norms import RmsNorm
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
 from engine.layers.transformer_layers import Stretches as StretchedParts
 from engine.layers.unet_layers import timestep_embedding
@@ -28,6 +29,9 @@ FLOAT16_MAX = 65504
 
 Options = dict[str, Any]
 Modulation = tuple[torch.Tensor, torch.Tensor]  # of the tokens before the drawn picture's, and of those
+MARK = "txt_in.text_norm.weight"
+MODULATION = "modulation.1.weight"
+FEED_FORWARD = "transformer_blocks.0.img_mlp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,20 @@ class QwenImage21Config:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def qwen_image21_config(shapes: Shapes) -> QwenImage21Config:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, in_channels = shapes["img_in.weight"]
+    return QwenImage21Config(
+        width=width,
+        num_blocks=count_children(shapes, "transformer_blocks"),
+        context_dim=shapes[MARK][0],
+        inner_width=shapes[f"{FEED_FORWARD}.out.weight"][1],
+        in_channels=in_channels,
+        time_width=shapes["time_text_embed.timestep_embedder.linear_1.weight"][1],
+        joins_gates=f"{FEED_FORWARD}.gate_up.weight" in shapes,
+    )
 
 
 class CentredNorm(nn.Module):

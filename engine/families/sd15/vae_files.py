@@ -9,8 +9,7 @@ from engine.families.base import Network, NotRecognised, Shapes
 from engine.families.layouts import behind_first, saved_behind
 from engine.formats.weight_file import Names
 from engine.layers.diffusers_names import vae_names
-from engine.layers.vae_kl import AutoencoderKl, VaeConfig
-from engine.layers.vae_kl_shapes import TEMPORAL_MARK, vae_config
+from engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
 from engine.settings import DtypePolicy
 
 PREFIX = "first_stage_model."

@@ -18,8 +18,7 @@ from engine.families.sd3.controlnet_files import control_networks
 from engine.families.sd3.diffusers_names import file_layout
 from engine.families.sd3.lora import lora_keys
 from engine.families.sd3.text import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
-from engine.families.sd3.transformer import Sd3Config, Sd3Transformer
-from engine.families.sd3.transformer_shapes import LAST, MARK, sd3_config
+from engine.families.sd3.transformer import LAST, MARK, Sd3Config, Sd3Transformer, sd3_config
 from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
 from engine.families.text.configurations import (
     CLIP_G_FULL,

@@ -9,6 +9,7 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from engine.layers.basic import Conv2d, Linear
 from engine.layers.block_calls import two_stream_call
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import pad_to_patches, picture_channels_last, tokens_of
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, Part, ResidualNorm, RotaryHeads
 from engine.layers.unet_layers import Options, timestep_embedding
 
@@ -30,6 +32,9 @@ TEXT_HEADS = 8  # of the layers of the text alone
 PLACES_MIDDLE = 7.5  # of computed places
 PLACES_THETA = 10000
 Parts = tuple[torch.Tensor, ...]
+MARK = "joint_blocks.0.context_block.attn.qkv.weight"
+LAST = "final_layer.linear.weight"  # a network that steers another has none
+QUERY_NORM = "joint_blocks.0.context_block.attn.ln_q.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,27 @@ class Sd3Config:
     @property
     def heads(self) -> int:
         return self.width // HEAD_WIDTH
+
+
+def sd3_config(shapes: Shapes) -> Sd3Config:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    width, in_channels, patch_size, _ = shapes["x_embedder.proj.weight"]
+    num_blocks = count_children(shapes, "joint_blocks")
+    return Sd3Config(
+        num_blocks=num_blocks,
+        width=width,
+        context_dim=shapes["context_embedder.weight"][1],
+        label_dim=shapes["y_embedder.mlp.0.weight"][1],
+        in_channels=in_channels,
+        out_channels=shapes.get(LAST, (in_channels * patch_size**2,))[0] // patch_size**2,
+        patch_size=patch_size,
+        position_side=math.isqrt(shapes["pos_embed"][1]) if "pos_embed" in shapes else 0,
+        norms_queries=QUERY_NORM in shapes,
+        dual_blocks=frozenset(
+            index for index in range(num_blocks) if f"joint_blocks.{index}.x_block.attn2.qkv.weight" in shapes
+        ),
+        num_text_layers=count_children(shapes, "context_processor.layers"),
+    )
 
 
 class Embedder(nn.Module):

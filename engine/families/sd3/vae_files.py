@@ -14,8 +14,7 @@ from engine.families.layouts import behind_first, saved_behind
 from engine.families.sd15.vae_files import FULL as FULL_OF_4
 from engine.families.sd15.vae_files import LAYOUTS, MARK, PREFIX
 from engine.families.sd15.vae_files import SMALL as SMALL_OF_4
-from engine.layers.vae_kl import AutoencoderKl, VaeConfig
-from engine.layers.vae_kl_shapes import TEMPORAL_MARK, vae_config
+from engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
 from engine.settings import DtypePolicy
 
 LATENT_CHANNELS = 16

@@ -23,6 +23,7 @@ from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
 from engine.layers.block_calls import BlockFunction
 from engine.layers.filled import filled
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
@@ -32,7 +33,6 @@ from engine.layers.transformer_layers import (
     RotaryLayout,
 )
 from engine.layers.unet_layers import Options
-from engine.layers.unet_shapes import Shapes, count_children
 
 HEAD_WIDTH = 64
 ROTARY_WIDTH = HEAD_WIDTH // 2

@@ -9,8 +9,7 @@ from engine.families.base import Network, NotRecognised, Shapes, Tensors
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.sd15.vae_files import AUTOENCODER_KL, MARK, PREFIX, PREFIXES
 from engine.families.svd.vae import SvdVae
-from engine.layers.vae_kl import AutoencoderKl, VaeConfig
-from engine.layers.vae_kl_shapes import TEMPORAL_MARK, vae_config
+from engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
 
 ORBIT_PREFIX = "conditioner.embedders.1.encoder."  # SV3D's checkpoints have it where the picture is encoded
 

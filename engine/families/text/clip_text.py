@@ -11,8 +11,7 @@ from engine.adapters.lora_names import clip_text_keys
 from engine.families.base import Layout, Network, Shape, Shapes, Tensors
 from engine.families.layouts import behind_first, names_behind, saved_behind
 from engine.formats.weight_file import Item, Names, Part, Transposed
-from engine.layers.clip_text import Activation, ClipTextModel
-from engine.layers.clip_text_shapes import clip_text_config
+from engine.layers.clip_text import Activation, ClipTextModel, clip_text_config
 from engine.layers.open_clip_names import FUSED, TEXT_MARK, open_clip_text_names, text_tower_names
 
 MARK = "text_model.embeddings.token_embedding.weight"

@@ -9,8 +9,7 @@ from typing import Any
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.text.t5 import TOKENIZER, lora_keys
-from engine.layers.language_model import LanguageModel, LanguageModelKind
-from engine.layers.language_model_shapes import EMBEDDING, kind_of, language_model_config
+from engine.layers.language_model import EMBEDDING, LanguageModel, LanguageModelKind, kind_of, language_model_config
 from engine.text import sentence_pieces
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer

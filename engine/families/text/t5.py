@@ -8,8 +8,7 @@ from typing import Any
 
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.layouts import behind_first, saved_behind
-from engine.layers.t5 import T5Model
-from engine.layers.t5_shapes import EMBEDDING, is_biased_everywhere, t5_config
+from engine.layers.t5 import EMBEDDING, T5Model, is_biased_everywhere, t5_config
 from engine.text import sentence_pieces
 from engine.text.t5_encoding import T5Encoder, T5Encoding
 from engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary

@@ -25,8 +25,8 @@ from engine.families.wan.transformer import (
 from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
 from engine.layers.norms import RmsNorm
+from engine.layers.shapes import Shapes
 from engine.layers.transformer_layers import AdaptiveNorm, RotaryHeads
-from engine.layers.unet_shapes import Shapes
 
 FACES = "face_adapter.fuser_blocks.0.k_norm.weight"
 POSES = "pose_patch_embedding.weight"

@@ -26,8 +26,8 @@ from engine.families.wan.transformer import (
     wan_config,
 )
 from engine.layers.basic import Linear
+from engine.layers.shapes import Shapes
 from engine.layers.unet_layers import Options
-from engine.layers.unet_shapes import Shapes
 
 SPEECH = "audio_proj.audio_proj_glob_1.layer.bias"
 SPEECH_TOKENS = 16  # of a latent frame

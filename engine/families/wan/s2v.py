@@ -28,8 +28,8 @@ from engine.families.wan.transformer import (
 )
 from engine.layers.basic import Linear
 from engine.layers.patches import PATCH
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.transformer_layers import AdaptiveNorm
-from engine.layers.unet_shapes import Shapes, count_children
 
 SOUND = "casual_audio_encoder.encoder.final_linear.weight"
 NUM_SOUND_TOKENS = 4  # of a latent frame, beside one that is the same everywhere

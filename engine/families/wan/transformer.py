@@ -27,10 +27,10 @@ from engine.layers.block_calls import BlockFunction
 from engine.layers.norms import RmsNorm
 from engine.layers.patches import PATCH, tokens_of
 from engine.layers.rotary import rotations
+from engine.layers.shapes import Shapes, count_children
 from engine.layers.sinusoids import sinusoids_of_powers
 from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
 from engine.layers.unet_layers import Options
-from engine.layers.unet_shapes import Shapes, count_children
 
 HEAD_WIDTH = 128
 AXES = (44, 42, 42)  # channels of a head that rotate by frame, row and column

@@ -23,7 +23,7 @@ from engine.families.wan.vace import (
     wan_camera_config,
     wan_vace_config,
 )
-from engine.layers.unet_shapes import Shapes
+from engine.layers.shapes import Shapes
 from engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "model.", "")  # of files of the network alone

@@ -25,7 +25,7 @@ from engine.families.wan.transformer import (
 )
 from engine.layers.basic import Conv2d, Linear
 from engine.layers.patches import PATCH, tokens_of
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 CONTROLS = "vace_patch_embedding.weight"
 CAMERA = "control_adapter.conv.weight"

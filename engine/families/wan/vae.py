@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from engine.layers.basic import Conv2d
 from engine.layers.frame_memory import FrameMemory
 from engine.layers.norms import ChannelNorm
+from engine.layers.shapes import Shapes
 
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the 96-channel network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL = 6000
@@ -27,6 +28,9 @@ MEASURED_CHANNELS = 96
 KERNEL = 3  # of convolutions, a side
 FRAMES_BEFORE = 2  # that a convolution of three frames looks back
 FRAMES_AT_ONCE = 4  # of a video, behind its first one, for one latent frame
+MARK = "decoder.middle.0.residual.0.gamma"
+NESTED_MARK = "decoder.upsamples.0.upsamples.0.residual.2.weight"  # of the autoencoder of Wan 2.2
+LAST_NORM = "decoder.head.0.gamma"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class WanVaeConfig:
     level_factors: tuple[int, ...] = (1, 2, 4, 4)
     blocks_per_level: int = 2
     halves_time: tuple[bool, ...] = (False, True, True)
+
+
+def wan_vae_config(shapes: Shapes) -> WanVaeConfig:
+    """Return the configuration of the network with these tensors (names without prefix)."""
+    return WanVaeConfig(base_channels=shapes[LAST_NORM][0], latent_channels=shapes["conv2.weight"][0])
 
 
 class CausalConv3d(nn.Conv3d):

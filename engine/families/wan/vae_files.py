@@ -8,8 +8,7 @@ from __future__ import annotations
 from engine.diffusion.latent_format import StandardisedLatentFormat
 from engine.families.base import NotRecognised, Shapes
 from engine.families.vae_files import vae_network
-from engine.families.wan.vae import WanVae, WanVaeConfig
-from engine.families.wan.vae_shapes import MARK, NESTED_MARK, wan_vae_config
+from engine.families.wan.vae import MARK, NESTED_MARK, WanVae, WanVaeConfig, wan_vae_config
 
 LATENT_CHANNELS = 16
 FULL = WanVaeConfig()

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from engine.families.wan.vae import FRAMES_AT_ONCE, KERNEL, CausalConv3d, Downsample, ResidualBlock, Stack, Upsample
 from engine.layers.frame_memory import FrameMemory
-from engine.layers.unet_shapes import Shapes
+from engine.layers.shapes import Shapes
 from engine.layers.video_cells import patched, unpatched
 
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the published network (ComfyUI's).

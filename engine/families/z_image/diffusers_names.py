@@ -9,7 +9,7 @@ from engine.families.base import Layout, Shapes
 from engine.families.layouts import composed_layout
 from engine.families.lumina2.transformer import Lumina2Config
 from engine.formats.weight_file import Item, Joined
-from engine.layers.unet_shapes import count_children
+from engine.layers.shapes import count_children
 
 MARK = "noise_refiner.0.attention.norm_k.weight"
 STACKS = ("layers", "context_refiner", "noise_refiner")

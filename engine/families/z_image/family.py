@@ -13,16 +13,21 @@ from engine.families.base import (
     Shapes,
 )
 from engine.families.flux.latent_format import FluxLatentFormat
-from engine.families.lumina2.transformer import Lumina2Config, Lumina2Transformer
-from engine.families.lumina2.transformer_shapes import FLOAT32_EPS, MARK, TIME_LAYER, lumina2_config
+from engine.families.lumina2.transformer import (
+    FLOAT32_EPS,
+    MARK,
+    TIME_LAYER,
+    Lumina2Config,
+    Lumina2Transformer,
+    lumina2_config,
+)
 from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
 from engine.families.text.language_model import fits_kind, language_text_encoder
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.families.z_image.denoiser import ZImageDenoiser
 from engine.families.z_image.diffusers_names import file_layout, lora_keys
 from engine.families.z_image.fun_control_files import CONTROL
-from engine.layers.language_model import QWEN3, LanguageModelConfig
-from engine.layers.language_model_shapes import EMBEDDING
+from engine.layers.language_model import EMBEDDING, QWEN3, LanguageModelConfig
 from engine.settings import DtypePolicy
 from engine.text.language_encoding import LanguageEncoding
 from engine.text.language_tokens import qwen3

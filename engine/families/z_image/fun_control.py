@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.lumina2.transformer import JointBlock, Lumina2Config
-from engine.families.lumina2.transformer_shapes import FLOAT32_EPS
+from engine.families.lumina2.transformer import FLOAT32_EPS, JointBlock, Lumina2Config
 from engine.layers.basic import Linear
 from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 EMBEDDER = "control_all_x_embedder.2-1"
 MARK = f"{EMBEDDER}.weight"

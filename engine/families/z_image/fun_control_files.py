@@ -9,7 +9,7 @@ from engine.families.layouts import composed_layout
 from engine.families.z_image.diffusers_names import BLOCK, PARTS, QKV
 from engine.families.z_image.fun_control import EMBEDDER, MARK, ZImageFunControl, z_image_fun_control_config
 from engine.formats.weight_file import Item, Joined
-from engine.layers.unet_shapes import count_children
+from engine.layers.shapes import count_children
 
 STACKS = ("control_layers", "control_noise_refiner")
 OWN = ("before_proj", "after_proj")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from engine.layers.basic import Linear
+from engine.layers.shapes import Shapes
 from engine.layers.unet import UnetConfig, UnetModel
-from engine.layers.unet_shapes import Shapes, unet_config
+from engine.layers.unet_shapes import unet_config
 
 PROJECTION = "cc_projection.weight"
 

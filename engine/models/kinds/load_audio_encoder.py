@@ -13,7 +13,7 @@ from engine.formats.fill import Destination, fill
 from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import open_weights
-from engine.layers.unet_shapes import Shapes
+from engine.layers.shapes import Shapes
 from engine.layers.weight_norm import first_names
 from engine.models.kinds import wav2vec, whisper
 

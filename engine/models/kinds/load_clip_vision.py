@@ -22,7 +22,7 @@ from engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
 from engine.layers.dinov2 import Dinov2
 from engine.layers.image_encoders import image_encoder
 from engine.layers.open_clip_names import FUSED, layer_names
-from engine.layers.unet_shapes import Shapes
+from engine.layers.shapes import Shapes
 
 EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), that of LLaVA, SigLIP's (so400m) or DINOv2's"
 MARK = "vision_model.embeddings.patch_embedding.weight"

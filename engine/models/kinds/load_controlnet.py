@@ -20,8 +20,9 @@ from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import ChangedTensors, Names, WeightFile, open_weights
 from engine.layers.diffusers_names import unet_names
+from engine.layers.shapes import Shapes
 from engine.layers.unet import UnetConfig
-from engine.layers.unet_shapes import Shapes, diffusers_unet_config
+from engine.layers.unet_shapes import diffusers_unet_config
 from engine.models.kinds.controlnet import ControlNetModel
 from engine.models.kinds.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
 from engine.models.kinds.union_controlnet import UnionControlNetModel

@@ -16,7 +16,7 @@ from engine.formats.fill import Destination, fill
 from engine.formats.refusals import refuses
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import WeightFile
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 from engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 
 PREFIX = "adapter."

@@ -15,7 +15,7 @@ from torch.nn import functional
 from engine.layers.attention import attention
 from engine.layers.basic import Linear
 from engine.layers.mel_spectrogram import mel_bands
-from engine.layers.unet_shapes import Shapes, count_children
+from engine.layers.shapes import Shapes, count_children
 
 HEAD_WIDTH = 64
 RATE_HZ, WINDOW, HOP = 16000, 400, 160

@@ -11,8 +11,7 @@ import torch
 from engine.families.base import ModelFamily, TensorIndex
 from engine.families.cascade.denoisers import DecoderLatentFormat, StageBDenoiser, StageCDenoiser
 from engine.families.cascade.stages import StageA, StageAConfig, StageCCoder, StageCCoderConfig
-from engine.families.cascade.unet import BlockKind, CascadeConfig, CascadeLevel, build_stage
-from engine.families.cascade.unet_shapes import cascade_config
+from engine.families.cascade.unet import BlockKind, CascadeConfig, CascadeLevel, build_stage, cascade_config
 from engine.families.registry import family_named, recognise, recognise_vae
 from engine.formats.unfilled import unfilled
 from engine.formats.weight_file import Part

@@ -10,8 +10,12 @@ import torch
 
 from engine.errors import BadModelFile
 from engine.families import registry
-from engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer, grid_places
-from engine.families.hunyuan_dit.transformer_shapes import hunyuan_dit_config
+from engine.families.hunyuan_dit.transformer import (
+    HunyuanDitConfig,
+    HunyuanDitTransformer,
+    grid_places,
+    hunyuan_dit_config,
+)
 from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from engine.models.load import LoadTypes, load_checkpoint
 from engine.models.random_weights import write_random_checkpoint

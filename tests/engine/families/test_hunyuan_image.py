@@ -10,9 +10,13 @@ import torch
 
 from engine.families import registry
 from engine.families.hunyuan_image.text import GLYPH, GlyphTokenizer, prompt_and_glyphs
-from engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer, whole_patches
+from engine.families.hunyuan_video.transformer import (
+    HunyuanVideoConfig,
+    HunyuanVideoTransformer,
+    hunyuan_video_config,
+    whole_patches,
+)
 from engine.families.hunyuan_video.transformer_files import RENAMED, TRAINED, replaced
-from engine.families.hunyuan_video.transformer_shapes import hunyuan_video_config
 from engine.text.byte_tokens import ByteVocabulary
 from engine.text.chunk_encoding import Encoded
 

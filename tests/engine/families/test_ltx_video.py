@@ -13,10 +13,9 @@ from engine.families import registry
 from engine.families.base import NotRecognised
 from engine.families.ltx_video.denoiser import LtxVideoDenoiser
 from engine.families.ltx_video.nodes.guides import first_frame_of
-from engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig
+from engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
 from engine.families.ltx_video.vae_files import as_described, description
 from engine.families.ltx_video.vae_layers import Stage
-from engine.families.ltx_video.vae_shapes import ltx_video_vae_config
 from engine.formats.unfilled import unfilled
 
 FAMILY = registry.family_named("ltx_video")

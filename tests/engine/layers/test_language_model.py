@@ -17,8 +17,9 @@ from engine.layers.language_model import (
     LanguageModel,
     LanguageModelConfig,
     LanguageModelKind,
+    kind_of,
+    language_model_config,
 )
-from engine.layers.language_model_shapes import kind_of, language_model_config
 from tests.engine.layers.language_model_cases import (
     CASES,
     INNER,

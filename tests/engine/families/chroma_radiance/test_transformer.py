@@ -12,9 +12,9 @@ from engine.families.chroma_radiance.transformer import (
     TILE_OPTION,
     ChromaRadianceConfig,
     ChromaRadianceTransformer,
+    chroma_radiance_config,
     tile_patches,
 )
-from engine.families.chroma_radiance.transformer_shapes import chroma_radiance_config
 
 CONFIG = ChromaRadianceConfig(
     width=128, num_double=1, num_single=1, context_dim=16, approximator_width=16, approximator_layers=1,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.flux.transformer import FluxConfig, FluxTransformer, places_of, reference_corners
-from engine.families.flux.transformer_shapes import flux_config
+from engine.families.flux.transformer import FluxConfig, FluxTransformer, flux_config, places_of, reference_corners
 from engine.layers.patches import patches_of
 from engine.layers.rotary import rotated, rotations
 

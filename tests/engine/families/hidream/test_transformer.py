@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.families.hidream.transformer import ExpertLayers, GatedLayers, HiDreamConfig, HiDreamTransformer
-from engine.families.hidream.transformer_shapes import hidream_config
+from engine.families.hidream.transformer import (
+    ExpertLayers,
+    GatedLayers,
+    HiDreamConfig,
+    HiDreamTransformer,
+    hidream_config,
+)
 
 CONFIG = HiDreamConfig(
     width=128, num_double=1, num_single=2, text_dim=24, language_dim=16, label_dim=12, expert_width=32, shared_width=16,

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from engine.families.lumina2.transformer import (
+    FLOAT32_EPS,
     Lumina2Config,
     Lumina2Transformer,
     filled_up,
+    lumina2_config,
     picture_places,
     text_places,
 )
-from engine.families.lumina2.transformer_shapes import FLOAT32_EPS, lumina2_config
 from engine.layers.patches import patches_channels_last, picture_channels_last
 
 LUMINA = Lumina2Config(

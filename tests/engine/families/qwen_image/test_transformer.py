@@ -15,9 +15,9 @@ from engine.families.qwen_image.transformer import (
     QwenImageControlNet,
     QwenImageTransformer,
     centred_places,
+    qwen_image_config,
     text_places,
 )
-from engine.families.qwen_image.transformer_shapes import qwen_image_config
 
 CONFIG = QwenImageConfig(width=128, num_blocks=2, context_dim=24, in_channels=4, out_channels=4)
 

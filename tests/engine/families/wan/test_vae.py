@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.families.wan.vae import CausalConv3d, WanVae, WanVaeConfig
-from engine.families.wan.vae_shapes import wan_vae_config
+from engine.families.wan.vae import CausalConv3d, WanVae, WanVaeConfig, wan_vae_config
 from engine.layers.frame_memory import FrameMemory
 
 CONFIG = WanVaeConfig(base_channels=8, latent_channels=4)
