@@ -110,7 +110,8 @@ class Network:
     by name, from their shape. `float32_ends` are the ends of names of weights that stay float32 whatever the
     others' type; one that begins with a dot ends whole parts of a name. `saved` gives weights the names they have
     in a checkpoint of the family. Where shapes do not tell everything, `as_described` returns the configuration as
-    a file's metadata have it, and `description` the metadata of a saved one, which are stored as JSON.
+    a file's metadata have it, and `description` the metadata of a saved one, which are stored as JSON. `sizes` are
+    configurations for random weights, by the name of the size: `full` is the published network.
     """
 
     layouts: tuple[Layout, ...]
@@ -123,6 +124,7 @@ class Network:
     float32_ends: tuple[str, ...] = ()
     as_described: Callable[[Any, Mapping[str, str]], Any] = _as_configured
     description: Callable[[Any], dict[str, dict[str, Any]]] = _no_description
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +346,9 @@ class ModelFamily:
     `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_one_encoder` that a model has one
     of them; a family that takes no prompt has none.
     `vision_prefix` is that of the picture encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
-    `scales` has `full`, the real network, and `small`, for tests. `nodes` are the nodes of a plain workflow.
+    `sizes` are configurations of its denoising network by the name of the size: `full` is the published one, `small` a
+    tiny one that a CPU can run. Text encoders and VAE have theirs under the same names, `vision` those of the image
+    encoder. `nodes` are the nodes of a plain workflow.
     """
 
     name: str
@@ -360,7 +364,7 @@ class ModelFamily:
     default: Defaults
     nodes: tuple[str, ...]
     parameterisation: Parameterisation
-    scales: Mapping[str, Scale]
+    sizes: Mapping[str, Any]
     denoiser_type: type[Denoiser] = Denoiser
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     variant_types: Mapping[str, type[Denoiser]] = field(default_factory=dict)
@@ -379,12 +383,22 @@ class ModelFamily:
     other_file_words: tuple[str, ...] = ()
     file_billions: Mapping[str, float] = field(default_factory=dict, hash=False)
     vision_prefix: str | None = None
+    vision: Mapping[str, ImageEncoderConfig] = field(default_factory=dict)
     is_default: bool = False
 
     @property
     def dtypes(self) -> DtypePolicies:
         """The types in which its networks compute."""
         return DtypePolicies(unet=self.denoiser.dtypes, vae=self.vae.dtypes)
+
+    @property
+    def scales(self) -> dict[str, Scale]:
+        """Configurations of the networks of a checkpoint of random weights, by the name of the size."""
+        return {name: self._scale(name) for name in self.sizes}
+
+    def _scale(self, name: str) -> Scale:
+        text = {item.encoding.slot: item.network.sizes[name] for item in self.text if name in item.network.sizes}
+        return Scale(self.sizes[name], text, self.vae.sizes[name], self.vision.get(name))
 
     def text_of(self, scale: Scale) -> tuple[TextEncoder, ...]:
         """Return the text encoders of a checkpoint of that scale."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,16 @@ PREFIXES = (PREFIX, "first_stage_model.", "")  # of files of the network alone
 
 
 def vae_network(
-    mark: str, configure: Callable[[Shapes], Any], build: Callable[[Any], nn.Module], prefers: tuple[DtypeName, ...]
+    mark: str,
+    configure: Callable[[Shapes], Any],
+    build: Callable[[Any], nn.Module],
+    prefers: tuple[DtypeName, ...],
+    sizes: Mapping[str, Any],
 ) -> Network:
-    """Describe the autoencoder of files with the tensor `mark`. `prefers`: the dtypes to compute in, best first."""
+    """Describe the autoencoder of files with the tensor `mark`.
+
+    `prefers` are the dtypes to compute in, best first, and `sizes` those of `Network`.
+    """
     return Network(
         layouts=(behind_first(PREFIXES, mark),),
         in_checkpoint=(behind_first((PREFIX,), mark),),
@@ -27,4 +34,5 @@ def vae_network(
         build=build,
         saved=partial(saved_behind, PREFIX),
         dtypes=DtypePolicy(prefers=prefers),
+        sizes=sizes,
     )

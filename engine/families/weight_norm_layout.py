@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ def sound_autoencoder(
     configure: Callable[[Shapes], Any],
     build: Callable[[Any], nn.Module],
     dtypes: DtypePolicy,
+    sizes: Mapping[str, Any],
 ) -> Network:
     """Describe an autoencoder of sounds that checkpoints have behind a prefix."""
     prefixes = tuple(dict.fromkeys((prefix, "vae.", "first_stage_model.", "")))
@@ -45,4 +46,5 @@ def sound_autoencoder(
         build=build,
         saved=partial(saved_behind, prefix),
         dtypes=dtypes,
+        sizes=sizes,
     )

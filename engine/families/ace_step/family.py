@@ -8,10 +8,9 @@ from engine.families.ace_step.denoiser import AceStepDenoiser
 from engine.families.ace_step.lyric_encoder import LyricEncoderConfig
 from engine.families.ace_step.text import UMT5_BASE
 from engine.families.ace_step.transformer import FIRST, MARK, AceStepConfig, AceStepTransformer, ace_step_config
-from engine.families.ace_step.vae_files import AUTOENCODER, FULL, SMALL, AceStepLatentFormat
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.ace_step.vae_files import AUTOENCODER, AceStepLatentFormat
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
 from engine.families.transformer_files import always, detect_by, transformer
-from engine.layers.t5 import T5Config
 from engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flow_of, {"shift": 3.0})
@@ -46,28 +45,11 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=0.5,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            AceStepConfig(width=2560, num_blocks=24),
-            {
-                "umt5base": T5Config(
-                    num_layers=12, width=768, heads=12, inner_width=2048, vocabulary_size=256384,
-                    is_biased_everywhere=True,
-                )
-            },
-            FULL,
-        ),
-        "small": Scale(
-            AceStepConfig(
-                width=128, num_blocks=3, context_dim=64, speaker_dim=32, num_lyric_tokens=300,
-                lyrics=LyricEncoderConfig(width=64, num_blocks=2, heads=4, inner_width=128),
-            ),
-            {
-                "umt5base": T5Config(
-                    num_layers=12, width=64, heads=2, inner_width=128, vocabulary_size=2048, is_biased_everywhere=True
-                )
-            },
-            SMALL,
+    sizes={
+        "full": AceStepConfig(width=2560, num_blocks=24),
+        "small": AceStepConfig(
+            width=128, num_blocks=3, context_dim=64, speaker_dim=32, num_lyric_tokens=300,
+            lyrics=LyricEncoderConfig(width=64, num_blocks=2, heads=4, inner_width=128),
         ),
     },
 )  # fmt: skip

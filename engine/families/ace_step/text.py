@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from engine.families.base import Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.text.t5 import BASE_LAYERS, t5_with_vocabulary
-from engine.layers.t5 import is_biased_everywhere, t5_config
+from engine.layers.t5 import T5Config, is_biased_everywhere, t5_config
 from engine.text import sentence_pieces
 from engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
 from engine.text.lyrics import LINE_END, START_TOKEN, letter_lyrics, lyrics_vocabulary
@@ -77,7 +77,18 @@ def _tokenizer(encoder: Any, parts: TokenizerParts) -> AceTokenizer:
 
 
 UMT5_BASE: TextEncoder = replace(
-    t5_with_vocabulary(ENCODING, fits=_fits),
+    t5_with_vocabulary(
+        ENCODING,
+        {
+            "full": T5Config(
+                num_layers=12, width=768, heads=12, inner_width=2048, vocabulary_size=256384, is_biased_everywhere=True
+            ),
+            "small": T5Config(
+                num_layers=12, width=64, heads=2, inner_width=128, vocabulary_size=2048, is_biased_everywhere=True
+            ),
+        },
+        fits=_fits,
+    ),
     encoder_type=AceEncoder,
     tokenizer=_tokenizer,
     second_vocabulary=Vocabulary(

@@ -8,13 +8,15 @@ from engine.families.ace_step.vocoder import AceStepVocoderConfig
 from engine.families.weight_norm_layout import sound_autoencoder
 from engine.settings import DtypePolicy
 
-FULL = AceStepDcaeConfig()
-SMALL = AceStepDcaeConfig(channels=16, vocoder=AceStepVocoderConfig((16, 24, 32, 48), first_channels=128))
 AUTOENCODER = sound_autoencoder(
     "vae.",
     MARK,
     configure=ace_step_dcae_config,
     build=AceStepDcae,
+    sizes={
+        "full": AceStepDcaeConfig(),
+        "small": AceStepDcaeConfig(channels=16, vocoder=AceStepVocoderConfig((16, 24, 32, 48), first_channels=128)),
+    },
     dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
 )
 

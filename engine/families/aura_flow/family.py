@@ -11,9 +11,8 @@ from engine.families.base import (
     Defaults,
     ModelFamily,
     Parameterisation,
-    Scale,
 )
-from engine.families.sd15.vae_files import FULL, SMALL, autoencoder_kl
+from engine.families.sd15.vae_files import autoencoder_kl
 from engine.families.sdxl.latent_format import SdxlLatentFormat
 from engine.families.text.t5 import pile_t5
 from engine.families.transformer_files import PREFIX, always, detect_by, transformer
@@ -36,6 +35,10 @@ ENCODING = T5Encoding(
     zeroes_padding=True,
     takes_embeddings=False,
 )
+TEXT_SIZES = {
+    "full": T5Config(num_layers=24, width=2048, heads=32, inner_width=5120, is_biased_everywhere=True),
+    "small": T5Config(num_layers=2, width=64, heads=1, inner_width=128, is_biased_everywhere=True),
+}
 # Its text encoder is known by its tensors: ComfyUI takes it under any type but those of other encoders of this width.
 TEXT_TYPES = (
     "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2",
@@ -66,7 +69,7 @@ FAMILY = ModelFamily(
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=AuraFlowDenoiser,
-    text=(pile_t5(ENCODING),),
+    text=(pile_t5(ENCODING, TEXT_SIZES),),
     vae=autoencoder_kl(VAE_PREFIX),
     latent_format=SdxlLatentFormat,
     denoiser_lora_keys=lora_keys,
@@ -79,25 +82,13 @@ FAMILY = ModelFamily(
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=2.0,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            AuraFlowConfig(
-                width=3072, num_double=4, num_single=32, context_dim=2048, time_dim=3072, inner_width=8192,
-                position_side=96,
-            ),
-            {
-                "pile_t5xl": T5Config(
-                    num_layers=24, width=2048, heads=32, inner_width=5120, is_biased_everywhere=True
-                )
-            },
-            FULL,
+    sizes={
+        "full": AuraFlowConfig(
+            width=3072, num_double=4, num_single=32, context_dim=2048, time_dim=3072, inner_width=8192,
+            position_side=96,
         ),
-        "small": Scale(
-            AuraFlowConfig(
-                width=256, num_double=2, num_single=3, context_dim=64, time_dim=128, inner_width=768
-            ),
-            {"pile_t5xl": T5Config(num_layers=2, width=64, heads=1, inner_width=128, is_biased_everywhere=True)},
-            SMALL,
+        "small": AuraFlowConfig(
+            width=256, num_double=2, num_single=3, context_dim=64, time_dim=128, inner_width=768
         ),
     },
 )  # fmt: skip

@@ -14,19 +14,16 @@ from engine.families.base import (
     ModelFamily,
     Network,
     Parameterisation,
-    Scale,
     Shapes,
     TensorIndex,
     TensorReader,
 )
 from engine.families.cascade.denoisers import DecoderLatentFormat, PriorLatentFormat, StageBDenoiser, StageCDenoiser
-from engine.families.cascade.stages import StageCCoderConfig
 from engine.families.cascade.text import CLIP_G
 from engine.families.cascade.unet import EMBEDDING, LAST, TEXT, CascadeConfig, CascadeLevel, build_stage, cascade_config
 from engine.families.cascade.vae_files import AUTOENCODERS
 from engine.families.layouts import names_behind, saved_behind
 from engine.families.sd15.unet_files import PREFIX, PREFIXES
-from engine.families.text.configurations import CLIP_G_FULL, CLIP_G_SMALL
 from engine.formats.weight_file import Names, Part
 from engine.layers.clip_vision import ClipVisionConfig
 from engine.settings import DtypePolicy
@@ -93,9 +90,6 @@ def stage_c(width: int, num_blocks: tuple[int, int], *, text_dim: int = 1280, pi
     )  # fmt: skip
 
 
-STAGE_C = stage_c(2048, (8, 24))
-SMALL_STAGE_C = stage_c(64, (1, 1), text_dim=64, picture_dim=64)
-
 FAMILY = ModelFamily(
     name="cascade",
     label="Stable Cascade",
@@ -130,18 +124,12 @@ FAMILY = ModelFamily(
         "StableCascade_StageB_Conditioning", "VAEDecode",
     ),
     parameterisation=OF_STAGE_C,
-    scales={
-        "full": Scale(
-            STAGE_C,
-            {"g": CLIP_G_FULL},
-            StageCCoderConfig(),
-            ClipVisionConfig(),
-        ),
-        "small": Scale(
-            SMALL_STAGE_C,
-            {"g": CLIP_G_SMALL},
-            StageCCoderConfig(hidden_channels=64),
-            ClipVisionConfig(num_layers=24, width=64, inner_width=64, projection_width=64),
-        ),
+    sizes={
+        "full": stage_c(2048, (8, 24)),
+        "small": stage_c(64, (1, 1), text_dim=64, picture_dim=64),
+    },
+    vision={
+        "full": ClipVisionConfig(),
+        "small": ClipVisionConfig(num_layers=24, width=64, inner_width=64, projection_width=64),
     },
 )  # fmt: skip

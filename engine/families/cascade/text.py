@@ -9,7 +9,7 @@ import torch
 from engine.adapters.lora_names import clip_text_keys
 from engine.families.base import Shapes, Tensors, TextEncoder
 from engine.families.layouts import saved_behind
-from engine.families.text.clip_g import ALONE, fits
+from engine.families.text.clip_g import ALONE, SIZES, fits
 from engine.families.text.clip_text import PROJECTION, clip_text_network, open_clip_layout, transformers_layout
 from engine.formats.weight_file import Names, Transposed
 from engine.text.clip_encoding import END_TOKEN, ClipEncoding
@@ -42,6 +42,7 @@ CLIP_G = TextEncoder(
         in_checkpoint=(_in_checkpoint,),
         saved=_saved,
         activation="gelu",
+        sizes=SIZES,
     ),
     fits=fits,
     lora_keys=partial(

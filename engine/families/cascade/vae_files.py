@@ -86,4 +86,5 @@ AUTOENCODERS = Network(
     build=build_coder,
     saved=_saved,
     dtypes=DtypePolicy(prefers=("bfloat16",)),
+    sizes={"full": StageCCoderConfig(), "small": StageCCoderConfig(hidden_channels=64)},
 )

@@ -11,14 +11,12 @@ from engine.families.base import (
     Defaults,
     ModelFamily,
     Parameterisation,
-    Scale,
 )
 from engine.families.chroma.denoiser import ChromaDenoiser
 from engine.families.chroma.transformer import MARK, ChromaConfig, ChromaTransformer, chroma_config
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.flux.lora import lora_keys
-from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
-from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.sd3.vae_files import autoencoder_16
 from engine.families.text.t5 import t5_xxl
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
@@ -59,21 +57,13 @@ FAMILY = ModelFamily(
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=3.2,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            ChromaConfig(
-                width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
-                approximator_layers=5,
-            ),
-            {"t5xxl": T5_XXL_FULL},
-            FULL,
+    sizes={
+        "full": ChromaConfig(
+            width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
+            approximator_layers=5,
         ),
-        "small": Scale(
-            ChromaConfig(
-                width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2
-            ),
-            {"t5xxl": T5_XXL_SMALL},
-            SMALL,
+        "small": ChromaConfig(
+            width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2
         ),
     },
 )  # fmt: skip

@@ -14,7 +14,6 @@ from engine.families.base import (
     Defaults,
     ModelFamily,
     Parameterisation,
-    Scale,
 )
 from engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
 from engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
@@ -25,10 +24,8 @@ from engine.families.chroma_radiance.transformer import (
     chroma_radiance_config,
 )
 from engine.families.flux.lora import lora_keys
-from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.text.t5 import t5_xxl
 from engine.families.transformer_files import always, detect_by, transformer
-from engine.layers.pixel_space import PixelSpaceConfig
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
 
@@ -74,22 +71,14 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=0.038,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            ChromaRadianceConfig(
-                width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
-                approximator_layers=5,
-            ),
-            {"t5xxl": T5_XXL_FULL},
-            PixelSpaceConfig(),
+    sizes={
+        "full": ChromaRadianceConfig(
+            width=3072, num_double=19, num_single=38, context_dim=CONTEXT_DIM, approximator_width=5120,
+            approximator_layers=5,
         ),
-        "small": Scale(
-            ChromaRadianceConfig(
-                width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2,
-                pixel_width=16, num_pixel_layers=2, pixel_factor=2, num_frequencies=4,
-            ),
-            {"t5xxl": T5_XXL_SMALL},
-            PixelSpaceConfig(),
+        "small": ChromaRadianceConfig(
+            width=256, num_double=3, num_single=3, context_dim=128, approximator_width=64, approximator_layers=2,
+            pixel_width=16, num_pixel_layers=2, pixel_factor=2, num_frequencies=4,
         ),
     },
 )  # fmt: skip

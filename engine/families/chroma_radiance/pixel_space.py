@@ -38,5 +38,6 @@ PIXEL_SPACE = Network(
     in_checkpoint=(partial(_layout, (PREFIX,)),),
     configure=_configure,
     build=PixelSpace,
+    sizes=dict.fromkeys(("full", "small"), PixelSpaceConfig()),
     saved=partial(saved_behind, PREFIX),
 )

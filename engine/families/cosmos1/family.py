@@ -12,14 +12,13 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
 from engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosPictureDenoiser
 from engine.families.cosmos1.transformer import MARK, PATCHES, Cosmos1Config, Cosmos1Transformer, cosmos1_config
-from engine.families.cosmos1.vae_files import AUTOENCODER, FULL, SMALL, CosmosLatentFormat
+from engine.families.cosmos1.vae_files import AUTOENCODER, CosmosLatentFormat
 from engine.families.cosmos_predict2.given_cells import GIVEN
-from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
+from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT
 from engine.families.transformer_files import PREFIX, always, detect_by, transformer
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
@@ -84,20 +83,12 @@ FAMILY = ModelFamily(
            "VAEDecode", "SaveWEBM"),
     memory_usage_factor=1.6,
     parameterisation=LEVELS,
-    scales={
-        "full": Scale(
-            Cosmos1Config(
-                width=4096, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=16384, rank=256, stretch=(2.0, 1.0, 1.0)
-            ),
-            {"t5xxl": TEXT_FULL},
-            FULL,
+    sizes={
+        "full": Cosmos1Config(
+            width=4096, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=16384, rank=256, stretch=(2.0, 1.0, 1.0)
         ),
-        "small": Scale(
-            Cosmos1Config(
-                width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32, stretch=(2.0, 1.0, 1.0)
-            ),
-            {"t5xxl": TEXT_SMALL},
-            SMALL,
+        "small": Cosmos1Config(
+            width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32, stretch=(2.0, 1.0, 1.0)
         ),
     },
 )  # fmt: skip

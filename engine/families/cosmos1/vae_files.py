@@ -12,8 +12,6 @@ from engine.families.cosmos1.tokenizer import MARK, CosmosTokenizer, CosmosToken
 from engine.families.vae_files import vae_network
 
 LATENT_CHANNELS = 16
-FULL = CosmosTokenizerConfig()
-SMALL = CosmosTokenizerConfig(channels=32, level_channels=(32, 64, 64), blocks_per_level=1)  # for tests
 
 
 class CosmosLatentFormat(LatentFormat):
@@ -48,7 +46,16 @@ def _ones(shape: Shape) -> torch.Tensor:
 
 
 AUTOENCODER = replace(
-    vae_network(MARK, _configure, CosmosTokenizer, ("bfloat16",)),
+    vae_network(
+        MARK,
+        _configure,
+        CosmosTokenizer,
+        ("bfloat16",),
+        sizes={
+            "full": CosmosTokenizerConfig(),
+            "small": CosmosTokenizerConfig(channels=32, level_channels=(32, 64, 64), blocks_per_level=1),
+        },
+    ),
     defaults={"latent_mean": _zeros, "latent_std": _ones},
     float32_ends=("latent_mean", "latent_std"),
 )

@@ -15,12 +15,11 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
 from engine.families.cosmos_predict2.given_cells import GIVEN
-from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT, TEXT_FULL, TEXT_SMALL
+from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT
 from engine.families.cosmos_predict2.transformer import (
     MARK,
     PATCHES,
@@ -29,7 +28,7 @@ from engine.families.cosmos_predict2.transformer import (
     cosmos_predict2_config,
 )
 from engine.families.transformer_files import PREFIX, always, detect_by, transformer
-from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
+from engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
 from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 
@@ -111,16 +110,8 @@ FAMILY = ModelFamily(
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=0.9,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            CosmosPredict2Config(width=2048, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=8192, rank=256),
-            {"t5xxl": TEXT_FULL},
-            FULL,
-        ),
-        "small": Scale(
-            CosmosPredict2Config(width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32),
-            {"t5xxl": TEXT_SMALL},
-            SMALL,
-        ),
+    sizes={
+        "full": CosmosPredict2Config(width=2048, num_blocks=28, context_dim=CONTEXT_DIM, inner_width=8192, rank=256),
+        "small": CosmosPredict2Config(width=256, num_blocks=3, context_dim=64, inner_width=1024, rank=32),
     },
 )  # fmt: skip

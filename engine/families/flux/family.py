@@ -12,7 +12,6 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
     TensorReader,
 )
@@ -23,9 +22,8 @@ from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.flux.lora import lora_keys
 from engine.families.flux.transformer import GUIDANCE, MARK, FluxConfig, FluxTransformer, flux_config
 from engine.families.flux.uso_files import STYLE_PROJECTOR
-from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.sd3.vae_files import autoencoder_16
 from engine.families.text.clip_l import clip_l
-from engine.families.text.configurations import CLIP_L_FULL, CLIP_L_SMALL, T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.text.t5 import t5_xxl
 from engine.families.transformer_files import detect_by, transformer
 from engine.formats.weight_file import shape_of
@@ -113,24 +111,10 @@ FAMILY = ModelFamily(
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "FluxGuidance", "KSampler", "VAEDecode"),
     memory_usage_factor=3.1,
     parameterisation=DEV,
-    scales={
-        "full": Scale(
-            FluxConfig(
-                width=3072, num_double=NUM_DOUBLE, num_single=NUM_SINGLE, context_dim=CONTEXT_DIM, label_dim=LABEL_DIM
-            ),
-            {
-                "l": CLIP_L_FULL,
-                "t5xxl": T5_XXL_FULL,
-            },
-            FULL,
+    sizes={
+        "full": FluxConfig(
+            width=3072, num_double=NUM_DOUBLE, num_single=NUM_SINGLE, context_dim=CONTEXT_DIM, label_dim=LABEL_DIM
         ),
-        "small": Scale(
-            FluxConfig(width=128, num_double=2, num_single=2, context_dim=128, label_dim=64),
-            {
-                "l": CLIP_L_SMALL,
-                "t5xxl": T5_XXL_SMALL,
-            },
-            SMALL,
-        ),
+        "small": FluxConfig(width=128, num_double=2, num_single=2, context_dim=128, label_dim=64),
     },
 )  # fmt: skip

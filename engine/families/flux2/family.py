@@ -16,7 +16,6 @@ from engine.families.base import (
     ModelFamily,
     Network,
     Parameterisation,
-    Scale,
     Shapes,
     TensorIndex,
     TensorReader,
@@ -32,20 +31,17 @@ from engine.families.flux2.text import (
     QWEN_8B,
     QWEN_8B_WIDTH,
     QWEN_LAYERS,
-    language_config,
 )
 from engine.families.flux2.transformer import MARK, Flux2Config, Flux2Transformer, flux2_config
-from engine.families.flux2.vae_files import AUTOENCODER, FULL, SMALL, Flux2LatentFormat
+from engine.families.flux2.vae_files import AUTOENCODER, Flux2LatentFormat
 from engine.families.layouts import behind_first, saved_behind
 from engine.formats.weight_file import Names
-from engine.layers.language_model import MISTRAL3, QWEN3
 from engine.settings import DtypePolicy
 
 PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 FLOW = Parameterisation(flux_flow_of, {"shift": 2.02})
 NORMS = ("query_norm", "key_norm")  # whose factors later files call `weight`
-QWEN_TOKENS, MISTRAL_TOKENS = 151936, 131072  # in the vocabularies
 
 
 def _with_scales(layout: Layout) -> Layout:
@@ -111,71 +107,20 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=29.3,  # of dev; Klein needs less
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            Flux2Config(
-                width=6144, num_double=8, num_single=48, context_dim=MISTRAL_WIDTH * len(MISTRAL_LAYERS)
-            ),
-            {
-                "mistral3_24b": language_config(
-                    MISTRAL3, num_layers=40, width=MISTRAL_WIDTH, heads=32, key_heads=8, inner_width=32768,
-                    tokens=MISTRAL_TOKENS,
-                )
-            },
-            FULL,
+    sizes={
+        "full": Flux2Config(
+            width=6144, num_double=8, num_single=48, context_dim=MISTRAL_WIDTH * len(MISTRAL_LAYERS)
         ),
-        "klein_4b": Scale(
-            Flux2Config(
-                width=3072, num_double=5, num_single=20, context_dim=QWEN_4B_WIDTH * len(QWEN_LAYERS),
-                has_guidance=False,
-            ),
-            {
-                "qwen3_4b": language_config(
-                    QWEN3, num_layers=36, width=QWEN_4B_WIDTH, heads=32, key_heads=8, inner_width=9728,
-                    tokens=QWEN_TOKENS,
-                )
-            },
-            FULL,
+        "klein_4b": Flux2Config(
+            width=3072, num_double=5, num_single=20, context_dim=QWEN_4B_WIDTH * len(QWEN_LAYERS),
+            has_guidance=False,
         ),
-        "klein_9b": Scale(
-            Flux2Config(
-                width=4096, num_double=8, num_single=24, context_dim=QWEN_8B_WIDTH * len(QWEN_LAYERS),
-                has_guidance=False,
-            ),
-            {
-                "qwen3_8b": language_config(
-                    QWEN3, num_layers=36, width=QWEN_8B_WIDTH, heads=32, key_heads=8, inner_width=12288,
-                    tokens=QWEN_TOKENS,
-                )
-            },
-            FULL,
+        "klein_9b": Flux2Config(
+            width=4096, num_double=8, num_single=24, context_dim=QWEN_8B_WIDTH * len(QWEN_LAYERS),
+            has_guidance=False,
         ),
-        "small": Scale(
-            Flux2Config(width=256, num_double=2, num_single=2, context_dim=192),
-            {
-                "mistral3_24b": language_config(
-                    MISTRAL3, num_layers=30, width=64, heads=2, key_heads=1, inner_width=128, tokens=512
-                )
-            },
-            SMALL,
-        ),
-        "small_klein_4b": Scale(
-            Flux2Config(width=128, num_double=2, num_single=2, context_dim=96, has_guidance=False),
-            {
-                "qwen3_4b": language_config(
-                    QWEN3, num_layers=28, width=32, heads=1, key_heads=1, inner_width=64, tokens=QWEN_TOKENS
-                )
-            },
-            SMALL,
-        ),
-        "small_klein_9b": Scale(
-            Flux2Config(width=128, num_double=1, num_single=2, context_dim=384, has_guidance=False),
-            {
-                "qwen3_8b": language_config(
-                    QWEN3, num_layers=28, width=128, heads=1, key_heads=1, inner_width=64, tokens=QWEN_TOKENS
-                )
-            },
-            SMALL,
-        ),
+        "small": Flux2Config(width=256, num_double=2, num_single=2, context_dim=192),
+        "small_klein_4b": Flux2Config(width=128, num_double=2, num_single=2, context_dim=96, has_guidance=False),
+        "small_klein_9b": Flux2Config(width=128, num_double=1, num_single=2, context_dim=384, has_guidance=False),
     },
 )  # fmt: skip

@@ -89,6 +89,23 @@ def _qwen_encoding(slot: str, width: int) -> LanguageEncoding:
     )  # fmt: skip
 
 
+def _size(
+    kind: LanguageModelKind,
+    *,
+    num_layers: int,
+    width: int,
+    heads: int,
+    key_heads: int,
+    inner_width: int,
+    tokens: int = 151936,
+) -> LanguageModelConfig:
+    """Return the configuration of an encoder with a vocabulary of so many tokens."""
+    return LanguageModelConfig(
+        kind=kind, num_layers=num_layers, width=width, heads=heads, key_heads=key_heads, inner_width=inner_width,
+        vocabulary_size=tokens, norms_queries=kind is QWEN3,
+    )  # fmt: skip
+
+
 def _without_last_norm(mistral: TextEncoder) -> TextEncoder:
     """Return the encoder for files too that end behind the last layer read, which have no final norm."""
     return replace(mistral, network=replace(mistral.network, defaults={"model.norm.weight": torch.ones}))
@@ -103,6 +120,15 @@ MISTRAL = _without_last_norm(
             ),
             kind=MISTRAL3, fits=partial(fits_kind, kind=LLAMA3),
             encoder_type=partial(LayerInputsEncoder, layers=MISTRAL_LAYERS),
+            sizes={
+                "full": _size(
+                    MISTRAL3, num_layers=40, width=MISTRAL_WIDTH, heads=32, key_heads=8, inner_width=32768,
+                    tokens=131072,
+                ),
+                "small": _size(
+                    MISTRAL3, num_layers=30, width=64, heads=2, key_heads=1, inner_width=128, tokens=512
+                ),
+            },
         ),
         tokenizer=_tekken_tokenizer,
         vocabulary=Vocabulary(names=(TOKENIZER,), in_checkpoint=f"text_encoders.{TOKENIZER}", random=byte_tekken),
@@ -111,18 +137,16 @@ MISTRAL = _without_last_norm(
 QWEN_4B = language_text_encoder(
     _qwen_encoding("qwen3_4b", QWEN_4B_WIDTH), kind=QWEN3, fits=_fits_4b, vocabulary=qwen3,
     encoder_type=partial(LayerInputsEncoder, layers=QWEN_LAYERS),
+    sizes={
+        "klein_4b": _size(QWEN3, num_layers=36, width=QWEN_4B_WIDTH, heads=32, key_heads=8, inner_width=9728),
+        "small_klein_4b": _size(QWEN3, num_layers=28, width=32, heads=1, key_heads=1, inner_width=64),
+    },
 )  # fmt: skip
 QWEN_8B = language_text_encoder(
     _qwen_encoding("qwen3_8b", QWEN_8B_WIDTH), kind=QWEN3, fits=_fits_8b, vocabulary=qwen3,
     encoder_type=partial(LayerInputsEncoder, layers=QWEN_LAYERS),
+    sizes={
+        "klein_9b": _size(QWEN3, num_layers=36, width=QWEN_8B_WIDTH, heads=32, key_heads=8, inner_width=12288),
+        "small_klein_9b": _size(QWEN3, num_layers=28, width=128, heads=1, key_heads=1, inner_width=64),
+    },
 )  # fmt: skip
-
-
-def language_config(
-    kind: LanguageModelKind, *, num_layers: int, width: int, heads: int, key_heads: int, inner_width: int, tokens: int
-) -> LanguageModelConfig:
-    """Return the configuration of an encoder with a vocabulary of so many tokens."""
-    return LanguageModelConfig(
-        kind=kind, num_layers=num_layers, width=width, heads=heads, key_heads=key_heads, inner_width=inner_width,
-        vocabulary_size=tokens, norms_queries=kind is QWEN3,
-    )  # fmt: skip

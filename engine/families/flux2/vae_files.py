@@ -9,15 +9,14 @@ from engine.diffusion.latent_format import LatentFormat
 from engine.families.base import Network, NotRecognised, Shapes
 from engine.families.flux2.vae import NORM_MARK, Flux2Vae, unpacked
 from engine.families.layouts import behind_first, saved_behind
-from engine.families.sd15.vae_files import FULL as FULL_OF_4
-from engine.families.sd15.vae_files import PREFIXES
+from engine.families.sd15.vae_files import AUTOENCODER_KL, PREFIXES
 from engine.layers.vae_kl import VaeConfig, vae_config
 from engine.settings import DtypePolicy
 
 CHANNELS = 32  # before four cells become one
 PREFIX = "vae."
-FULL = replace(FULL_OF_4, latent_channels=CHANNELS, embedding_channels=CHANNELS)
-SMALL = replace(FULL, base_channels=32, level_channels=(32, 64, 128, 128))  # for tests
+FULL = replace(AUTOENCODER_KL.sizes["full"], latent_channels=CHANNELS, embedding_channels=CHANNELS)
+SMALL = replace(FULL, base_channels=32, level_channels=(32, 64, 128, 128))
 
 
 class Flux2LatentFormat(LatentFormat):
@@ -54,6 +53,10 @@ AUTOENCODER = Network(
     in_checkpoint=(behind_first((PREFIX,), NORM_MARK),),
     configure=_configure,
     build=Flux2Vae,
+    sizes={
+        **dict.fromkeys(("full", "klein_4b", "klein_9b"), FULL),
+        **dict.fromkeys(("small", "small_klein_4b", "small_klein_9b"), SMALL),
+    },
     saved=partial(saved_behind, PREFIX),
     dtypes=DtypePolicy(prefers=("bfloat16",)),
 )

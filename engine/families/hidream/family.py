@@ -11,27 +11,16 @@ from engine.families.base import (
     Defaults,
     ModelFamily,
     Parameterisation,
-    Scale,
 )
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.hidream.denoiser import LayersDenoiser
 from engine.families.hidream.text import CLIP_G, CLIP_L, G_WIDTH, L_WIDTH, LANGUAGE_DIM, LLAMA, T5, TEXT_DIM, combined
 from engine.families.hidream.transformer import MARK, HiDreamConfig, HiDreamTransformer, hidream_config
-from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
-from engine.families.text.configurations import (
-    CLIP_G_FULL,
-    CLIP_G_SMALL,
-    CLIP_L_FULL,
-    CLIP_L_SMALL,
-    T5_XXL_FULL,
-    T5_XXL_SMALL,
-)
+from engine.families.sd3.vae_files import autoencoder_16
 from engine.families.transformer_files import always, detect_by, transformer
-from engine.layers.language_model import LLAMA3, LanguageModelConfig
 from engine.settings import DtypePolicy
 
 VAE_PREFIX = "vae."
-VOCABULARY_SIZE = 128256
 FLOW = Parameterisation(flow_of, {"shift": 1.0})
 
 DENOISER = transformer(
@@ -79,38 +68,14 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=2.0,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            HiDreamConfig(
-                width=2560, num_double=16, num_single=32, text_dim=TEXT_DIM, language_dim=LANGUAGE_DIM,
-                label_dim=L_WIDTH + G_WIDTH, expert_width=6912, shared_width=3584, text_width=6912,
-            ),
-            {
-                "l": CLIP_L_FULL,
-                "g": CLIP_G_FULL,
-                "t5xxl": T5_XXL_FULL,
-                "llama": LanguageModelConfig(
-                    kind=LLAMA3, num_layers=32, width=LANGUAGE_DIM, heads=32, key_heads=8, inner_width=14336,
-                    vocabulary_size=VOCABULARY_SIZE,
-                ),
-            },
-            FULL,
+    sizes={
+        "full": HiDreamConfig(
+            width=2560, num_double=16, num_single=32, text_dim=TEXT_DIM, language_dim=LANGUAGE_DIM,
+            label_dim=L_WIDTH + G_WIDTH, expert_width=6912, shared_width=3584, text_width=6912,
         ),
-        "small": Scale(
-            HiDreamConfig(
-                width=128, num_double=1, num_single=2, text_dim=128, language_dim=16, label_dim=128, expert_width=64,
-                shared_width=32, text_width=64,
-            ),
-            {
-                "l": CLIP_L_SMALL,
-                "g": CLIP_G_SMALL,
-                "t5xxl": T5_XXL_SMALL,
-                "llama": LanguageModelConfig(
-                    kind=LLAMA3, num_layers=2, width=16, heads=1, key_heads=1, inner_width=32,
-                    vocabulary_size=VOCABULARY_SIZE,
-                ),
-            },
-            SMALL,
+        "small": HiDreamConfig(
+            width=128, num_double=1, num_single=2, text_dim=128, language_dim=16, label_dim=128, expert_width=64,
+            shared_width=32, text_width=64,
         ),
     },
 )  # fmt: skip

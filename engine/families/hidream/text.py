@@ -17,7 +17,7 @@ from engine.families.text.clip_g import second_clip_g
 from engine.families.text.clip_l import clip_l
 from engine.families.text.language_model import language_text_encoder
 from engine.families.text.t5 import t5_xxl
-from engine.layers.language_model import LLAMA3
+from engine.layers.language_model import LLAMA3, LanguageModelConfig
 from engine.text.chunk_encoding import Encoded
 from engine.text.chunk_tokens import Weighted, Word
 from engine.text.clip_l import CLIP_L_ENCODING
@@ -101,6 +101,15 @@ LLAMA = replace(
             min_length=NUM_TOKENS, takes_embeddings=True, returns_mask=False,
         ),
         kind=LLAMA3, encoder_type=LayersEncoder,
+        sizes={
+            "full": LanguageModelConfig(
+                kind=LLAMA3, num_layers=32, width=LANGUAGE_DIM, heads=32, key_heads=8, inner_width=14336,
+                vocabulary_size=128256,
+            ),
+            "small": LanguageModelConfig(
+                kind=LLAMA3, num_layers=2, width=16, heads=1, key_heads=1, inner_width=32, vocabulary_size=128256
+            ),
+        },
     ),
     tokenizer=_llama_tokenizer,
     vocabulary=Vocabulary(

@@ -13,12 +13,11 @@ from engine.families.base import (
     ModelFamily,
     Network,
     Parameterisation,
-    Scale,
     TensorReader,
 )
 from engine.families.hunyuan3d.denoiser import ShapeDenoiser
 from engine.families.hunyuan3d.transformer import FIRST, MARK, Hunyuan3dConfig, Hunyuan3dTransformer, hunyuan3d_config
-from engine.families.hunyuan3d.vae_files import AUTOENCODER, FULL, SMALL, ShapeLatentFormat, SmallShapeLatentFormat
+from engine.families.hunyuan3d.vae_files import AUTOENCODER, ShapeLatentFormat, SmallShapeLatentFormat
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.transformer_files import detect_by
 from engine.layers.dinov2 import Dinov2Config
@@ -75,13 +74,12 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=3.5,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(Hunyuan3dConfig(), {}, FULL, Dinov2Config()),
-        "small": Scale(
-            Hunyuan3dConfig(width=64, num_double=2, num_single=2, context_dim=64, head_width=16),
-            {},
-            SMALL,
-            Dinov2Config(num_layers=24, width=64, inner_width=64, is_gated=False),
-        ),
+    sizes={
+        "full": Hunyuan3dConfig(),
+        "small": Hunyuan3dConfig(width=64, num_double=2, num_single=2, context_dim=64, head_width=16),
+    },
+    vision={
+        "full": Dinov2Config(),
+        "small": Dinov2Config(num_layers=24, width=64, inner_width=64, is_gated=False),
     },
 )  # fmt: skip

@@ -7,8 +7,6 @@ from engine.families.hunyuan3d.vae import MARK, Hunyuan3dVae, Hunyuan3dVaeConfig
 from engine.families.vae_files import vae_network
 
 LATENT_CHANNELS = 64
-FULL = Hunyuan3dVaeConfig()
-SMALL = Hunyuan3dVaeConfig(width=64, num_layers=2, head_width=16)  # for tests
 
 
 class ShapeLatentFormat(LatentFormat):
@@ -25,4 +23,10 @@ class SmallShapeLatentFormat(ShapeLatentFormat):
     scale_factor = 1.0188137142395404
 
 
-AUTOENCODER = vae_network(MARK, hunyuan3d_vae_config, Hunyuan3dVae, ("float16", "bfloat16"))
+AUTOENCODER = vae_network(
+    MARK,
+    hunyuan3d_vae_config,
+    Hunyuan3dVae,
+    ("float16", "bfloat16"),
+    sizes={"full": Hunyuan3dVaeConfig(), "small": Hunyuan3dVaeConfig(width=64, num_layers=2, head_width=16)},
+)

@@ -16,10 +16,8 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorReader,
 )
-from engine.families.hunyuan_dit.bert import BertConfig
 from engine.families.hunyuan_dit.controlnet_files import ONWARD, control_networks
 from engine.families.hunyuan_dit.denoiser import HunyuanDitDenoiser
 from engine.families.hunyuan_dit.text import BERT, MT5, tokens_of_both
@@ -30,10 +28,9 @@ from engine.families.hunyuan_dit.transformer import (
     HunyuanDitTransformer,
     hunyuan_dit_config,
 )
-from engine.families.sd15.vae_files import FULL, SMALL, autoencoder_kl
+from engine.families.sd15.vae_files import autoencoder_kl
 from engine.families.sdxl.latent_format import SdxlLatentFormat
 from engine.families.transformer_files import PREFIX, detect_by, transformer
-from engine.layers.t5 import T5Config
 from engine.settings import DtypePolicy
 
 IN_CHECKPOINT = (PREFIX, "model.")
@@ -89,26 +86,10 @@ FAMILY = ModelFamily(
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=1.3,
     parameterisation=LATEST,
-    scales={
-        "full": Scale(
-            HunyuanDitConfig(width=1408, num_blocks=40, heads=16, inner_width=6144),
-            {
-                "hydit_clip": BertConfig(num_layers=24, width=1024, heads=16, inner_width=4096),
-                "mt5xl": T5Config(
-                    num_layers=24, width=2048, heads=32, inner_width=5120, vocabulary_size=250112
-                ),
-            },
-            FULL,
-        ),
-        "small": Scale(
-            HunyuanDitConfig(
-                width=176, num_blocks=4, heads=2, inner_width=256, context_dim=64, second_dim=64, pooled_dim=64
-            ),
-            {
-                "hydit_clip": BertConfig(num_layers=2, width=64, heads=1, inner_width=128, vocabulary_size=384),
-                "mt5xl": T5Config(num_layers=2, width=64, heads=1, inner_width=128, vocabulary_size=384),
-            },
-            SMALL,
+    sizes={
+        "full": HunyuanDitConfig(width=1408, num_blocks=40, heads=16, inner_width=6144),
+        "small": HunyuanDitConfig(
+            width=176, num_blocks=4, heads=2, inner_width=256, context_dim=64, second_dim=64, pooled_dim=64
         ),
     },
 )  # fmt: skip

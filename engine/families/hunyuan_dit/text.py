@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
-from engine.families.hunyuan_dit.bert import EMBEDDING, BertModel, bert_config
+from engine.families.hunyuan_dit.bert import EMBEDDING, BertConfig, BertModel, bert_config
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.text.t5 import t5_with_vocabulary
+from engine.layers.t5 import T5Config
 from engine.text.bert_encoding import BertEncoder
 from engine.text.bert_tokens import END_TOKEN, BertTokenizer, letter_pieces, word_pieces
 from engine.text.chunk_encoding import Encoded
@@ -73,6 +74,10 @@ BERT = TextEncoder(
         configure=bert_config,
         build=BertModel,
         saved=partial(saved_behind, PREFIX),
+        sizes={
+            "full": BertConfig(num_layers=24, width=1024, heads=16, inner_width=4096),
+            "small": BertConfig(num_layers=2, width=64, heads=1, inner_width=128, vocabulary_size=384),
+        },
     ),
     fits=_fits,
     lora_keys=lora_keys,
@@ -85,5 +90,9 @@ BERT = TextEncoder(
 )  # fmt: skip
 MT5 = t5_with_vocabulary(
     T5Encoding(slot=SECOND_SLOT, embedding_width=2048, min_length=NUM_SECOND, masks_padding=True, returns_mask=True),
+    {
+        "full": T5Config(num_layers=24, width=2048, heads=32, inner_width=5120, vocabulary_size=250112),
+        "small": T5Config(num_layers=2, width=64, heads=1, inner_width=128, vocabulary_size=384),
+    },
     prefix=f"{SECOND_SLOT}.",
 )

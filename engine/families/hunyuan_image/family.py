@@ -13,20 +13,17 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
 from engine.families.hunyuan_image.denoiser import HunyuanImageDenoiser
 from engine.families.hunyuan_image.text import (
     CONTEXT_DIM,
-    FULL_TEXT,
     GLYPH,
     GLYPH_WIDTH,
     PROMPT,
-    SMALL_TEXT,
     prompt_and_glyphs,
 )
-from engine.families.hunyuan_image.vae_files import AUTOENCODER, FULL, SMALL, HunyuanImageLatentFormat
+from engine.families.hunyuan_image.vae_files import AUTOENCODER, HunyuanImageLatentFormat
 from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
 from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
 from engine.families.transformer_files import always
@@ -72,21 +69,13 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=7.7,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            HunyuanVideoConfig(
-                width=3584, num_double=20, num_single=40, context_dim=CONTEXT_DIM, glyph_width=GLYPH_WIDTH,
-                glyph_inner=GLYPH_INNER,
-            ),
-            FULL_TEXT,
-            FULL,
+    sizes={
+        "full": HunyuanVideoConfig(
+            width=3584, num_double=20, num_single=40, context_dim=CONTEXT_DIM, glyph_width=GLYPH_WIDTH,
+            glyph_inner=GLYPH_INNER,
         ),
-        "small": Scale(
-            HunyuanVideoConfig(
-                width=128, num_double=2, num_single=2, context_dim=32, glyph_width=64, glyph_inner=32, num_refiners=1,
-            ),
-            SMALL_TEXT,
-            SMALL,
+        "small": HunyuanVideoConfig(
+            width=128, num_double=2, num_single=2, context_dim=32, glyph_width=64, glyph_inner=32, num_refiners=1,
         ),
     },
 )  # fmt: skip

@@ -15,10 +15,7 @@ import torch
 from engine.families.base import Shapes, TokenizerParts
 from engine.families.text.qwen25_vl import SLOT, UNANSWERED_TEMPLATE, qwen_7b
 from engine.families.text.t5 import t5_text_encoder
-from engine.layers.language_model import QWEN2, LanguageModelConfig
-from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
 from engine.layers.t5 import ATTENTION, T5Config
-from engine.layers.vision_language_model import VisionLanguageModelConfig
 from engine.text.byte_tokens import ByteVocabulary
 from engine.text.chunk_encoding import Encoded, TokenWeights
 from engine.text.chunk_tokens import Chunks, TokenizerOptions
@@ -112,31 +109,13 @@ def _glyph_tokenizer(encoder: T5Encoder, parts: TokenizerParts) -> GlyphTokenize
     return GlyphTokenizer(parts.find_embedding(encoding), encoding=encoding, vocabulary=ByteVocabulary)
 
 
-PROMPT = qwen_7b(UNANSWERED_TEMPLATE, PromptEncoder)
+PROMPT = qwen_7b(UNANSWERED_TEMPLATE, PromptEncoder, num_small_layers=4)
 GLYPH = t5_text_encoder(
     GlyphEncoding(slot=GLYPH_SLOT, embedding_width=GLYPH_WIDTH, min_length=1, masks_padding=True, zeroes_padding=True),
     fits=fits_glyphs,
     tokenizer=_glyph_tokenizer,
+    sizes={
+        "full": T5Config(num_layers=12, width=GLYPH_WIDTH, heads=6, inner_width=3584, vocabulary_size=1510),
+        "small": T5Config(num_layers=2, width=64, heads=6, inner_width=64, vocabulary_size=1510),
+    },
 )
-
-# Configurations of both by slot, and for tests.
-FULL_TEXT: Mapping[str, object] = {
-    "qwen25_7b": VisionLanguageModelConfig(
-        LanguageModelConfig(
-            kind=QWEN2, num_layers=28, width=CONTEXT_DIM, heads=28, key_heads=4, inner_width=18944,
-            vocabulary_size=152064, has_biases=True,
-        ),
-        Qwen25VlVisionConfig(width=1280, inner_width=3420, num_blocks=32, out_width=CONTEXT_DIM),
-    ),
-    "byt5": T5Config(num_layers=12, width=GLYPH_WIDTH, heads=6, inner_width=3584, vocabulary_size=1510),
-}  # fmt: skip
-SMALL_TEXT: Mapping[str, object] = {
-    "qwen25_7b": VisionLanguageModelConfig(
-        LanguageModelConfig(
-            kind=QWEN2, num_layers=4, width=32, heads=4, key_heads=4, inner_width=64,
-            vocabulary_size=152064, has_biases=True,
-        ),
-        Qwen25VlVisionConfig(width=80, inner_width=64, num_blocks=8, out_width=32),
-    ),
-    "byt5": T5Config(num_layers=2, width=64, heads=6, inner_width=64, vocabulary_size=1510),
-}  # fmt: skip

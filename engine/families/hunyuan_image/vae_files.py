@@ -10,8 +10,6 @@ from engine.layers.vae_levels import vae_levels
 
 MARK = "decoder.conv_in.weight"
 LATENT_CHANNELS = 64
-FULL = HunyuanImageVaeConfig(level_channels=(128, 256, 512, 512, 1024, 1024))
-SMALL = HunyuanImageVaeConfig(level_channels=(32, 32, 32, 64, 128, 128), blocks_per_level=1)  # for tests
 
 
 class HunyuanImageLatentFormat(LatentFormat):
@@ -55,4 +53,13 @@ def _configure(shapes: Shapes) -> HunyuanImageVaeConfig:
     )
 
 
-AUTOENCODER = vae_network(MARK, _configure, HunyuanImageVae, ("float16", "bfloat16"))
+AUTOENCODER = vae_network(
+    MARK,
+    _configure,
+    HunyuanImageVae,
+    ("float16", "bfloat16"),
+    sizes={
+        "full": HunyuanImageVaeConfig(level_channels=(128, 256, 512, 512, 1024, 1024)),
+        "small": HunyuanImageVaeConfig(level_channels=(32, 32, 32, 64, 128, 128), blocks_per_level=1),
+    },
+)

@@ -9,12 +9,11 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
-from engine.families.hunyuan_image.text import CONTEXT_DIM, FULL_TEXT, GLYPH, PROMPT, SMALL_TEXT, prompt_and_glyphs
+from engine.families.hunyuan_image.text import CONTEXT_DIM, GLYPH, PROMPT, prompt_and_glyphs
 from engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
-from engine.families.hunyuan_image_refiner.vae_files import AUTOENCODER, FULL, SMALL, RefinerLatentFormat
+from engine.families.hunyuan_image_refiner.vae_files import AUTOENCODER, RefinerLatentFormat
 from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
 from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
 from engine.families.transformer_files import always
@@ -58,21 +57,13 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=1.8,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            HunyuanVideoConfig(
-                width=3328, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=128,
-                has_guidance=True, has_end_time=True,
-            ),
-            FULL_TEXT,
-            FULL,
+    sizes={
+        "full": HunyuanVideoConfig(
+            width=3328, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=128,
+            has_guidance=True, has_end_time=True,
         ),
-        "small": Scale(
-            HunyuanVideoConfig(
-                width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=128, num_refiners=1,
-            ),
-            SMALL_TEXT,
-            SMALL,
+        "small": HunyuanVideoConfig(
+            width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=128, num_refiners=1,
         ),
     },
 )  # fmt: skip

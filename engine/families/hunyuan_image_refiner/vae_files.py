@@ -10,8 +10,6 @@ from engine.layers.vae_levels import vae_levels
 
 MARK = "decoder.conv_in.conv.weight"
 FRAME_CHANNELS = 32
-FULL = HunyuanImageRefinerVaeConfig(level_channels=(128, 256, 512, 1024, 1024))
-SMALL = HunyuanImageRefinerVaeConfig(level_channels=(16, 16, 32, 64, 64), blocks_per_level=1)  # for tests
 
 
 class RefinerLatentFormat(LatentFormat):
@@ -36,4 +34,13 @@ def _configure(shapes: Shapes) -> HunyuanImageRefinerVaeConfig:
     )
 
 
-AUTOENCODER = vae_network(MARK, _configure, HunyuanImageRefinerVae, ("float16", "bfloat16"))
+AUTOENCODER = vae_network(
+    MARK,
+    _configure,
+    HunyuanImageRefinerVae,
+    ("float16", "bfloat16"),
+    sizes={
+        "full": HunyuanImageRefinerVaeConfig(level_channels=(128, 256, 512, 1024, 1024)),
+        "small": HunyuanImageRefinerVaeConfig(level_channels=(16, 16, 32, 64, 64), blocks_per_level=1),
+    },
+)

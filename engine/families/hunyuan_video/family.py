@@ -12,7 +12,6 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
 from engine.families.hunyuan_video.denoiser import (
@@ -25,10 +24,8 @@ from engine.families.hunyuan_video.denoiser import (
 from engine.families.hunyuan_video.text import CLIP_L, LLAMA, prompt_and_pooled
 from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
 from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
-from engine.families.hunyuan_video.vae_files import AUTOENCODER, FULL, SMALL, HunyuanVideoLatentFormat
-from engine.families.text.configurations import CLIP_L_FULL, CLIP_L_SMALL
+from engine.families.hunyuan_video.vae_files import AUTOENCODER, HunyuanVideoLatentFormat
 from engine.families.transformer_files import always
-from engine.layers.language_model import LLAMA3, LanguageModelConfig
 
 CONTEXT_DIM, LABEL_DIM, CHANNELS = 4096, 768, 16
 PATCH = (1, 2, 2)
@@ -77,33 +74,14 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=1.8,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            HunyuanVideoConfig(
-                width=3072, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=CHANNELS,
-                out_channels=CHANNELS, label_dim=LABEL_DIM, has_guidance=True,
-            ),
-            {
-                "l": CLIP_L_FULL,
-                "llama": LanguageModelConfig(
-                    kind=LLAMA3, num_layers=32, width=CONTEXT_DIM, heads=32, key_heads=8, inner_width=14336,
-                    vocabulary_size=128320,
-                ),
-            },
-            FULL,
+    sizes={
+        "full": HunyuanVideoConfig(
+            width=3072, num_double=20, num_single=40, context_dim=CONTEXT_DIM, patch=PATCH, in_channels=CHANNELS,
+            out_channels=CHANNELS, label_dim=LABEL_DIM, has_guidance=True,
         ),
-        "small": Scale(
-            HunyuanVideoConfig(
-                width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=CHANNELS,
-                out_channels=CHANNELS, label_dim=64, has_guidance=True, num_refiners=1,
-            ),
-            {
-                "l": CLIP_L_SMALL,
-                "llama": LanguageModelConfig(
-                    kind=LLAMA3, num_layers=4, width=32, heads=2, key_heads=1, inner_width=64, vocabulary_size=128320
-                ),
-            },
-            SMALL,
+        "small": HunyuanVideoConfig(
+            width=128, num_double=2, num_single=2, context_dim=32, patch=PATCH, in_channels=CHANNELS,
+            out_channels=CHANNELS, label_dim=64, has_guidance=True, num_refiners=1,
         ),
     },
 )  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 from engine.families.base import TokenizerParts, Vocabulary
 from engine.families.text.clip_l import clip_l
 from engine.families.text.language_model import language_text_encoder
-from engine.layers.language_model import LLAMA3
+from engine.layers.language_model import LLAMA3, LanguageModelConfig
 from engine.text.chunk_encoding import Encoded, TokenWeights
 from engine.text.chunk_tokens import Chunks, TokenizerOptions
 from engine.text.clip_l import CLIP_L_ENCODING
@@ -147,6 +147,14 @@ LLAMA = replace(
             template=TEMPLATE, takes_embeddings=True,
         ),
         kind=LLAMA3, encoder_type=PromptEncoder,
+        sizes={
+            "full": LanguageModelConfig(
+                kind=LLAMA3, num_layers=32, width=4096, heads=32, key_heads=8, inner_width=14336, vocabulary_size=128320
+            ),
+            "small": LanguageModelConfig(
+                kind=LLAMA3, num_layers=4, width=32, heads=2, key_heads=1, inner_width=64, vocabulary_size=128320
+            ),
+        },
     ),
     tokenizer=_tokenizer,
     vocabulary=Vocabulary(

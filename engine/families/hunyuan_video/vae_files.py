@@ -10,8 +10,6 @@ from engine.layers.vae_levels import vae_levels
 
 MARK = "decoder.conv_in.conv.weight"
 LATENT_CHANNELS = 16
-FULL = HunyuanVideoVaeConfig(level_channels=(128, 256, 512, 512))
-SMALL = HunyuanVideoVaeConfig(level_channels=(32, 32, 32, 32), blocks_per_level=1)  # for tests
 
 
 class HunyuanVideoLatentFormat(LatentFormat):
@@ -43,4 +41,13 @@ def _configure(shapes: Shapes) -> HunyuanVideoVaeConfig:
     )
 
 
-AUTOENCODER = vae_network(MARK, _configure, HunyuanVideoVae, ("bfloat16", "float16"))
+AUTOENCODER = vae_network(
+    MARK,
+    _configure,
+    HunyuanVideoVae,
+    ("bfloat16", "float16"),
+    sizes={
+        "full": HunyuanVideoVaeConfig(level_channels=(128, 256, 512, 512)),
+        "small": HunyuanVideoVaeConfig(level_channels=(32, 32, 32, 32), blocks_per_level=1),
+    },
+)

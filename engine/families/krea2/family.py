@@ -6,16 +6,13 @@ Compared with ComfyUI 0.30.0, since 0.3.64 does not have it.
 from __future__ import annotations
 
 from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
 from engine.families.krea2.denoiser import Krea2Denoiser
 from engine.families.krea2.diffusers_names import lora_keys
-from engine.families.krea2.text import LAYERS, QWEN, SLOT, WIDTH
+from engine.families.krea2.text import LAYERS, QWEN, WIDTH
 from engine.families.krea2.transformer import MARK, FusionConfig, Krea2Config, Krea2Transformer, krea2_config
 from engine.families.transformer_files import always, detect_by, transformer
-from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
-from engine.layers.language_model import QWEN3_VL, LanguageModelConfig
-from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
-from engine.layers.vision_language_model import VisionLanguageModelConfig
+from engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
 from engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
@@ -55,38 +52,14 @@ FAMILY = ModelFamily(
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=2.2,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            Krea2Config(
-                width=6144, key_heads=12, inner_width=16384, num_blocks=NUM_BLOCKS,
-                text=FusionConfig(num_layers=len(LAYERS), width=WIDTH, heads=20, key_heads=20, inner_width=6912),
-            ),
-            {
-                SLOT: VisionLanguageModelConfig(
-                    LanguageModelConfig(
-                        kind=QWEN3_VL, num_layers=36, width=WIDTH, heads=32, key_heads=8, inner_width=9728,
-                        vocabulary_size=151936, norms_queries=True,
-                    ),
-                    Qwen3VlVisionConfig(width=1024, inner_width=4096, num_blocks=24, out_width=WIDTH),
-                )
-            },
-            FULL,
+    sizes={
+        "full": Krea2Config(
+            width=6144, key_heads=12, inner_width=16384, num_blocks=NUM_BLOCKS,
+            text=FusionConfig(num_layers=len(LAYERS), width=WIDTH, heads=20, key_heads=20, inner_width=6912),
         ),
-        "small": Scale(
-            Krea2Config(
-                width=256, key_heads=1, inner_width=768, num_blocks=2,
-                text=FusionConfig(num_layers=len(LAYERS), width=32, heads=2, key_heads=2, inner_width=128),
-            ),
-            {
-                SLOT: VisionLanguageModelConfig(
-                    LanguageModelConfig(
-                        kind=QWEN3_VL, num_layers=36, width=32, heads=1, key_heads=1, inner_width=64,
-                        vocabulary_size=151936, norms_queries=True,
-                    ),
-                    Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=24, out_width=32, table_side=8),
-                )
-            },
-            SMALL,
+        "small": Krea2Config(
+            width=256, key_heads=1, inner_width=768, num_blocks=2,
+            text=FusionConfig(num_layers=len(LAYERS), width=32, heads=2, key_heads=2, inner_width=128),
         ),
     },
 )  # fmt: skip

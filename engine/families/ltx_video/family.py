@@ -9,11 +9,10 @@ from typing import Any
 
 from engine.adapters.lora_names import own_layer_keys
 from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, NotRecognised, Parameterisation, Scale
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, NotRecognised, Parameterisation
 from engine.families.ltx_video.denoiser import LtxVideoDenoiser
 from engine.families.ltx_video.transformer import FIRST, MARK, LtxVideoConfig, LtxVideoTransformer, ltx_video_config
-from engine.families.ltx_video.vae_files import AUTOENCODER, FULL, METADATA, SMALL, LtxVideoLatentFormat
-from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.ltx_video.vae_files import AUTOENCODER, METADATA, LtxVideoLatentFormat
 from engine.families.text.t5 import t5_xxl
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
@@ -83,10 +82,8 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=5.5,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(LtxVideoConfig(width=2048, num_blocks=28), {"t5xxl": T5_XXL_FULL}, FULL),
-        "small": Scale(
-            LtxVideoConfig(width=128, num_blocks=3, context_dim=128), {"t5xxl": T5_XXL_SMALL}, SMALL
-        ),
+    sizes={
+        "full": LtxVideoConfig(width=2048, num_blocks=28),
+        "small": LtxVideoConfig(width=128, num_blocks=3, context_dim=128),
     },
 )  # fmt: skip

@@ -52,7 +52,7 @@ FULL = LtxVideoVaeConfig(  # of version 0.9
         _wider(128), _up(128), _blocks(128, 4),
     ),
 )  # fmt: skip
-SMALL = LtxVideoVaeConfig(  # for tests
+SMALL = LtxVideoVaeConfig(
     encoder=(_down(32), _wider(64), _down(64), _blocks(64, 1), _down(64)),
     decoder=(_blocks(64, 1), _up(64), _up(64), _wider(32), _up(32)),
     first_channels=32,
@@ -157,5 +157,7 @@ def _described(stages: tuple[Stage, ...], entering: int, *, folded: str) -> list
 
 
 AUTOENCODER = replace(
-    vae_network(MARK, _configure, LtxVideoVae, ("bfloat16",)), as_described=as_described, description=description
+    vae_network(MARK, _configure, LtxVideoVae, ("bfloat16",), sizes={"full": FULL, "small": SMALL}),
+    as_described=as_described,
+    description=description,
 )

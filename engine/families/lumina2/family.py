@@ -9,7 +9,6 @@ from engine.families.base import (
     Defaults,
     ModelFamily,
     Parameterisation,
-    Scale,
 )
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.language_denoiser import MaskedTextDenoiser
@@ -21,7 +20,7 @@ from engine.families.lumina2.transformer import (
     Lumina2Transformer,
     lumina2_config,
 )
-from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.sd3.vae_files import autoencoder_16
 from engine.families.text.language_model import language_text_encoder
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.layers.language_model import GEMMA2, LanguageModelConfig
@@ -42,8 +41,19 @@ DENOISER = transformer(
 
 
 GEMMA = language_text_encoder(
-    LanguageEncoding(slot="gemma2_2b", embedding_width=CONTEXT_DIM, layer=-2, start_token=START_TOKEN), kind=GEMMA2
-)
+    LanguageEncoding(slot="gemma2_2b", embedding_width=CONTEXT_DIM, layer=-2, start_token=START_TOKEN),
+    kind=GEMMA2,
+    sizes={
+        "full": LanguageModelConfig(
+            kind=GEMMA2, num_layers=26, width=CONTEXT_DIM, heads=8, key_heads=4, inner_width=9216,
+            vocabulary_size=256000, norms_outputs=True,
+        ),
+        "small": LanguageModelConfig(
+            kind=GEMMA2, num_layers=2, width=64, heads=2, key_heads=1, inner_width=128, vocabulary_size=512,
+            norms_outputs=True,
+        ),
+    },
+)  # fmt: skip
 
 FAMILY = ModelFamily(
     name="lumina2",
@@ -71,32 +81,14 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=1.2,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            Lumina2Config(
-                width=2304, heads=24, key_heads=8, inner_width=9216, num_layers=26, context_dim=CONTEXT_DIM,
-                time_width=1024, time_inner=1024, has_last_norm=True,
-            ),
-            {
-                "gemma2_2b": LanguageModelConfig(
-                    kind=GEMMA2, num_layers=26, width=CONTEXT_DIM, heads=8, key_heads=4, inner_width=9216,
-                    vocabulary_size=256000, norms_outputs=True,
-                )
-            },
-            FULL,
+    sizes={
+        "full": Lumina2Config(
+            width=2304, heads=24, key_heads=8, inner_width=9216, num_layers=26, context_dim=CONTEXT_DIM,
+            time_width=1024, time_inner=1024, has_last_norm=True,
         ),
-        "small": Scale(
-            Lumina2Config(
-                width=192, heads=2, key_heads=1, inner_width=256, num_layers=2, context_dim=64, time_width=64,
-                time_inner=64, num_refiners=1,
-            ),
-            {
-                "gemma2_2b": LanguageModelConfig(
-                    kind=GEMMA2, num_layers=2, width=64, heads=2, key_heads=1, inner_width=128, vocabulary_size=512,
-                    norms_outputs=True,
-                )
-            },
-            SMALL,
+        "small": Lumina2Config(
+            width=192, heads=2, key_heads=1, inner_width=256, num_layers=2, context_dim=64, time_width=64,
+            time_inner=64, num_refiners=1,
         ),
     },
 )  # fmt: skip

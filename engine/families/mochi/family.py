@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from engine.adapters.lora_names import own_layer_keys
 from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
 from engine.families.mochi.denoiser import MochiDenoiser
 from engine.families.mochi.transformer import FIRST, MARK, MochiConfig, MochiTransformer, mochi_config
-from engine.families.mochi.vae_files import AUTOENCODER, FULL, SMALL, MochiLatentFormat
-from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
+from engine.families.mochi.vae_files import AUTOENCODER, MochiLatentFormat
 from engine.families.text.t5 import t5_xxl
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
@@ -50,12 +49,8 @@ FAMILY = ModelFamily(
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyMochiLatentVideo", "KSampler", "VAEDecode"),
     memory_usage_factor=2.0,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(MochiConfig(), {"t5xxl": T5_XXL_FULL}, FULL),
-        "small": Scale(
-            MochiConfig(width=128, text_width=64, num_blocks=3, heads=2, context_dim=128),
-            {"t5xxl": T5_XXL_SMALL},
-            SMALL,
-        ),
+    sizes={
+        "full": MochiConfig(),
+        "small": MochiConfig(width=128, text_width=64, num_blocks=3, heads=2, context_dim=128),
     },
 )  # fmt: skip

@@ -8,10 +8,6 @@ from engine.families.mochi.vae import MARK, MochiVae, MochiVaeConfig, mochi_vae_
 from engine.families.vae_files import vae_network
 
 LATENT_CHANNELS = 12
-FULL = MochiVaeConfig()
-SMALL = MochiVaeConfig(  # for tests
-    encoder_channels=(32, 64, 32, 64), decoder_channels=(32, 64, 32, 64), num_blocks=(3, 1, 1, 1, 1)
-)
 
 
 class MochiLatentFormat(StandardisedLatentFormat):
@@ -44,4 +40,15 @@ def _configure(shapes: Shapes) -> MochiVaeConfig:
     return mochi_vae_config(shapes)
 
 
-AUTOENCODER = vae_network(MARK, _configure, MochiVae, ("float16",))
+AUTOENCODER = vae_network(
+    MARK,
+    _configure,
+    MochiVae,
+    ("float16",),
+    sizes={
+        "full": MochiVaeConfig(),
+        "small": MochiVaeConfig(
+            encoder_channels=(32, 64, 32, 64), decoder_channels=(32, 64, 32, 64), num_blocks=(3, 1, 1, 1, 1)
+        ),
+    },
+)

@@ -11,13 +11,12 @@ from engine.families.base import (
     Defaults,
     ModelFamily,
     Parameterisation,
-    Scale,
     Shapes,
 )
 from engine.families.flux.latent_format import FluxLatentFormat
 from engine.families.language_denoiser import ReferencesDenoiser
 from engine.families.omnigen2.transformer import MARK, OmniGen2Config, OmniGen2Transformer, omnigen2_config
-from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.sd3.vae_files import autoencoder_16
 from engine.families.text.language_model import fits_kind, language_text_encoder
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.layers.language_model import KEYS, QWEN2, LanguageModelConfig
@@ -57,9 +56,19 @@ def fits(shapes: Shapes) -> bool:
 QWEN = language_text_encoder(
     LanguageEncoding(slot="qwen25_3b", embedding_width=CONTEXT_DIM, pad_token=PAD_TOKEN, template=TEMPLATE),
     kind=QWEN2,
+    sizes={
+        "full": LanguageModelConfig(
+            kind=QWEN2, num_layers=36, width=CONTEXT_DIM, heads=16, key_heads=2, inner_width=11008,
+            vocabulary_size=151936, has_biases=True,
+        ),
+        "small": LanguageModelConfig(
+            kind=QWEN2, num_layers=2, width=16, heads=2, key_heads=2, inner_width=32, vocabulary_size=151936,
+            has_biases=True,
+        ),
+    },
     fits=fits,
     vocabulary=qwen2,
-)
+)  # fmt: skip
 
 FAMILY = ModelFamily(
     name="omnigen2",
@@ -87,32 +96,14 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=1.65,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            OmniGen2Config(
-                width=2520, heads=21, key_heads=7, inner_width=10240, num_layers=32, context_dim=CONTEXT_DIM,
-                time_width=1024,
-            ),
-            {
-                "qwen25_3b": LanguageModelConfig(
-                    kind=QWEN2, num_layers=36, width=CONTEXT_DIM, heads=16, key_heads=2, inner_width=11008,
-                    vocabulary_size=151936, has_biases=True,
-                )
-            },
-            FULL,
+    sizes={
+        "full": OmniGen2Config(
+            width=2520, heads=21, key_heads=7, inner_width=10240, num_layers=32, context_dim=CONTEXT_DIM,
+            time_width=1024,
         ),
-        "small": Scale(
-            OmniGen2Config(
-                width=240, heads=2, key_heads=1, inner_width=256, num_layers=1, context_dim=16, time_width=64,
-                num_refiners=1,
-            ),
-            {
-                "qwen25_3b": LanguageModelConfig(
-                    kind=QWEN2, num_layers=2, width=16, heads=2, key_heads=2, inner_width=32, vocabulary_size=151936,
-                    has_biases=True,
-                )
-            },
-            SMALL,
+        "small": OmniGen2Config(
+            width=240, heads=2, key_heads=1, inner_width=256, num_layers=1, context_dim=16, time_width=64,
+            num_refiners=1,
         ),
     },
 )  # fmt: skip

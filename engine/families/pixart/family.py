@@ -18,7 +18,6 @@ from engine.families.base import (
     ModelFamily,
     Network,
     Parameterisation,
-    Scale,
     TensorIndex,
     TensorReader,
 )
@@ -34,9 +33,8 @@ from engine.families.pixart.transformer import (
     PixArtTransformer,
     pixart_config,
 )
-from engine.families.sd15.vae_files import FULL, SMALL, Sd15LatentFormat, autoencoder_kl
+from engine.families.sd15.vae_files import Sd15LatentFormat, autoencoder_kl
 from engine.families.sdxl.latent_format import SdxlLatentFormat
-from engine.families.text.configurations import T5_XXL_FULL, T5_XXL_SMALL
 from engine.families.text.t5 import t5_xxl
 from engine.settings import DtypePolicy
 from engine.text.t5_encoding import T5Encoding
@@ -94,16 +92,8 @@ FAMILY = ModelFamily(
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=0.5,
     parameterisation=SIGMA,
-    scales={
-        "full": Scale(
-            PixArtConfig(width=1152, num_blocks=28, context_dim=CONTEXT_DIM),
-            {"t5xxl": T5_XXL_FULL},
-            FULL,
-        ),
-        "small": Scale(
-            PixArtConfig(width=288, num_blocks=3, context_dim=128),
-            {"t5xxl": T5_XXL_SMALL},
-            SMALL,
-        ),
+    sizes={
+        "full": PixArtConfig(width=1152, num_blocks=28, context_dim=CONTEXT_DIM),
+        "small": PixArtConfig(width=288, num_blocks=3, context_dim=128),
     },
 )  # fmt: skip

@@ -10,7 +10,6 @@ from engine.families.base import (
     ModelFamily,
     NotRecognised,
     Parameterisation,
-    Scale,
     Shapes,
 )
 from engine.families.qwen_image.controlnet_files import BLOCKWISE, control_networks
@@ -26,10 +25,7 @@ from engine.families.qwen_image.transformer import (
 )
 from engine.families.text.qwen25_vl import TEMPLATE, qwen_7b
 from engine.families.transformer_files import PREFIX, always, detect_by, transformer
-from engine.families.wan.vae_files import FULL, SMALL, WAN_VAE, WanLatentFormat
-from engine.layers.language_model import QWEN2, LanguageModelConfig
-from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
-from engine.layers.vision_language_model import VisionLanguageModelConfig
+from engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
 from engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "transformer.", "")  # of files of the network alone
@@ -89,32 +85,8 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=1.8,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            QwenImageConfig(width=3072, num_blocks=NUM_BLOCKS, context_dim=CONTEXT_DIM),
-            {
-                "qwen25_7b": VisionLanguageModelConfig(
-                    LanguageModelConfig(
-                        kind=QWEN2, num_layers=28, width=CONTEXT_DIM, heads=28, key_heads=4, inner_width=18944,
-                        vocabulary_size=152064, has_biases=True,
-                    ),
-                    Qwen25VlVisionConfig(width=1280, inner_width=3420, num_blocks=32, out_width=CONTEXT_DIM),
-                ),
-            },
-            FULL,
-        ),
-        "small": Scale(
-            QwenImageConfig(width=128, num_blocks=3, context_dim=32),
-            {
-                "qwen25_7b": VisionLanguageModelConfig(
-                    LanguageModelConfig(
-                        kind=QWEN2, num_layers=2, width=32, heads=4, key_heads=4, inner_width=64,
-                        vocabulary_size=152064, has_biases=True,
-                    ),
-                    Qwen25VlVisionConfig(width=80, inner_width=64, num_blocks=8, out_width=32),
-                ),
-            },
-            SMALL,
-        ),
+    sizes={
+        "full": QwenImageConfig(width=3072, num_blocks=NUM_BLOCKS, context_dim=CONTEXT_DIM),
+        "small": QwenImageConfig(width=128, num_blocks=3, context_dim=32),
     },
 )  # fmt: skip

@@ -6,17 +6,14 @@ Compared with the files of ComfyUI 0.37.4, since neither 0.3.64 nor 0.30.0 has i
 from __future__ import annotations
 
 from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation, Scale
+from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
 from engine.families.qwen_image21.denoiser import QwenImage21Denoiser
 from engine.families.qwen_image21.layers import MARK, MODULATION, QwenImage21Config, qwen_image21_config
 from engine.families.qwen_image21.lora import lora_keys, renamed_lora
-from engine.families.qwen_image21.text import QWEN, SLOT, WIDTH
+from engine.families.qwen_image21.text import QWEN, WIDTH
 from engine.families.qwen_image21.transformer import QwenImage21Transformer
-from engine.families.qwen_image21.vae_files import AUTOENCODER, FULL, SMALL, OpacityLatentFormat
+from engine.families.qwen_image21.vae_files import AUTOENCODER, OpacityLatentFormat
 from engine.families.transformer_files import always, detect_by, transformer
-from engine.layers.language_model import QWEN3_VL, LanguageModelConfig
-from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
-from engine.layers.vision_language_model import VisionLanguageModelConfig
 from engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flux_flow_of, {"shift": 0.69})
@@ -53,32 +50,8 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=6.0,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            QwenImage21Config(width=4096, num_blocks=32, context_dim=WIDTH, inner_width=12288),
-            {
-                SLOT: VisionLanguageModelConfig(
-                    LanguageModelConfig(
-                        kind=QWEN3_VL, num_layers=36, width=WIDTH, heads=32, key_heads=8, inner_width=12288,
-                        vocabulary_size=151936, norms_queries=True,
-                    ),
-                    Qwen3VlVisionConfig(width=1152, inner_width=4304, num_blocks=27, out_width=WIDTH),
-                )
-            },
-            FULL,
-        ),
-        "small": Scale(
-            QwenImage21Config(width=256, num_blocks=2, context_dim=128, inner_width=768),
-            {
-                SLOT: VisionLanguageModelConfig(
-                    LanguageModelConfig(
-                        kind=QWEN3_VL, num_layers=36, width=128, heads=1, key_heads=1, inner_width=64,
-                        vocabulary_size=151936, norms_queries=True,
-                    ),
-                    Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=27, out_width=128, table_side=8),
-                )
-            },
-            SMALL,
-        ),
+    sizes={
+        "full": QwenImage21Config(width=4096, num_blocks=32, context_dim=WIDTH, inner_width=12288),
+        "small": QwenImage21Config(width=256, num_blocks=2, context_dim=128, inner_width=768),
     },
 )  # fmt: skip

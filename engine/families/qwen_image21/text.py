@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
-from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.text.qwen3_vl_layout import published_layout
+from engine.families.base import TokenizerParts
+from engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
 from engine.families.text.qwen25_vl import ANSWER, SYSTEM
-from engine.families.text.t5 import lora_keys
-from engine.layers.language_model import EMBEDDING
-from engine.layers.qwen3_vl_vision import MARK as VISION_MARK
-from engine.layers.vision_language_model import VISION_PREFIX, VisionLanguageModel, vision_language_model_config
+from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
 from engine.text.chunk_encoding import NO_OPTIONS, Encoded, TokenWeights
 from engine.text.chunk_tokens import Chunks, TokenizerOptions
 from engine.text.language_tokens import qwen3
@@ -24,8 +19,6 @@ from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, START_TOKEN, QwenTokenize
 SLOT = "qwen3vl_8b"
 WIDTH = 4096
 OTHER_WIDTHS = (2048, 2560, 5120)  # of Qwen3-VL models that other networks read
-PREFIX = f"text_encoders.{SLOT}.transformer."
-PREFIXES = (PREFIX, f"{SLOT}.transformer.", "transformer.", "")  # of files of the encoder alone
 INSTRUCTION = "Comprehend and analyze the provided prompt."
 TEMPLATE = SYSTEM.format(INSTRUCTION) + ANSWER
 KEPT = "is_kept"  # of a picture's token: what the encoder sees of it stays in the conditioning
@@ -116,22 +109,19 @@ def _tokenizer(encoder: SplicedQwenEncoder, parts: TokenizerParts) -> SplicedQwe
     )
 
 
-def fits(shapes: Shapes) -> bool:
-    """Return True for Qwen3-VL of a width that no other network reads."""
-    return VISION_PREFIX + VISION_MARK in shapes and shapes[EMBEDDING][1] not in OTHER_WIDTHS
-
-
-QWEN = TextEncoder(
-    encoding=QwenEncoding(SLOT, TEMPLATE, picture_template(1), WIDTH),
-    network=Network(
-        layouts=(behind_first(PREFIXES, EMBEDDING), published_layout),
-        in_checkpoint=(behind_first((PREFIX,), EMBEDDING),),
-        configure=vision_language_model_config,
-        build=VisionLanguageModel,
-        saved=partial(saved_behind, PREFIX),
-    ),
-    fits=fits,
-    lora_keys=partial(lora_keys, key=SLOT, numbers=()),
+QWEN = qwen3_vl(
+    QwenEncoding(SLOT, TEMPLATE, picture_template(1), WIDTH),
+    other_widths=OTHER_WIDTHS,
     encoder_type=SplicedQwenEncoder,
     tokenizer=_tokenizer,
-)
+    sizes={
+        "full": qwen3_vl_config(
+            width=WIDTH, heads=32, key_heads=8, inner_width=12288,
+            vision=Qwen3VlVisionConfig(width=1152, inner_width=4304, num_blocks=27, out_width=WIDTH),
+        ),
+        "small": qwen3_vl_config(
+            width=128, heads=1, key_heads=1, inner_width=64,
+            vision=Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=27, out_width=128, table_side=8),
+        ),
+    },
+)  # fmt: skip

@@ -16,7 +16,7 @@ FULL = Wan22VaeConfig(
     base_channels=96, decoder_channels=144, latent_channels=CHANNELS, level_factors=(1, 2, 4, 8, 8),
     halves_time=(False, True, True, True), image_channels=4, patch=1, time_kernel=1,
 )  # fmt: skip
-SMALL = replace(FULL, base_channels=8, decoder_channels=16)  # for tests
+SMALL = replace(FULL, base_channels=8, decoder_channels=16)
 
 
 class OpacityLatentFormat(LatentFormat):
@@ -88,4 +88,4 @@ def _configure(shapes: Shapes) -> Wan22VaeConfig:
     )  # fmt: skip
 
 
-AUTOENCODER = vae_network(MARK, _configure, OpacityVae, ("bfloat16",))
+AUTOENCODER = vae_network(MARK, _configure, OpacityVae, ("bfloat16",), sizes={"full": FULL, "small": SMALL})

@@ -15,7 +15,6 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
     TensorReader,
 )
@@ -29,8 +28,7 @@ from engine.families.sd15.unet_files import (
     unet_lora_keys,
     unet_network,
 )
-from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL, Sd15LatentFormat
-from engine.families.text.configurations import CLIP_L_FULL, CLIP_L_SMALL
+from engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
 from engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 768
@@ -91,13 +89,9 @@ FAMILY = ModelFamily(
     default=DEFAULT,
     variant_defaults={"inpaint": replace(DEFAULT, inpaint="conditioning")},
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
-    scales={
-        "full": Scale(unet_config(), {"l": CLIP_L_FULL}, FULL),
-        "small": Scale(
-            unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
-            {"l": CLIP_L_SMALL},
-            SMALL,
-        ),
+    sizes={
+        "full": unet_config(),
+        "small": unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
     },
     parameterisation=Parameterisation(EpsDiscrete),
     is_default=True,

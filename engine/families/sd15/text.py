@@ -8,6 +8,7 @@ import torch
 
 from engine.families.base import Shapes, Tensors, TextEncoder
 from engine.families.layouts import saved_behind
+from engine.families.text.clip_l import SIZES
 from engine.families.text.clip_text import (
     PROJECTION,
     clip_text_network,
@@ -40,6 +41,7 @@ CLIP_L = TextEncoder(
         in_checkpoint=(transformers_layout((PREFIX,)), early_layout(PREFIX)),
         saved=saved,
         activation="quick_gelu",
+        sizes=SIZES,
     ),
     fits=fits,
     lora_keys=partial(lora_keys, key=CLIP_L_ENCODING.key, projection=("lora_te1_text_projection",)),

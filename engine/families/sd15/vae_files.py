@@ -18,9 +18,6 @@ MARK = "decoder.conv_in.weight"
 DIFFUSERS_MARK = "decoder.up_blocks.0.resnets.0.norm1.weight"
 LATENT_CHANNELS = 4
 
-FULL = VaeConfig(base_channels=128, level_channels=(128, 256, 512, 512), blocks_per_level=2)
-SMALL = VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_level=1)  # for tests
-
 
 class Sd15LatentFormat(LatentFormat):
     """Latent format with a factor of 0.18215 for unit variance (Rombach et al. 2022, arXiv 2112.10752).
@@ -66,6 +63,10 @@ def autoencoder_kl(prefix: str = PREFIX) -> Network:
         build=AutoencoderKl,
         saved=partial(saved_behind, prefix),
         dtypes=DtypePolicy(prefers=("bfloat16",)),  # float16 overflows, and is taken only when asked for
+        sizes={
+            "full": VaeConfig(base_channels=128, level_channels=(128, 256, 512, 512), blocks_per_level=2),
+            "small": VaeConfig(base_channels=32, level_channels=(32, 32, 64, 64), blocks_per_level=1),
+        },
     )
 
 

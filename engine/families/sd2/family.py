@@ -20,7 +20,6 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     Shapes,
     TensorIndex,
     TensorReader,
@@ -41,8 +40,7 @@ from engine.families.sd15.unet_files import (
     unet_lora_keys,
     unet_network,
 )
-from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL, Sd15LatentFormat
-from engine.layers.clip_text import ClipTextConfig
+from engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
 from engine.layers.unet import UnetConfig
 from engine.layers.unet_shapes import UnetTraits
 from engine.layers.unet_shapes import unet_config as config_of_shapes
@@ -160,16 +158,8 @@ FAMILY = ModelFamily(
     variant_defaults={"inpaint": replace(DEFAULT, width=512, height=512, inpaint="conditioning")},
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     parameterisation=Parameterisation(VDiscrete),
-    scales={
-        "full": Scale(
-            unet_config(),
-            {"h": ClipTextConfig(num_layers=24, width=1024, heads=16, inner_width=4096, activation="gelu")},
-            FULL,
-        ),
-        "small": Scale(
-            unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
-            {"h": ClipTextConfig(num_layers=24, width=64, heads=1, inner_width=128, activation="gelu")},
-            SMALL,
-        ),
+    sizes={
+        "full": unet_config(),
+        "small": unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
     },
 )  # fmt: skip

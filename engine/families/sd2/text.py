@@ -13,6 +13,7 @@ from engine.families.text.clip_text import (
     saved_as_open_clip,
     transformers_layout,
 )
+from engine.layers.clip_text import ClipTextConfig
 from engine.text.clip_h import CLIP_H_ENCODING
 
 PREFIX = "cond_stage_model.model."
@@ -33,6 +34,10 @@ CLIP_H = TextEncoder(
         in_checkpoint=(open_clip_layout(PREFIXES),),
         saved=partial(saved_as_open_clip, PREFIX),
         activation="gelu",
+        sizes={
+            "full": ClipTextConfig(num_layers=24, width=1024, heads=16, inner_width=4096, activation="gelu"),
+            "small": ClipTextConfig(num_layers=24, width=64, heads=1, inner_width=128, activation="gelu"),
+        },
     ),
     fits=fits,
     lora_keys=partial(lora_keys, key=CLIP_H_ENCODING.key),

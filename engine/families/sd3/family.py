@@ -10,7 +10,6 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
 from engine.families.joint_text_denoiser import JointTextDenoiser
@@ -19,15 +18,7 @@ from engine.families.sd3.diffusers_names import file_layout
 from engine.families.sd3.lora import lora_keys
 from engine.families.sd3.text import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
 from engine.families.sd3.transformer import LAST, MARK, Sd3Config, Sd3Transformer, sd3_config
-from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
-from engine.families.text.configurations import (
-    CLIP_G_FULL,
-    CLIP_G_SMALL,
-    CLIP_L_FULL,
-    CLIP_L_SMALL,
-    T5_XXL_FULL,
-    T5_XXL_SMALL,
-)
+from engine.families.sd3.vae_files import autoencoder_16
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.settings import DtypePolicy
 
@@ -108,27 +99,11 @@ FAMILY = ModelFamily(
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=1.2,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            Sd3Config(num_blocks=24, width=1536, context_dim=CONTEXT_DIM, label_dim=L_WIDTH + G_WIDTH),
-            {
-                "l": CLIP_L_FULL,
-                "g": CLIP_G_FULL,
-                "t5xxl": T5_XXL_FULL,
-            },
-            FULL,
-        ),
-        "small": Scale(
-            Sd3Config(
-                num_blocks=3, width=128, context_dim=128, label_dim=128, position_side=32, norms_queries=True,
-                dual_blocks=frozenset({0}),
-            ),
-            {
-                "l": CLIP_L_SMALL,
-                "g": CLIP_G_SMALL,
-                "t5xxl": T5_XXL_SMALL,
-            },
-            SMALL,
+    sizes={
+        "full": Sd3Config(num_blocks=24, width=1536, context_dim=CONTEXT_DIM, label_dim=L_WIDTH + G_WIDTH),
+        "small": Sd3Config(
+            num_blocks=3, width=128, context_dim=128, label_dim=128, position_side=32, norms_queries=True,
+            dual_blocks=frozenset({0}),
         ),
     },
 )  # fmt: skip

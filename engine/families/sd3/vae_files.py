@@ -11,15 +11,15 @@ from functools import partial
 
 from engine.families.base import Network, NotRecognised, Shapes
 from engine.families.layouts import behind_first, saved_behind
-from engine.families.sd15.vae_files import FULL as FULL_OF_4
-from engine.families.sd15.vae_files import LAYOUTS, MARK, PREFIX
-from engine.families.sd15.vae_files import SMALL as SMALL_OF_4
+from engine.families.sd15.vae_files import AUTOENCODER_KL, LAYOUTS, MARK, PREFIX
 from engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
 from engine.settings import DtypePolicy
 
 LATENT_CHANNELS = 16
-FULL = replace(FULL_OF_4, latent_channels=LATENT_CHANNELS, embedding_channels=0)
-SMALL = replace(SMALL_OF_4, latent_channels=LATENT_CHANNELS, embedding_channels=0)  # for tests
+SIZES = {
+    name: replace(size, latent_channels=LATENT_CHANNELS, embedding_channels=0)
+    for name, size in AUTOENCODER_KL.sizes.items()
+}
 
 
 def _configure(shapes: Shapes) -> VaeConfig:
@@ -41,4 +41,5 @@ def autoencoder_16(prefix: str = PREFIX) -> Network:
         build=AutoencoderKl,
         saved=partial(saved_behind, prefix),
         dtypes=DtypePolicy(prefers=("bfloat16",)),  # float16 overflows, and is taken only when asked for
+        sizes=SIZES,
     )

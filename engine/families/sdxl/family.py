@@ -19,18 +19,16 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     Shapes,
     TensorIndex,
     TensorReader,
 )
 from engine.families.sd15.unet_files import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
-from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL
+from engine.families.sd15.vae_files import AUTOENCODER_KL
 from engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargePictureDenoiser
 from engine.families.sdxl.latent_format import SdxlLatentFormat
 from engine.families.sdxl.size_labels import may_have_sizes, pooled_width
 from engine.families.sdxl.text import CLIP_G, CLIP_L, side_by_side
-from engine.families.text.configurations import CLIP_G_FULL, CLIP_G_SMALL, CLIP_L_FULL, CLIP_L_SMALL
 from engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM, POOLED_WIDTH = 2048, 1280
@@ -133,28 +131,14 @@ FAMILY = ModelFamily(
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=0.8,
     parameterisation=Parameterisation(EpsDiscrete),
-    scales={
-        "full": Scale(
-            unet_config(
-                model_channels=320, context_dim=CONTEXT_DIM, channel_mult=(1, 2, 4), depths=(0, 2, 10), middle_depth=10,
-                label_dim=LABEL_DIM,
-            ),
-            {
-                "l": CLIP_L_FULL,
-                "g": CLIP_G_FULL,
-            },
-            FULL,
+    sizes={
+        "full": unet_config(
+            model_channels=320, context_dim=CONTEXT_DIM, channel_mult=(1, 2, 4), depths=(0, 2, 10), middle_depth=10,
+            label_dim=LABEL_DIM,
         ),
-        "small": Scale(
-            unet_config(
-                model_channels=64, context_dim=128, channel_mult=(1, 1, 2), depths=(0, 1, 2), middle_depth=2,
-                blocks_per_level=1, label_dim=64 + NUM_NUMBERS * 256,
-            ),
-            {
-                "l": CLIP_L_SMALL,
-                "g": CLIP_G_SMALL,
-            },
-            SMALL,
+        "small": unet_config(
+            model_channels=64, context_dim=128, channel_mult=(1, 1, 2), depths=(0, 1, 2), middle_depth=2,
+            blocks_per_level=1, label_dim=64 + NUM_NUMBERS * 256,
         ),
     },
 )  # fmt: skip

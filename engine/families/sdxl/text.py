@@ -15,6 +15,7 @@ from engine.adapters.lora_names import clip_text_keys
 from engine.families.base import Shapes, Tensors, TextEncoder
 from engine.families.layouts import saved_behind
 from engine.families.text.clip_g import clip_g
+from engine.families.text.clip_l import SIZES
 from engine.families.text.clip_text import PROJECTION, clip_text_network, num_layers, transformers_layout
 from engine.text.chunk_encoding import Encoded
 from engine.text.clip_l import CLIP_L_ENCODING
@@ -57,6 +58,7 @@ CLIP_L = TextEncoder(
         in_checkpoint=(transformers_layout((L_PREFIX,)),),
         saved=saved_l,
         activation="quick_gelu",
+        sizes=SIZES,
     ),
     fits=fits_l,
     lora_keys=partial(

@@ -15,17 +15,15 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
     TensorReader,
 )
 from engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
-from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL
+from engine.families.sd15.vae_files import AUTOENCODER_KL
 from engine.families.sdxl.latent_format import SdxlLatentFormat
 from engine.families.sdxl.size_labels import may_have_sizes, pooled_width
 from engine.families.sdxl_refiner.denoiser import NUM_NUMBERS, RefinerDenoiser
 from engine.families.text.clip_g import clip_g
-from engine.families.text.configurations import CLIP_G_FULL, CLIP_G_SMALL
 from engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 1280
@@ -85,22 +83,14 @@ FAMILY = ModelFamily(
     ),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncodeSDXLRefiner", "EmptyLatentImage", "KSampler", "VAEDecode"),
     parameterisation=Parameterisation(EpsDiscrete),
-    scales={
-        "full": Scale(
-            unet_config(
-                model_channels=384, context_dim=CONTEXT_DIM, depths=(0, 4, 4, 0), middle_depth=4,
-                label_dim=CONTEXT_DIM + NUM_NUMBERS * 256,
-            ),
-            {"g": CLIP_G_FULL},
-            FULL,
+    sizes={
+        "full": unet_config(
+            model_channels=384, context_dim=CONTEXT_DIM, depths=(0, 4, 4, 0), middle_depth=4,
+            label_dim=CONTEXT_DIM + NUM_NUMBERS * 256,
         ),
-        "small": Scale(
-            unet_config(
-                model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), depths=(0, 1, 1, 0),
-                blocks_per_level=1, label_dim=64 + NUM_NUMBERS * 256,
-            ),
-            {"g": CLIP_G_SMALL},
-            SMALL,
+        "small": unet_config(
+            model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), depths=(0, 1, 1, 0),
+            blocks_per_level=1, label_dim=64 + NUM_NUMBERS * 256,
         ),
     },
 )  # fmt: skip

@@ -11,7 +11,6 @@ from engine.families.base import (
     ModelFamily,
     Network,
     Parameterisation,
-    Scale,
     Shapes,
     Tensors,
 )
@@ -25,7 +24,7 @@ from engine.families.stable_audio.transformer import (
     StableAudioTransformer,
     stable_audio_config,
 )
-from engine.families.stable_audio.vae_files import AUTOENCODER, FULL, SMALL, StableAudioLatentFormat
+from engine.families.stable_audio.vae_files import AUTOENCODER, StableAudioLatentFormat
 from engine.families.text.t5 import base_t5
 from engine.families.transformer_files import always, detect_by
 from engine.formats.weight_file import Names
@@ -87,7 +86,11 @@ FAMILY = ModelFamily(
         base_t5(
             T5Encoding(
                 slot="t5base", embedding_width=768, min_length=128, masks_padding=True, zeroes_padding=True
-            )
+            ),
+            {
+                "full": T5Config(num_layers=12, width=768, heads=12, inner_width=3072, is_gated=False),
+                "small": T5Config(num_layers=12, width=64, heads=2, inner_width=128, is_gated=False),
+            },
         ),
     ),
     vae=AUTOENCODER,
@@ -106,16 +109,8 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=2.0,
     parameterisation=V_PREDICTION,
-    scales={
-        "full": Scale(
-            StableAudioConfig(width=1536, num_blocks=24),
-            {"t5base": T5Config(num_layers=12, width=768, heads=12, inner_width=3072, is_gated=False)},
-            FULL,
-        ),
-        "small": Scale(
-            StableAudioConfig(width=128, num_blocks=3, context_dim=64),
-            {"t5base": T5Config(num_layers=12, width=64, heads=2, inner_width=128, is_gated=False)},
-            SMALL,
-        ),
+    sizes={
+        "full": StableAudioConfig(width=1536, num_blocks=24),
+        "small": StableAudioConfig(width=128, num_blocks=3, context_dim=64),
     },
 )  # fmt: skip

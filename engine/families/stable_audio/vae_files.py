@@ -7,13 +7,12 @@ from engine.families.stable_audio.vae import MARK, OobleckVae, OobleckVaeConfig,
 from engine.families.weight_norm_layout import sound_autoencoder
 from engine.settings import DtypePolicy
 
-FULL = OobleckVaeConfig()
-SMALL = OobleckVaeConfig(channels=8)
 AUTOENCODER = sound_autoencoder(
     "pretransform.model.",
     MARK,
     configure=oobleck_vae_config,
     build=OobleckVae,
+    sizes={"full": OobleckVaeConfig(), "small": OobleckVaeConfig(channels=8)},
     dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
 )
 

@@ -5,7 +5,6 @@ A video is drawn from a picture, without a prompt.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from engine.diffusion.model_sampling import EdmVContinuous
@@ -15,12 +14,11 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
     TensorReader,
 )
 from engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
-from engine.families.sd15.vae_files import FULL, SMALL, Sd15LatentFormat
+from engine.families.sd15.vae_files import Sd15LatentFormat
 from engine.families.svd.denoisers import ANGLE_WIDTH, WIDTH, OrbitDenoiser, PoseDenoiser, VideoDenoiser
 from engine.families.svd.vae_files import AUTOENCODER_VIDEO
 from engine.layers.clip_vision import ClipVisionConfig
@@ -82,18 +80,12 @@ FAMILY = ModelFamily(
     default=DEFAULT,
     nodes=("ImageOnlyCheckpointLoader", "SVD_img2vid_Conditioning", "VideoLinearCFGGuidance", "KSampler", "VAEDecode"),
     parameterisation=LEVELS,
-    scales={
-        "full": Scale(
-            unet_config(model_channels=320, context_dim=CONTEXT_DIM),
-            {},
-            replace(FULL, is_temporal=True),
-            ClipVisionConfig(num_layers=32, width=1280, inner_width=5120, activation="gelu", projection_width=1024),
-        ),
-        "small": Scale(
-            unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
-            {},
-            replace(SMALL, is_temporal=True),
-            ClipVisionConfig(num_layers=32, width=64, inner_width=64, activation="gelu", projection_width=64),
-        ),
+    sizes={
+        "full": unet_config(model_channels=320, context_dim=CONTEXT_DIM),
+        "small": unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
+    },
+    vision={
+        "full": ClipVisionConfig(num_layers=32, width=1280, inner_width=5120, activation="gelu", projection_width=1024),
+        "small": ClipVisionConfig(num_layers=32, width=64, inner_width=64, activation="gelu", projection_width=64),
     },
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -37,4 +39,5 @@ AUTOENCODER_VIDEO = Network(
     build=_build,
     saved=_saved,
     dtypes=AUTOENCODER_KL.dtypes,
+    sizes={name: replace(size, is_temporal=True) for name, size in AUTOENCODER_KL.sizes.items()},
 )

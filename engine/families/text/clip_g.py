@@ -15,10 +15,15 @@ from engine.families.text.clip_text import (
     saved_as_open_clip,
     transformers_layout,
 )
+from engine.layers.clip_text import ClipTextConfig
 from engine.text.clip_g import CLIP_G_ENCODING
 
 ALONE = ("clip_g.transformer.", "transformer.", "")
 FEWEST_LAYERS = 31  # encoders of fewer are others
+SIZES = {
+    "full": ClipTextConfig(num_layers=32, width=1280, heads=20, inner_width=5120, activation="gelu"),
+    "small": ClipTextConfig(num_layers=32, width=64, heads=1, inner_width=128, activation="gelu"),
+}
 
 
 def fits(shapes: Shapes) -> bool:
@@ -35,6 +40,7 @@ def clip_g(prefix: str, lora_keys: Callable[[Iterable[str]], dict[str, str]]) ->
             in_checkpoint=(open_clip_layout((prefix,)),),
             saved=partial(saved_as_open_clip, prefix),
             activation="gelu",
+            sizes=SIZES,
         ),
         fits=fits,
         lora_keys=lora_keys,
@@ -51,6 +57,7 @@ def second_clip_g() -> TextEncoder:
             in_checkpoint=(transformers_layout((prefix,)),),
             saved=partial(saved_behind, prefix),
             activation="gelu",
+            sizes=SIZES,
         ),
         fits=fits,
         lora_keys=partial(

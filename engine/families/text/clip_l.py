@@ -8,11 +8,16 @@ from engine.adapters.lora_names import clip_text_keys
 from engine.families.base import Shapes, TextEncoder
 from engine.families.layouts import saved_behind
 from engine.families.text.clip_text import clip_text_network, num_layers, transformers_layout
+from engine.layers.clip_text import ClipTextConfig
 from engine.text.clip_encoding import ClipEncoding
 
 PREFIX = "text_encoders.clip_l.transformer."
 PREFIXES = (PREFIX, "clip_l.transformer.", "transformer.", "")  # of files of the encoder alone
 MOST_LAYERS = 22  # encoders of more are others
+SIZES = {
+    "full": ClipTextConfig(num_layers=12, width=768, heads=12, inner_width=3072),
+    "small": ClipTextConfig(num_layers=2, width=64, heads=1, inner_width=128),
+}
 
 
 def fits(shapes: Shapes) -> bool:
@@ -29,6 +34,7 @@ def clip_l(encoding: ClipEncoding) -> TextEncoder:
             in_checkpoint=(transformers_layout((PREFIX,)),),
             saved=partial(saved_behind, PREFIX),
             activation="quick_gelu",
+            sizes=SIZES,
         ),
         fits=fits,
         lora_keys=partial(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -11,7 +11,7 @@ from engine.adapters.lora_names import clip_text_keys
 from engine.families.base import Layout, Network, Shape, Shapes, Tensors
 from engine.families.layouts import behind_first, names_behind, saved_behind
 from engine.formats.weight_file import Item, Names, Part, Transposed
-from engine.layers.clip_text import Activation, ClipTextModel, clip_text_config
+from engine.layers.clip_text import Activation, ClipTextConfig, ClipTextModel, clip_text_config
 from engine.layers.open_clip_names import FUSED, TEXT_MARK, open_clip_text_names, text_tower_names
 
 MARK = "text_model.embeddings.token_embedding.weight"
@@ -26,6 +26,7 @@ def clip_text_network(
     saved: Callable[[Tensors], Tensors],
     *,
     activation: Activation,
+    sizes: Mapping[str, ClipTextConfig],
 ) -> Network:
     """Describe a CLIP text encoder. A file that has no projection of the pooled output gets the identity."""
     return Network(
@@ -35,6 +36,7 @@ def clip_text_network(
         build=ClipTextModel,
         saved=saved,
         defaults={PROJECTION: _identity},
+        sizes=sizes,
     )
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.layouts import behind_first, saved_behind
 from engine.families.text.t5 import TOKENIZER, lora_keys
-from engine.layers.language_model import EMBEDDING, LanguageModel, LanguageModelKind, kind_of, language_model_config
+from engine.layers.language_model import (
+    EMBEDDING,
+    LanguageModel,
+    LanguageModelConfig,
+    LanguageModelKind,
+    kind_of,
+    language_model_config,
+)
 from engine.text import sentence_pieces
 from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from engine.text.language_tokens import LanguageTokenizer
@@ -29,6 +36,7 @@ def language_text_encoder(
     encoding: LanguageEncoding,
     *,
     kind: LanguageModelKind,
+    sizes: Mapping[str, LanguageModelConfig],
     fits: Callable[[Shapes], bool] | None = None,
     vocabulary: Callable[[], TextVocabulary] | None = None,
     encoder_type: Callable[[Any, Any], Any] = LanguageEncoder,
@@ -47,6 +55,7 @@ def language_text_encoder(
             configure=partial(language_model_config, kind=kind),
             build=LanguageModel,
             saved=partial(saved_behind, prefix),
+            sizes=sizes,
         ),
         fits=fits or partial(fits_kind, kind=kind),
         lora_keys=partial(lora_keys, key=encoding.key, numbers=()),

@@ -8,7 +8,13 @@ from typing import Any
 
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
 from engine.families.layouts import behind_first, saved_behind
-from engine.layers.vision_language_model import VisionLanguageModel, vision_language_model_config
+from engine.layers.language_model import QWEN2, LanguageModelConfig
+from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
+from engine.layers.vision_language_model import (
+    VisionLanguageModel,
+    VisionLanguageModelConfig,
+    vision_language_model_config,
+)
 from engine.text.qwen_encoding import QwenEncoder, QwenEncoding
 from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
@@ -53,8 +59,13 @@ def _tokenizer(encoder: QwenEncoder, parts: TokenizerParts) -> QwenTokenizer:
     return QwenTokenizer(slot=encoding.slot, template=encoding.template, picture_template=encoding.picture_template)
 
 
-def qwen_7b(template: str, encoder_type: Callable[[Any, Any], Any] = QwenEncoder) -> TextEncoder:
-    """Describe the encoder of a family that puts prompts without pictures into a template."""
+def qwen_7b(
+    template: str, encoder_type: Callable[[Any, Any], Any] = QwenEncoder, *, num_small_layers: int = 2
+) -> TextEncoder:
+    """Describe the encoder of a family that puts prompts without pictures into a template.
+
+    `num_small_layers` are the layers of the small size.
+    """
     return TextEncoder(
         encoding=QwenEncoding(SLOT, template, PICTURE_TEMPLATE),
         network=Network(
@@ -63,9 +74,25 @@ def qwen_7b(template: str, encoder_type: Callable[[Any, Any], Any] = QwenEncoder
             configure=vision_language_model_config,
             build=VisionLanguageModel,
             saved=partial(saved_behind, PREFIX),
+            sizes={
+                "full": VisionLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN2, num_layers=28, width=3584, heads=28, key_heads=4, inner_width=18944,
+                        vocabulary_size=152064, has_biases=True,
+                    ),
+                    Qwen25VlVisionConfig(width=1280, inner_width=3420, num_blocks=32, out_width=3584),
+                ),
+                "small": VisionLanguageModelConfig(
+                    LanguageModelConfig(
+                        kind=QWEN2, num_layers=num_small_layers, width=32, heads=4, key_heads=4, inner_width=64,
+                        vocabulary_size=152064, has_biases=True,
+                    ),
+                    Qwen25VlVisionConfig(width=80, inner_width=64, num_blocks=8, out_width=32),
+                ),
+            },
         ),
         fits=fits,
         lora_keys=lora_keys,
         encoder_type=encoder_type,
         tokenizer=_tokenizer,
-    )
+    )  # fmt: skip

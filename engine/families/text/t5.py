@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
 from engine.families.layouts import behind_first, saved_behind
-from engine.layers.t5 import EMBEDDING, T5Model, is_biased_everywhere, t5_config
+from engine.layers.t5 import EMBEDDING, T5Config, T5Model, is_biased_everywhere, t5_config
 from engine.text import sentence_pieces
 from engine.text.t5_encoding import T5Encoder, T5Encoding
 from engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary
@@ -18,6 +18,18 @@ TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
 HOME = "text_encoders."  # where most families' checkpoints have their text encoders
 XXL_WIDTH = 4096
 BASE_LAYERS = 12
+XXL_SIZES = {
+    "full": T5Config(num_layers=24, width=XXL_WIDTH, heads=64, inner_width=10240),
+    "small": T5Config(num_layers=2, width=128, heads=1, inner_width=128),
+}
+UMT5_XXL_SIZES = {
+    "full": T5Config(
+        num_layers=24, width=XXL_WIDTH, heads=64, inner_width=10240, vocabulary_size=256384, is_biased_everywhere=True
+    ),
+    "small": T5Config(
+        num_layers=1, width=XXL_WIDTH, heads=1, inner_width=64, vocabulary_size=512, is_biased_everywhere=True
+    ),
+}
 FEWEST_WORDS, MOST_WORDS = 20_000, 100_000  # ByT5 has 1510, mT5 250112, T5 32128
 
 
@@ -64,6 +76,7 @@ def t5_text_encoder(
     *,
     fits: Callable[[Shapes], bool] = is_t5,
     tokenizer: Callable[[Any, TokenizerParts], Any],
+    sizes: Mapping[str, T5Config],
     vocabulary: Vocabulary | None = None,
     lora_numbers: tuple[int, ...] = (),
     home: str = HOME,
@@ -78,6 +91,7 @@ def t5_text_encoder(
             configure=t5_config,
             build=T5Model,
             saved=partial(saved_behind, first),
+            sizes=sizes,
         ),
         fits=fits,
         lora_keys=partial(lora_keys, key=encoding.key, numbers=lora_numbers),
@@ -108,7 +122,12 @@ def _tokenizer_of_file(encoder: Any, parts: TokenizerParts) -> T5Tokenizer:
 def t5_xxl(encoding: T5Encoding, *, lora_numbers: tuple[int, ...] = (1,), home: str = HOME) -> TextEncoder:
     """Describe T5-XXL, as Google published it."""
     return t5_text_encoder(
-        encoding, fits=reads_words, tokenizer=_tokenizer_with(t5_vocabulary), lora_numbers=lora_numbers, home=home
+        encoding,
+        fits=reads_words,
+        tokenizer=_tokenizer_with(t5_vocabulary),
+        sizes=XXL_SIZES,
+        lora_numbers=lora_numbers,
+        home=home,
     )
 
 
@@ -125,30 +144,34 @@ def fits_first_t5(shapes: Shapes, *, is_base: bool) -> bool:
     return not config.is_gated and (config.num_layers == BASE_LAYERS) == is_base
 
 
-def base_t5(encoding: T5Encoding) -> TextEncoder:
+def base_t5(encoding: T5Encoding, sizes: Mapping[str, T5Config]) -> TextEncoder:
     """Describe the encoder of the first T5 in its base size (Raffel et al. 2020, arXiv 1910.10683)."""
     fits = partial(fits_first_t5, is_base=True)
-    return t5_text_encoder(encoding, fits=fits, tokenizer=_tokenizer_with(t5_vocabulary))
+    return t5_text_encoder(encoding, fits=fits, tokenizer=_tokenizer_with(t5_vocabulary), sizes=sizes)
 
 
-def first_t5(encoding: T5Encoding) -> TextEncoder:
+def first_t5(encoding: T5Encoding, sizes: Mapping[str, T5Config]) -> TextEncoder:
     """Describe the largest encoder of the first T5 (Raffel et al. 2020, arXiv 1910.10683), without gated layers."""
     fits = partial(fits_first_t5, is_base=False)
+    return t5_text_encoder(encoding, fits=fits, tokenizer=_tokenizer_with(t5_vocabulary), sizes=sizes)
 
-    return t5_text_encoder(encoding, fits=fits, tokenizer=_tokenizer_with(t5_vocabulary))
 
-
-def pile_t5(encoding: T5Encoding) -> TextEncoder:
+def pile_t5(encoding: T5Encoding, sizes: Mapping[str, T5Config]) -> TextEncoder:
     """Describe Pile-T5-XL (EleutherAI 2024): every layer has a bias of its own."""
     return t5_text_encoder(
         encoding,
         fits=fits_pile_t5,
         tokenizer=_tokenizer_with(pile_t5_vocabulary),
+        sizes=sizes,
     )
 
 
 def t5_with_vocabulary(
-    encoding: T5Encoding, *, fits: Callable[[Shapes], bool] = is_t5, prefix: str = ""
+    encoding: T5Encoding,
+    sizes: Mapping[str, T5Config],
+    *,
+    fits: Callable[[Shapes], bool] = is_t5,
+    prefix: str = "",
 ) -> TextEncoder:
     """Describe an encoder whose files hold its tokenizer (umT5, mT5), in a checkpoint behind `text_encoders.` too.
 
@@ -158,6 +181,7 @@ def t5_with_vocabulary(
         encoding,
         fits=fits,
         tokenizer=_tokenizer_of_file,
+        sizes=sizes,
         vocabulary=Vocabulary(
             names=(TOKENIZER,),
             in_checkpoint=f"text_encoders.{prefix}{TOKENIZER}",
@@ -175,4 +199,5 @@ def umt5_xxl() -> TextEncoder:
         zeroes_padding=True,
         takes_embeddings=False,
     )
-    return t5_with_vocabulary(encoding, fits=partial(fits_width, width=XXL_WIDTH, biased_everywhere=True))
+    fits = partial(fits_width, width=XXL_WIDTH, biased_everywhere=True)
+    return t5_with_vocabulary(encoding, UMT5_XXL_SIZES, fits=fits)

@@ -15,7 +15,6 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
 from engine.families.text.t5 import umt5_xxl
@@ -34,11 +33,9 @@ from engine.families.wan.s2v import SOUND
 from engine.families.wan.transformer import WanConfig
 from engine.families.wan.transformer_files import NETWORK, channels_of, find
 from engine.families.wan.vace import CAMERA, CONTROLS
-from engine.families.wan.vae_files import FULL, LATENT_CHANNELS, SMALL, WAN_VAE, WanLatentFormat
+from engine.families.wan.vae_files import LATENT_CHANNELS, WAN_VAE, WanLatentFormat
 from engine.families.wan.video_denoiser import VideoDenoiser
-from engine.layers.t5 import T5Config
 
-CONTEXT_DIM = 4096
 DEFAULT = Defaults(
     width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple",
     tflop=281.0, attention=0.7, billions=1.419,
@@ -95,26 +92,8 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=2.3,  # of the larger one: its width / 2222
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            WanConfig(width=1536, num_blocks=30, inner_width=8960),
-            {
-                "umt5xxl": T5Config(
-                    num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240, vocabulary_size=256384,
-                    is_biased_everywhere=True,
-                )
-            },
-            FULL,
-        ),
-        "small": Scale(
-            WanConfig(width=128, num_blocks=3, inner_width=256),
-            {
-                "umt5xxl": T5Config(
-                    num_layers=1, width=CONTEXT_DIM, heads=1, inner_width=64, vocabulary_size=512,
-                    is_biased_everywhere=True,
-                )
-            },
-            SMALL,
-        ),
+    sizes={
+        "full": WanConfig(width=1536, num_blocks=30, inner_width=8960),
+        "small": WanConfig(width=128, num_blocks=3, inner_width=256),
     },
 )  # fmt: skip

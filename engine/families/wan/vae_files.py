@@ -11,8 +11,6 @@ from engine.families.vae_files import vae_network
 from engine.families.wan.vae import MARK, NESTED_MARK, WanVae, WanVaeConfig, wan_vae_config
 
 LATENT_CHANNELS = 16
-FULL = WanVaeConfig()
-SMALL = WanVaeConfig(base_channels=16)  # for tests
 
 
 class WanLatentFormat(StandardisedLatentFormat):
@@ -49,4 +47,10 @@ def _configure(shapes: Shapes) -> WanVaeConfig:
     return wan_vae_config(shapes)
 
 
-WAN_VAE = vae_network(MARK, _configure, WanVae, ("bfloat16", "float16"))
+WAN_VAE = vae_network(
+    MARK,
+    _configure,
+    WanVae,
+    ("bfloat16", "float16"),
+    sizes={"full": WanVaeConfig(), "small": WanVaeConfig(base_channels=16)},
+)

@@ -10,7 +10,6 @@ from engine.families.base import (
     Match,
     ModelFamily,
     Parameterisation,
-    Scale,
     TensorIndex,
 )
 from engine.families.text.t5 import umt5_xxl
@@ -18,10 +17,8 @@ from engine.families.transformer_files import always
 from engine.families.wan.transformer import WanConfig
 from engine.families.wan.transformer_files import NETWORK, channels_of, find
 from engine.families.wan22.denoiser import FramesVideoDenoiser
-from engine.families.wan22.vae_files import WAN22_CHANNELS, WAN22_FULL, WAN22_SMALL, WAN22_VAE, Wan22LatentFormat
-from engine.layers.t5 import T5Config
+from engine.families.wan22.vae_files import WAN22_CHANNELS, WAN22_VAE, Wan22LatentFormat
 
-CONTEXT_DIM = 4096
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
 
 
@@ -60,30 +57,12 @@ FAMILY = ModelFamily(
     ),
     memory_usage_factor=1.4,  # its width / 2222
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            WanConfig(
-                width=3072, num_blocks=30, inner_width=14336, in_channels=WAN22_CHANNELS, out_channels=WAN22_CHANNELS
-            ),
-            {
-                "umt5xxl": T5Config(
-                    num_layers=24, width=CONTEXT_DIM, heads=64, inner_width=10240, vocabulary_size=256384,
-                    is_biased_everywhere=True,
-                )
-            },
-            WAN22_FULL,
+    sizes={
+        "full": WanConfig(
+            width=3072, num_blocks=30, inner_width=14336, in_channels=WAN22_CHANNELS, out_channels=WAN22_CHANNELS
         ),
-        "small": Scale(
-            WanConfig(
-                width=128, num_blocks=3, inner_width=256, in_channels=WAN22_CHANNELS, out_channels=WAN22_CHANNELS
-            ),
-            {
-                "umt5xxl": T5Config(
-                    num_layers=1, width=CONTEXT_DIM, heads=1, inner_width=64, vocabulary_size=512,
-                    is_biased_everywhere=True,
-                )
-            },
-            WAN22_SMALL,
+        "small": WanConfig(
+            width=128, num_blocks=3, inner_width=256, in_channels=WAN22_CHANNELS, out_channels=WAN22_CHANNELS
         ),
     },
 )  # fmt: skip

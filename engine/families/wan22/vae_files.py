@@ -8,8 +8,6 @@ from engine.families.wan.vae_files import WanLatentFormat
 from engine.families.wan22.vae import MARK, Wan22Vae, Wan22VaeConfig, wan22_vae_config
 
 WAN22_CHANNELS = 48
-WAN22_FULL = Wan22VaeConfig()
-WAN22_SMALL = Wan22VaeConfig(base_channels=16, decoder_channels=16)  # for tests
 
 
 class Wan22LatentFormat(WanLatentFormat):
@@ -55,4 +53,10 @@ def _configure(shapes: Shapes) -> Wan22VaeConfig:
     return wan22_vae_config(shapes)
 
 
-WAN22_VAE = vae_network(MARK, _configure, Wan22Vae, ("bfloat16", "float16"))
+WAN22_VAE = vae_network(
+    MARK,
+    _configure,
+    Wan22Vae,
+    ("bfloat16", "float16"),
+    sizes={"full": Wan22VaeConfig(), "small": Wan22VaeConfig(base_channels=16, decoder_channels=16)},
+)

@@ -9,7 +9,6 @@ from engine.families.base import (
     ModelFamily,
     NotRecognised,
     Parameterisation,
-    Scale,
     Shapes,
 )
 from engine.families.flux.latent_format import FluxLatentFormat
@@ -21,7 +20,7 @@ from engine.families.lumina2.transformer import (
     Lumina2Transformer,
     lumina2_config,
 )
-from engine.families.sd3.vae_files import FULL, SMALL, autoencoder_16
+from engine.families.sd3.vae_files import autoencoder_16
 from engine.families.text.language_model import fits_kind, language_text_encoder
 from engine.families.transformer_files import always, detect_by, transformer
 from engine.families.z_image.denoiser import ZImageDenoiser
@@ -61,6 +60,16 @@ QWEN = language_text_encoder(
         takes_weights=False, takes_embeddings=True,
     ),
     kind=QWEN3, fits=fits, vocabulary=qwen3,
+    sizes={
+        "full": LanguageModelConfig(
+            kind=QWEN3, num_layers=36, width=CONTEXT_DIM, heads=32, key_heads=8, inner_width=9728,
+            vocabulary_size=151936, norms_queries=True,
+        ),
+        "small": LanguageModelConfig(
+            kind=QWEN3, num_layers=2, width=16, heads=1, key_heads=1, inner_width=32, vocabulary_size=151936,
+            norms_queries=True,
+        ),
+    },
 )  # fmt: skip
 
 DENOISER = transformer(
@@ -94,34 +103,16 @@ FAMILY = ModelFamily(
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=2.8,
     parameterisation=FLOW,
-    scales={
-        "full": Scale(
-            Lumina2Config(
-                width=3840, heads=30, key_heads=30, inner_width=10240, num_layers=30, context_dim=CONTEXT_DIM,
-                time_width=256, time_inner=1024, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
-                axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
-            ),
-            {
-                "qwen3_4b": LanguageModelConfig(
-                    kind=QWEN3, num_layers=36, width=CONTEXT_DIM, heads=32, key_heads=8, inner_width=9728,
-                    vocabulary_size=151936, norms_queries=True,
-                )
-            },
-            FULL,
+    sizes={
+        "full": Lumina2Config(
+            width=3840, heads=30, key_heads=30, inner_width=10240, num_layers=30, context_dim=CONTEXT_DIM,
+            time_width=256, time_inner=1024, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
+            axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
         ),
-        "small": Scale(
-            Lumina2Config(
-                width=256, heads=2, key_heads=2, inner_width=256, num_layers=2, context_dim=16, time_width=64,
-                time_inner=64, num_refiners=1, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
-                axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
-            ),
-            {
-                "qwen3_4b": LanguageModelConfig(
-                    kind=QWEN3, num_layers=2, width=16, heads=1, key_heads=1, inner_width=32, vocabulary_size=151936,
-                    norms_queries=True,
-                )
-            },
-            SMALL,
+        "small": Lumina2Config(
+            width=256, heads=2, key_heads=2, inner_width=256, num_layers=2, context_dim=16, time_width=64,
+            time_inner=64, num_refiners=1, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
+            axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
         ),
     },
 )  # fmt: skip

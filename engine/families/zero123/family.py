@@ -17,7 +17,6 @@ from engine.families.base import (
     ModelFamily,
     Network,
     Parameterisation,
-    Scale,
     Shapes,
     TensorIndex,
     TensorReader,
@@ -25,7 +24,7 @@ from engine.families.base import (
 )
 from engine.families.layouts import saved_behind
 from engine.families.sd15.unet_files import PREFIX, find_unet, level_unet, unet_lora_keys
-from engine.families.sd15.vae_files import AUTOENCODER_KL, FULL, SMALL, Sd15LatentFormat
+from engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
 from engine.families.zero123.denoiser import ViewDenoiser
 from engine.families.zero123.unet import PROJECTION, Zero123Unet, project, zero123_config
 from engine.formats.weight_file import Names
@@ -90,21 +89,15 @@ FAMILY = ModelFamily(
     default=Defaults(width=256, height=256, steps=20, cfg=4.0, tflop=0.189, billions=0.86),
     nodes=("ImageOnlyCheckpointLoader", "StableZero123_Conditioning", "KSampler", "VAEDecode"),
     parameterisation=Parameterisation(EpsDiscrete),
-    scales={
-        "full": Scale(
-            project(unet_config(model_channels=320, context_dim=CONTEXT_DIM), CONTEXT_DIM + CAMERA_DIM),
-            {},
-            FULL,
-            ClipVisionConfig(),
+    sizes={
+        "full": project(unet_config(model_channels=320, context_dim=CONTEXT_DIM), CONTEXT_DIM + CAMERA_DIM),
+        "small": project(
+            unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
+            64 + CAMERA_DIM,
         ),
-        "small": Scale(
-            project(
-                unet_config(model_channels=64, context_dim=64, channel_mult=(1, 1, 2, 2), blocks_per_level=1),
-                64 + CAMERA_DIM,
-            ),
-            {},
-            SMALL,
-            ClipVisionConfig(num_layers=24, width=64, inner_width=64, projection_width=64),
-        ),
+    },
+    vision={
+        "full": ClipVisionConfig(),
+        "small": ClipVisionConfig(num_layers=24, width=64, inner_width=64, projection_width=64),
     },
 )

@@ -8,9 +8,10 @@ between them but nodes that keep the number of channels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,19 +33,21 @@ SAMPLES, VAE = "samples", "vae"
 MAX_DECODERS = 20  # looked at: a prompt of very many costs no more
 MAX_KEPT = 10_000
 MAX_SHOWN = 20
-SCALE = "small"  # of a family's VAE that is built to know its type
 
 VIDEO_DIMENSIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Latents:
-    """Latents that a network samples or a VAE decodes, with the label of its family and the type of its VAE."""
+    """Latents that a network samples or a VAE decodes.
+
+    `label` is that of the family, and `vae` builds the network of its VAE: families that share one have the same.
+    """
 
     channels: int
     dimensions: int
     label: str
-    vae: type[torch.nn.Module]
+    vae: Callable[[Any], torch.nn.Module]
 
     def problem_with(self, read: Latents) -> str | None:
         """Return what a VAE of the latents `read` has and what was expected; None if it may decode these.
@@ -139,9 +142,7 @@ def _of_network(file: SafetensorsFile) -> Latents:
     found = registry.recognise(TensorIndex(file.shapes, file.metadata))
     latent_format = found.family.parameterise(found.match, file).latent_format or found.family.latent_format
     made = latent_format()
-    with unfilled():
-        vae = found.family.vae.build(found.family.scales[SCALE].vae)
-    return Latents(made.latent_channels, made.latent_dimensions, found.family.label, type(vae))
+    return Latents(made.latent_channels, made.latent_dimensions, found.family.label, found.family.vae.build)
 
 
 def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
@@ -158,4 +159,4 @@ def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
     channels: int | None = getattr(network, "latent_channels", None)
     if channels is None:
         return None
-    return Latents(channels, getattr(network, "latent_dim", 2), family.label, type(network))
+    return Latents(channels, getattr(network, "latent_dim", 2), family.label, family.vae.build)

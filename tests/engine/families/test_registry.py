@@ -33,9 +33,8 @@ def side_by_side(encoded: Mapping[str, Encoded]) -> Encoded:
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelFamily:
     """A family with the text encoders of two others, the only one there is."""
     first, second = registry.family_named("sd15"), registry.family_named("sd2")
-    scale = replace(first.scales["small"], text={**first.scales["small"].text, **second.scales["small"].text})
     family = replace(
-        first, name="pair", text=(*first.text, *second.text), combine_text=side_by_side, scales={"small": scale},
+        first, name="pair", text=(*first.text, *second.text), combine_text=side_by_side,
         comfyui=ComfyUiNames("Pair", (PAIR_TYPE,)),
     )  # fmt: skip
     monkeypatch.setattr(registry, "families", lambda: (family,))

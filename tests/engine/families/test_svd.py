@@ -12,7 +12,7 @@ from engine.diffusion.denoiser import Denoiser
 from engine.families.base import ModelFamily, NotRecognised, TensorIndex
 from engine.families.registry import family_named, recognise, recognise_vae
 from engine.families.sd15.unet_files import PREFIX
-from engine.families.sd15.vae_files import SMALL
+from engine.families.sd15.vae_files import AUTOENCODER_KL
 from engine.families.svd.denoisers import OrbitDenoiser, PoseDenoiser, VideoDenoiser
 from engine.families.svd.family import unet_config
 from engine.families.svd.vae import SvdVae
@@ -50,7 +50,8 @@ def test_a_video_network_of_other_labels_is_refused() -> None:
 @pytest.mark.parametrize("is_video", [True, False])
 def test_the_decoder_is_that_of_videos_or_of_pictures(family: ModelFamily, is_video: bool) -> None:
     with unfilled():
-        vae: torch.nn.Module = family.vae.build(family.scales["small"].vae) if is_video else AutoencoderKl(SMALL)
+        kind = family.vae if is_video else AUTOENCODER_KL
+        vae: torch.nn.Module = kind.build(kind.sizes["small"])
     weights = vae.state_dict()
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     with unfilled():

@@ -1,0 +1,80 @@
+"""Qwen3-VL as a text encoder of a family, which reads images too: its files, in ComfyUI's layout and in Alibaba's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
+from engine.families.layouts import behind_first, names_behind, saved_behind
+from engine.families.text.t5 import lora_keys
+from engine.formats.weight_file import Names
+from engine.layers.language_model import EMBEDDING, QWEN3_VL, LanguageModelConfig
+from engine.layers.qwen3_vl_vision import MARK as VISION_MARK
+from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
+from engine.layers.vision_language_model import (
+    VISION_PREFIX,
+    VisionLanguageModel,
+    VisionLanguageModelConfig,
+    vision_language_model_config,
+)
+from engine.text.qwen_encoding import QwenEncoding
+
+PUBLISHED = {"model.language_model.": "model.", "model.visual.": VISION_PREFIX}  # prefixes of published files -> ours
+NUM_LAYERS = 36
+
+
+def qwen3_vl(
+    encoding: QwenEncoding,
+    *,
+    other_widths: tuple[int, ...],
+    encoder_type: Callable[[Any, Any], Any],
+    tokenizer: Callable[[Any, TokenizerParts], Any],
+    sizes: Mapping[str, VisionLanguageModelConfig],
+) -> TextEncoder:
+    """Describe the encoder of a family; models of `other_widths` are those that other networks read."""
+    slot = encoding.slot
+    prefix = f"text_encoders.{slot}.transformer."
+    return TextEncoder(
+        encoding=encoding,
+        network=Network(
+            layouts=(
+                behind_first((prefix, f"{slot}.transformer.", "transformer.", ""), EMBEDDING),
+                published_layout,
+            ),
+            in_checkpoint=(behind_first((prefix,), EMBEDDING),),
+            configure=vision_language_model_config,
+            build=VisionLanguageModel,
+            saved=partial(saved_behind, prefix),
+            sizes=sizes,
+        ),
+        fits=partial(fits, other_widths=other_widths),
+        lora_keys=partial(lora_keys, key=slot, numbers=()),
+        encoder_type=encoder_type,
+        tokenizer=tokenizer,
+    )
+
+
+def fits(shapes: Shapes, *, other_widths: tuple[int, ...]) -> bool:
+    """Return True for Qwen3-VL of a width that no other network reads."""
+    return VISION_PREFIX + VISION_MARK in shapes and shapes[EMBEDDING][1] not in other_widths
+
+
+def qwen3_vl_config(
+    *, width: int, heads: int, key_heads: int, inner_width: int, vision: Qwen3VlVisionConfig
+) -> VisionLanguageModelConfig:
+    """Return the configuration of a model with the vocabulary and as many layers as those published have."""
+    language = LanguageModelConfig(
+        kind=QWEN3_VL, num_layers=NUM_LAYERS, width=width, heads=heads, key_heads=key_heads, inner_width=inner_width,
+        vocabulary_size=151936, norms_queries=True,
+    )  # fmt: skip
+    return VisionLanguageModelConfig(language, vision)
+
+
+def published_layout(shapes: Shapes) -> Names | None:
+    """Return the names of a file in the layout in which Alibaba publishes the model, else None."""
+    if not all(any(name.startswith(prefix) for name in shapes) for prefix in PUBLISHED):
+        return None
+    found = {(theirs, ours): names_behind(shapes, theirs) for theirs, ours in PUBLISHED.items()}
+    return {ours + name: theirs for (_, ours), names in found.items() for name, theirs in names.items()}
