@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from engine.families.base import Layout, Match, Network, Parameterisation, Shapes, TensorIndex, TensorReader
 from engine.families.layouts import behind_first, saved_behind
+from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 
 PREFIX = "model.diffusion_model."
@@ -50,6 +52,22 @@ def detect_by(
         return Match(2, names)
 
     return detect
+
+
+def with_variants(
+    detect: Callable[[TensorIndex], Match | None], network: Network, variants: Mapping[int, str]
+) -> Callable[[TensorIndex], Match | None]:
+    """Return the detection with the variant by the channels that the network reads; None for other channels."""
+
+    def with_variant(index: TensorIndex) -> Match | None:
+        match = detect(index)
+        if match is None:
+            return None
+        config = network.configure({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
+        variant = variants.get(config.in_channels)
+        return None if variant is None else replace(match, variant=variant)
+
+    return with_variant
 
 
 def always(parameterisation: Parameterisation) -> Callable[[Match, TensorReader], Parameterisation]:

@@ -9,18 +9,15 @@ from engine.diffusion.model_sampling import EdmContinuous
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
     Parameterisation,
-    TensorIndex,
 )
 from engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosPictureDenoiser
 from engine.families.cosmos1.transformer import MARK, PATCHES, Cosmos1Config, Cosmos1Transformer, cosmos1_config
 from engine.families.cosmos1.vae_files import AUTOENCODER, CosmosLatentFormat
 from engine.families.cosmos_predict2.given_cells import GIVEN
 from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT
-from engine.families.transformer_files import PREFIX, always, detect_by, transformer
-from engine.formats.weight_file import shape_of
+from engine.families.transformer_files import PREFIX, always, detect_by, transformer, with_variants
 from engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
@@ -40,21 +37,10 @@ DENOISER = transformer(
     dtypes=DtypePolicy(prefers=("bfloat16",)),
     prefixes=PREFIXES,
 )
-find = detect_by(DENOISER, needs=(PATCHES,))
 
 
 def merged_blocks(num_blocks: int) -> tuple[str, ...]:
     return (*EDGES, *(f"blocks.block{index}." for index in range(num_blocks)), "final_layer.")
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its blocks, and whether its first layer sees which cells are given."""
-    match = find(index)
-    if match is None:
-        return None
-    config = cosmos1_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
-    variant = VARIANTS.get(config.in_channels)
-    return None if variant is None else replace(match, variant=variant)
 
 
 FAMILY = ModelFamily(
@@ -62,7 +48,8 @@ FAMILY = ModelFamily(
     label="Cosmos 1",
     lineage=("cosmos_predict2",),
     file_words=("cosmos1", "cosmos10"),
-    detect=detect,
+    # Recognised by its blocks, and by whether its first layer reads which cells are given.
+    detect=with_variants(detect_by(DENOISER, needs=(PATCHES,)), DENOISER, VARIANTS),
     parameterise=always(LEVELS),
     denoiser=DENOISER,
     denoiser_type=CosmosDenoiser,

@@ -17,22 +17,22 @@ from engine.families.cosmos_predict2.transformer import (
     HEAD_WIDTH,
     NORM_EPS,
     PATCH,
+    CosmosAttention,
+    CosmosBlock,
     CosmosPredict2Config,
     FeedForward,
+    FinalLayer,
     TimeLayers,
-    cosmos_heads,
     modulation,
     patched,
-    place_angles,
+    place_turns,
     time_waves,
     unpatched,
 )
-from engine.layers.attention import optimized_attention
 from engine.layers.basic import Linear
 from engine.layers.call_options import CallOptions
 from engine.layers.norms import RmsNorm
 from engine.layers.shapes import Shapes
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm
 
 TRAINED_RATE = 24.0  # frames a second that lie one place apart
 PLACE_EPS = 1e-6
@@ -40,8 +40,6 @@ SMALL_WIDTH = 4096  # of the network trained at smaller sizes
 
 MARK = "blocks.block0.blocks.0.block.attn.to_q.0.weight"
 PATCHES = "x_embedder.proj.1.weight"
-
-Turns = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the places' angles
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +93,17 @@ class LearnedPlaces(nn.Module):
         return normed_places
 
 
-class PlacedAttention(nn.Module):
+class PlacedAttention(CosmosAttention):
     def __init__(self, config: Cosmos1Config, context_dim: int) -> None:
-        super().__init__()
+        super().__init__(config)
         width = config.width
-        self.heads = config.heads
         self.to_q = nn.Sequential(Linear(width, width, bias=False), RmsNorm(HEAD_WIDTH, NORM_EPS))
         self.to_k = nn.Sequential(Linear(context_dim, width, bias=False), RmsNorm(HEAD_WIDTH, NORM_EPS))
         self.to_v = nn.Sequential(Linear(context_dim, width, bias=False))
         self.to_out = nn.Sequential(Linear(width, width, bias=False))
-        self.rotary_heads = cosmos_heads()
 
-    def forward(
-        self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
-    ) -> torch.Tensor:
-        """Attend from patches [B, P, D] to a context [B, T, D'] -> [B, P, D]."""
-        q, k, v = (
-            layers[0](given).unflatten(-1, (self.heads, HEAD_WIDTH))
-            for layers, given in ((self.to_q, x), (self.to_k, context), (self.to_v, context))
-        )
-        q, k = self.rotary_heads([(q, self.to_q[1])], [(k, self.to_k[1])], turns)
-        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
-        out: torch.Tensor = self.to_out(
-            optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
-        )
-        return out
+    def projections(self) -> tuple[tuple[nn.Module, nn.Module], tuple[nn.Module, nn.Module], nn.Module, nn.Module]:
+        return (self.to_q[0], self.to_q[1]), (self.to_k[0], self.to_k[1]), self.to_v, self.to_out
 
 
 class VideoAttention(nn.Module):
@@ -137,9 +121,7 @@ class ModulatedLayer(nn.Module):
         self.adaLN_modulation = modulation(config, 3)
 
 
-class PlacedBlock(nn.Module):
-    """Attention among the patches, then to the text, then a feed-forward layer."""
-
+class PlacedBlock(CosmosBlock):
     def __init__(self, config: Cosmos1Config) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([
@@ -147,47 +129,19 @@ class PlacedBlock(nn.Module):
             ModulatedLayer(config, VideoAttention(config, config.context_dim)),
             ModulatedLayer(config, FeedForward(config)),
         ])  # fmt: skip
-        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
-        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        time: torch.Tensor,
-        shared: torch.Tensor,
-        context: torch.Tensor,
-        turns: Turns,
-        options: CallOptions,
-    ) -> torch.Tensor:
-        """Return `x` [B, F, h, w, D] after the block. `time` [B, 1, D]; `shared` [B, 1, 3 D] is of all blocks."""
-        layers: Any = self.blocks
-        own, text, inner = (
-            (layer.adaLN_modulation(time) + shared)[:, :, None, None].chunk(3, dim=-1)  # shift, scale and gate
-            for layer in layers
+    def layers(self) -> tuple[tuple[nn.Module, nn.Module], ...]:
+        blocks: Any = self.blocks
+        own, text, inner = blocks
+        return (
+            (own.block.attn, own.adaLN_modulation),
+            (text.block.attn, text.adaLN_modulation),
+            (inner.block, inner.adaLN_modulation),
         )
-        patches = self.adaptive_norm(x, own[1], own[0]).flatten(1, 3)
-        attended = layers[0].block.attn(patches, patches, turns, options).view(x.shape)
-        x, normed = self.residual_norm(x, attended, own[2], text[1], text[0])
-        read = layers[1].block.attn(normed.flatten(1, 3), context, None, options).view(x.shape)
-        x, normed = self.residual_norm(x, read, text[2], inner[1], inner[0])
-        out: torch.Tensor = self.residual(x, layers[2].block(normed), inner[2])
-        return out
 
 
-class PlacedFinalLayer(nn.Module):
-    def __init__(self, config: Cosmos1Config) -> None:
-        super().__init__()
-        self.width = config.width
-        self.linear = Linear(config.width, PATCH * PATCH * config.out_channels, bias=False)
-        self.adaLN_modulation = modulation(config, 2)
-        self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
-
-    def forward(self, x: torch.Tensor, time: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-        """Return the patches [B, F, h, w, 4 C] of `x` [B, F, h, w, D]."""
-        parts = self.adaLN_modulation(time) + shared[..., : 2 * self.width]
-        shift, scale = parts[:, :, None, None].chunk(2, dim=-1)
-        out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
-        return out
+class PlacedFinalLayer(FinalLayer):
+    MODULATION = "adaLN_modulation"
 
 
 class Cosmos1Transformer(nn.Module):
@@ -224,8 +178,7 @@ class Cosmos1Transformer(nn.Module):
         sizes = patches.shape[1:4]
         places = self.extra_pos_embedder(sizes, patches)
         step = 1.0 if fps is None else TRAINED_RATE / fps
-        angles = place_angles(sizes, self.config.stretch, x.device, frame_step=step)[None, :, None]
-        turns = angles.cos(), angles.sin()
+        turns = place_turns(sizes, self.config.stretch, x.device, frame_step=step)
         waves = time_waves(timesteps[:, None], self.config.width).to(x.dtype)
         shared = self.t_embedder["1"](waves)
         time = self.affline_norm(waves)

@@ -12,10 +12,8 @@ from engine.diffusion.model_sampling_variants import cosmos_flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Match,
     ModelFamily,
     Parameterisation,
-    TensorIndex,
 )
 from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
 from engine.families.cosmos_predict2.given_cells import GIVEN
@@ -27,9 +25,8 @@ from engine.families.cosmos_predict2.transformer import (
     CosmosPredict2Transformer,
     cosmos_predict2_config,
 )
-from engine.families.transformer_files import PREFIX, always, detect_by, transformer
+from engine.families.transformer_files import PREFIX, always, detect_by, transformer, with_variants
 from engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
-from engine.formats.weight_file import shape_of
 from engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
@@ -65,26 +62,14 @@ def merged_blocks(num_blocks: int) -> tuple[str, ...]:
     return (*EDGES, *(f"blocks.{index}." for index in range(num_blocks)), "final_layer.")
 
 
-find = detect_by(DENOISER, needs=(PATCHES,))
-
-
-def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by its feed-forward layers, and whether its first layer sees a mask too."""
-    match = find(index)
-    if match is None:
-        return None
-    config = cosmos_predict2_config({ours: shape_of(theirs, index.shapes) for ours, theirs in match.names.items()})
-    variant = VARIANTS.get(config.in_channels)
-    return None if variant is None else replace(match, variant=variant)
-
-
 FAMILY = ModelFamily(
     name="cosmos_predict2",
     label="Cosmos-Predict2",
     lineage=("wan",),
     file_words=("cosmospredict2",),
     other_file_words=("cosmospredict25",),
-    detect=detect,
+    # Recognised by its feed-forward layers, and by whether its first layer reads a mask.
+    detect=with_variants(detect_by(DENOISER, needs=(PATCHES,)), DENOISER, VARIANTS),
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=CosmosPredict2Denoiser,

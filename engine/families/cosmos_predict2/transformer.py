@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -30,6 +31,8 @@ MARK = "blocks.0.mlp.layer1.weight"
 PATCHES = "x_embedder.proj.1.weight"
 LARGE_WIDTH = 5120
 PICTURE_CHANNELS = 16
+
+Turns = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the angles of patches' positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,14 @@ def place_angles(
     return torch.cat(parts, dim=-1).flatten(0, 2)
 
 
+def place_turns(
+    sizes: Sequence[int], stretch: Sequence[float], device: torch.device, *, frame_step: float = 1.0
+) -> Turns:
+    """Return the cosines and sines [1, P, 1, HEAD_WIDTH / 2] of `place_angles`."""
+    angles = place_angles(sizes, stretch, device, frame_step=frame_step)[None, :, None]
+    return angles.cos(), angles.sin()
+
+
 def cosmos_heads() -> RotaryHeads:
     """Return the layer that rotates the halves of heads [B, P, heads, width], in float32."""
     return RotaryHeads(RotaryLayout.HALVES, token_dim=1, is_float32=True)
@@ -132,34 +143,45 @@ def unpatched(patches: torch.Tensor, channels: int) -> torch.Tensor:
     return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(batch, -1, frames, height * PATCH, width * PATCH)
 
 
-class Attention(nn.Module):
-    def __init__(self, config: CosmosPredict2Config, context_dim: int) -> None:
+class CosmosAttention(nn.Module):
+    """Attention of a Cosmos network. A subclass has its layers under the names of its checkpoints."""
+
+    def __init__(self, config: CosmosPredict2Config) -> None:
         super().__init__()
-        width = config.width
         self.heads = config.heads
+        self.rotary_heads = cosmos_heads()
+
+    def projections(self) -> tuple[tuple[nn.Module, nn.Module], tuple[nn.Module, nn.Module], nn.Module, nn.Module]:
+        """Return the layers of queries and of keys with their norms, that of values, and the last one."""
+        raise NotImplementedError
+
+    def forward(
+        self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
+    ) -> torch.Tensor:
+        """Attend from patches [B, P, D] to a context [B, T, D'] -> [B, P, D]."""
+        (queries, query_norm), (keys, key_norm), values, last = self.projections()
+        q, k, v = (layer(given) for layer, given in ((queries, x), (keys, context), (values, context)))
+        q, k, v = (item.view(*item.shape[:2], -1, HEAD_WIDTH) for item in (q, k, v))
+        q, k = self.rotary_heads([(q, query_norm)], [(k, key_norm)], turns)
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
+        out: torch.Tensor = last(
+            optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
+        )
+        return out
+
+
+class Attention(CosmosAttention):
+    def __init__(self, config: CosmosPredict2Config, context_dim: int) -> None:
+        super().__init__(config)
+        width = config.width
         self.q_proj = Linear(width, width, bias=False)
         self.k_proj = Linear(context_dim, width, bias=False)
         self.v_proj = Linear(context_dim, width, bias=False)
         self.q_norm, self.k_norm = RmsNorm(HEAD_WIDTH, NORM_EPS), RmsNorm(HEAD_WIDTH, NORM_EPS)
         self.output_proj = Linear(width, width, bias=False)
-        self.rotary_heads = cosmos_heads()
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        context: torch.Tensor,
-        turns: tuple[torch.Tensor, torch.Tensor] | None,
-        options: CallOptions,
-    ) -> torch.Tensor:
-        """Attend from patches [B, P, D] to a context [B, T, D'] -> [B, P, D]."""
-        q, k, v = (layer(given) for layer, given in ((self.q_proj, x), (self.k_proj, context), (self.v_proj, context)))
-        q, k, v = (item.view(*item.shape[:2], -1, HEAD_WIDTH) for item in (q, k, v))
-        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], turns)
-        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
-        out: torch.Tensor = self.output_proj(
-            optimized_attention(q, k, v, self.heads, skip_reshape=True, transformer_options=options)
-        )
-        return out
+    def projections(self) -> tuple[tuple[nn.Module, nn.Module], tuple[nn.Module, nn.Module], nn.Module, nn.Module]:
+        return (self.q_proj, self.q_norm), (self.k_proj, self.k_norm), self.v_proj, self.output_proj
 
 
 class FeedForward(nn.Module):
@@ -182,9 +204,46 @@ def modulation(config: CosmosPredict2Config, num_parts: int) -> nn.Sequential:
     )
 
 
-class Block(nn.Module):
-    """Attention among the patches, then to the text, then a feed-forward layer; each modulated and gated by time."""
+class CosmosBlock(nn.Module):
+    """Attention among the patches, then to the text, then a feed-forward layer; each modulated and gated by time.
 
+    A subclass has the layers under the names of its checkpoints.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
+        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
+
+    def layers(self) -> tuple[tuple[nn.Module, nn.Module], ...]:
+        """Return the three layers, each with its modulation."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        time: torch.Tensor,
+        shared: torch.Tensor,
+        context: torch.Tensor,
+        turns: Turns,
+        options: CallOptions,
+    ) -> torch.Tensor:
+        """Return `x` [B, F, h, w, D] after the block. `time` [B, F, D]; `shared` [B, F, 3 D] is of all blocks."""
+        (attend, _), (read, _), (feed_forward, _) = layers = self.layers()
+        own, text, inner = (
+            (modulate(time) + shared)[:, :, None, None].chunk(3, dim=-1)  # shift, scale and gate [B, F, 1, 1, D]
+            for _, modulate in layers
+        )
+        patches = self.adaptive_norm(x, own[1], own[0]).flatten(1, 3)
+        attended = attend(patches, patches, turns, options).view(x.shape)
+        x, normed = self.residual_norm(x, attended, own[2], text[1], text[0])
+        of_text = read(normed.flatten(1, 3), context, None, options).view(x.shape)
+        x, normed = self.residual_norm(x, of_text, text[2], inner[1], inner[0])
+        out: torch.Tensor = self.residual(x, feed_forward(normed), inner[2])
+        return out
+
+
+class Block(CosmosBlock):
     def __init__(self, config: CosmosPredict2Config) -> None:
         super().__init__()
         self.self_attn = Attention(config, config.width)
@@ -193,34 +252,13 @@ class Block(nn.Module):
         self.adaln_modulation_self_attn = modulation(config, 3)
         self.adaln_modulation_cross_attn = modulation(config, 3)
         self.adaln_modulation_mlp = modulation(config, 3)
-        self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
-        self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        time: torch.Tensor,
-        shared: torch.Tensor,
-        context: torch.Tensor,
-        turns: tuple[torch.Tensor, torch.Tensor],
-        options: CallOptions,
-    ) -> torch.Tensor:
-        """Return `x` [B, F, h, w, D] after the block. `time` [B, F, D]; `shared` [B, F, 3 D] is of all blocks."""
-        own, text, inner = (
-            (modulate(time) + shared)[:, :, None, None].chunk(3, dim=-1)  # shift, scale and gate [B, F, 1, 1, D]
-            for modulate in (
-                self.adaln_modulation_self_attn,
-                self.adaln_modulation_cross_attn,
-                self.adaln_modulation_mlp,
-            )
+    def layers(self) -> tuple[tuple[nn.Module, nn.Module], ...]:
+        return (
+            (self.self_attn, self.adaln_modulation_self_attn),
+            (self.cross_attn, self.adaln_modulation_cross_attn),
+            (self.mlp, self.adaln_modulation_mlp),
         )
-        patches = self.adaptive_norm(x, own[1], own[0]).flatten(1, 3)
-        attended = self.self_attn(patches, patches, turns, options).view(x.shape)
-        x, normed = self.residual_norm(x, attended, own[2], text[1], text[0])
-        read = self.cross_attn(normed.flatten(1, 3), context, None, options).view(x.shape)
-        x, normed = self.residual_norm(x, read, text[2], inner[1], inner[0])
-        out: torch.Tensor = self.residual(x, self.mlp(normed), inner[2])
-        return out
 
 
 class TimeLayers(nn.Module):
@@ -237,16 +275,20 @@ class TimeLayers(nn.Module):
 
 
 class FinalLayer(nn.Module):
+    """The last layer, with its modulation under the name `MODULATION`."""
+
+    MODULATION: ClassVar[str] = "adaln_modulation"
+
     def __init__(self, config: CosmosPredict2Config) -> None:
         super().__init__()
         self.width = config.width
         self.linear = Linear(config.width, PATCH * PATCH * config.out_channels, bias=False)
-        self.adaln_modulation = modulation(config, 2)
+        self.add_module(self.MODULATION, modulation(config, 2))
         self.adaptive_norm = AdaptiveNorm(eps=NORM_EPS)
 
     def forward(self, x: torch.Tensor, time: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
         """Return the patches [B, F, h, w, 4 C] of `x` [B, F, h, w, D]."""
-        parts = self.adaln_modulation(time) + shared[..., : 2 * self.width]
+        parts = self.get_submodule(self.MODULATION)(time) + shared[..., : 2 * self.width]
         shift, scale = parts[:, :, None, None].chunk(2, dim=-1)
         out: torch.Tensor = self.linear(self.adaptive_norm(x, scale, shift))
         return out
@@ -281,7 +323,7 @@ class CosmosPredict2Transformer(nn.Module):
         """
         options: CallOptions = {} if transformer_options is None else transformer_options
         patches: torch.Tensor = self.x_embedder["proj"]["1"](patched(x))  # type: ignore[index]
-        turns = self._turns(patches.shape[1:4], x.device)
+        turns = place_turns(patches.shape[1:4], self.config.stretch, x.device)
         times = timesteps[:, None] if timesteps.ndim == 1 else timesteps
         waves = time_waves(times, self.config.width).to(x.dtype)
         shared = self.t_embedder["1"](waves)
@@ -289,7 +331,3 @@ class CosmosPredict2Transformer(nn.Module):
         for block in self.blocks:
             patches = block(patches, time, shared, context, turns, options)
         return unpatched(self.final_layer(patches, time, shared), self.config.out_channels)
-
-    def _turns(self, sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        angles = place_angles(sizes, self.config.stretch, device)[None, :, None]
-        return angles.cos(), angles.sin()
