@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
+from torch.nn import functional
 
+from engine.families.wan.nodes.guide import VideoGuide
 from engine.families.wan.nodes.latents import (
     CATEGORY,
-    CELL_PX,
     FRAMES_RATIO,
-    LATENT_CHANNELS,
     MODULE,
     GivenImage,
     Length,
@@ -18,15 +18,12 @@ from engine.families.wan.nodes.latents import (
     Side,
     fitted,
     grey_video,
-    latent_of,
     num_latent_frames,
     per_latent_frame,
-    with_both,
-    with_seen,
 )
 from engine.images.pixels import resize
 from engine.nodes.base import Int, NodeContext, Optional, Out, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
 from engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
 
@@ -84,13 +81,13 @@ def wan_animate_to_video(
     The latent frames of the reference picture come first: `trim_latent` is their number, `trim_image` that of the
     frames gone on from, `video_frame_offset` where the next part begins.
     """
-    frames = num_latent_frames(length)
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     if reference_image is None:
         reference_image = torch.zeros(1, height, width, 3)
-    reference: torch.Tensor = vae.encode(fitted(reference_image[:length], width, height, "area")[..., :3])
+    reference = guide.encode(reference_image[:length], "area")
     cells = reference.shape[-2:]
     video, num_kept = grey_video(length, width, height), 0
-    mask = torch.ones(1, 1, frames * FRAMES_RATIO, *cells)
+    mask = torch.ones(1, 1, guide.latent.shape[2] * FRAMES_RATIO, *cells)
     if continue_motion is not None:
         earlier = continue_motion[-continue_motion_max_frames:, :, :, :3]
         video_frame_offset = max(0, video_frame_offset - earlier.shape[0])
@@ -99,18 +96,17 @@ def wan_animate_to_video(
         latent_kept = num_latent_frames(earlier.shape[0])
         num_kept = latent_kept * FRAMES_RATIO - (FRAMES_RATIO - 1)
         mask[:, :, : latent_kept * FRAMES_RATIO] = 0.0
-    positive, negative = with_seen(positive, negative, clip_vision_output)
+    guide.set_clip_vision(clip_vision_output)
     poses = _from(pose_video, video_frame_offset)
     if poses is not None:
         poses = fitted(poses[:length], width, height, "area")[..., :3]
         missing = poses[-1:].expand(length - poses.shape[0], -1, -1, -1)
-        given: torch.Tensor = vae.encode(torch.cat([poses, missing]))
-        positive, negative = with_both(positive, negative, pose_video_latent=given)
+        guide.set(pose_video_latent=vae.encode(torch.cat([poses, missing])))
     faces = _from(face_video, video_frame_offset)
     if faces is not None:
         pixels = fitted(faces[:length], FACE_PX, FACE_PX, "area").movedim(-1, 0)[None] * 2.0 - 1.0  # [1, 3, F, H, W]
-        positive, _ = with_both(positive, negative, face_video_pixels=pixels)
-        _, negative = with_both(positive, negative, face_video_pixels=pixels * 0.0 - 1.0)
+        guide.positive = with_options(guide.positive, face_video_pixels=pixels)
+        guide.negative = with_options(guide.negative, face_video_pixels=pixels * 0.0 - 1.0)
     background = _from(background_video, video_frame_offset)
     if background is not None:
         background = fitted(background[:length, :, :, :3], width, height, "area")
@@ -121,11 +117,10 @@ def wan_animate_to_video(
             mask[:, :, num_kept : figure.shape[2]] = figure[:, :, num_kept:]
     concat = torch.cat([reference, vae.encode(video)], dim=2)
     known = torch.zeros(1, FRAMES_RATIO, *reference.shape[2:])
-    options = {"concat_latent_image": concat, "concat_mask": torch.cat([known, per_latent_frame(mask)], dim=2)}
-    positive, negative = with_both(positive, negative, **options)
+    guide.set(concat_latent_image=concat, concat_mask=torch.cat([known, per_latent_frame(mask)], dim=2))
     trimmed = reference.shape[2]
-    samples = torch.zeros(batch_size, LATENT_CHANNELS, frames + trimmed, height // CELL_PX, width // CELL_PX)
-    return positive, negative, latent_of(samples), trimmed, num_kept, video_frame_offset + length
+    guide.latent = functional.pad(guide.latent, (0, 0, 0, 0, trimmed, 0))
+    return *guide.outputs, trimmed, num_kept, video_frame_offset + length
 
 
 NODES = (wan_animate_to_video,)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import torch
 
+from engine.families.wan.nodes.guide import VideoGuide
 from engine.families.wan.nodes.latents import (
     CATEGORY,
     FRAMES_RATIO,
@@ -19,13 +20,7 @@ from engine.families.wan.nodes.latents import (
     Length,
     Seen,
     Side,
-    empty_video,
-    fitted,
-    latent_of,
-    nothing_like,
     per_latent_frame,
-    with_both,
-    with_seen,
 )
 from engine.nodes.base import Combo, Float, NodeContext, Optional, Out, Socket, node
 from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
@@ -136,20 +131,15 @@ def wan_camera_image_to_video(
     camera_conditions: Annotated[WAN_CAMERA_EMBEDDING | None, Optional()] = None,
 ) -> tuple[Positive, Negative, Start]:
     """Let a video begin with pictures and be seen by a camera that moves."""
-    latent = empty_video(batch_size, length, width, height)
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     if start_image is not None:
-        frames = fitted(start_image[:length], width, height)
-        given: torch.Tensor = vae.encode(frames[..., :3])[:, :, : latent.shape[2]]
-        concat = nothing_like(latent)
-        concat[:, :, : given.shape[2]] = given
-        mask = torch.ones(1, 1, latent.shape[2] * FRAMES_RATIO, *latent.shape[-2:])
-        mask[:, :, : frames.shape[0] + FRAMES_RATIO - 1] = 0.0
-        options = {"concat_latent_image": concat, "concat_mask": per_latent_frame(mask)}
-        positive, negative = with_both(positive, negative, **options)
+        given = start_image[:length]
+        mask = per_latent_frame(guide.frame_mask(given.shape[0]))
+        guide.set(concat_latent_image=guide.begun_with(given), concat_mask=mask)
     if camera_conditions is not None:
-        positive, negative = with_both(positive, negative, camera_conditions=camera_conditions)
-    positive, negative = with_seen(positive, negative, clip_vision_output)
-    return positive, negative, latent_of(latent)
+        guide.set(camera_conditions=camera_conditions)
+    guide.set_clip_vision(clip_vision_output)
+    return guide.outputs
 
 
 NODES = (wan_camera_embedding, wan_camera_image_to_video)

@@ -10,10 +10,10 @@ from typing import Annotated
 import torch
 from torch.nn import functional
 
+from engine.families.wan.nodes.guide import VideoGuide
 from engine.families.wan.nodes.latents import (
     CATEGORY,
     CELL_PX,
-    FRAMES_RATIO,
     GREY,
     LATENT_CHANNELS,
     MODULE,
@@ -21,19 +21,13 @@ from engine.families.wan.nodes.latents import (
     Length,
     Seen,
     Side,
-    empty_video,
     fitted,
     grey_video,
-    latent_of,
     nothing_like,
-    num_latent_frames,
     per_latent_frame,
-    with_both,
-    with_seen,
 )
 from engine.images.pixels import resize
 from engine.nodes.base import Float, NodeContext, Optional, Out, node
-from engine.nodes.library.conditioning.conditioning import with_appended
 from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
 from engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
 
@@ -60,14 +54,14 @@ def wan_fun_control_to_video(
     control_video: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
     """Let a video follow a control, and begin with pictures."""
-    latent = empty_video(batch_size, length, width, height)
-    concat = nothing_like(latent).repeat(1, 2, 1, 1, 1)
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
+    concat = nothing_like(guide.latent).repeat(1, 2, 1, 1, 1)
     for first_channel, frames in ((LATENT_CHANNELS, start_image), (0, control_video)):
         if frames is not None:
-            _placed(concat, first_channel, vae.encode(fitted(frames[:length], width, height)[..., :3]))
-    positive, negative = with_both(positive, negative, concat_latent_image=concat)
-    positive, negative = with_seen(positive, negative, clip_vision_output)
-    return positive, negative, latent_of(latent)
+            _placed(concat, first_channel, guide.encode(frames[:length]))
+    guide.set(concat_latent_image=concat)
+    guide.set_clip_vision(clip_vision_output)
+    return guide.outputs
 
 
 @node("Wan22FunControlToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
@@ -85,18 +79,15 @@ def wan22_fun_control_to_video(
     control_video: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
     """Let a video of Wan 2.2 follow a control, and show what is in a reference picture."""
-    channels, cell_px = vae.latent_channels, vae.spacial_compression_encode()
-    latent = empty_video(batch_size, length, width, height, channels=channels, cell_px=cell_px)
-    concat = nothing_like(latent).repeat(1, 2, 1, 1, 1)
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size, follows_vae=True)
+    concat = nothing_like(guide.latent).repeat(1, 2, 1, 1, 1)
     if control_video is not None:
-        _placed(concat, 0, vae.encode(fitted(control_video[:length], width, height)[..., :3]))
-    mask = per_latent_frame(torch.ones(1, 1, latent.shape[2] * FRAMES_RATIO, *latent.shape[-2:]))
-    options = {"concat_latent_image": concat, "concat_mask": mask, "concat_mask_index": channels}
-    positive, negative = with_both(positive, negative, **options)
+        _placed(concat, 0, guide.encode(control_video[:length]))
+    mask = per_latent_frame(guide.frame_mask())
+    guide.set(concat_latent_image=concat, concat_mask=mask, concat_mask_index=vae.latent_channels)
     if ref_image is not None:
-        reference: torch.Tensor = vae.encode(fitted(ref_image[:1], width, height)[..., :3])
-        positive, negative = (with_appended(item, "reference_latents", reference) for item in (positive, negative))
-    return positive, negative, latent_of(latent)
+        guide.append("reference_latents", guide.encode(ref_image[:1]))
+    return guide.outputs
 
 
 def _lengthened(frames: torch.Tensor, length: int, value: float) -> torch.Tensor:
@@ -133,7 +124,7 @@ def wan_vace_to_video(
 
     The latent frames of the reference picture come first; `trim_latent` is their number.
     """
-    frames = num_latent_frames(length)
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     if control_video is None:
         video = grey_video(length, width, height)
     else:
@@ -146,17 +137,17 @@ def wan_vace_to_video(
         mask = _lengthened(mask, length, 1.0)
     moved = video - GREY
     kept, drawn = vae.encode(moved * (1 - mask) + GREY), vae.encode(moved * mask + GREY)
-    control, cells = torch.cat([kept, drawn], dim=1), _cells_of_mask(mask, frames)
+    control, cells = torch.cat([kept, drawn], dim=1), _cells_of_mask(mask, guide.latent.shape[2])
     trimmed = 0
     if reference_image is not None:
-        reference: torch.Tensor = vae.encode(fitted(reference_image[:1], width, height)[..., :3])
+        reference = guide.encode(reference_image[:1])
         trimmed = reference.shape[2]
         control = torch.cat([torch.cat([reference, nothing_like(reference)], dim=1), control], dim=2)
         cells = functional.pad(cells, (0, 0, 0, 0, trimmed, 0))
     for name, item in (("vace_frames", control), ("vace_mask", cells[None]), ("vace_strength", strength)):
-        positive, negative = (with_appended(entry, name, item) for entry in (positive, negative))
-    samples = torch.zeros(batch_size, LATENT_CHANNELS, frames + trimmed, height // CELL_PX, width // CELL_PX)
-    return positive, negative, latent_of(samples), trimmed
+        guide.append(name, item)
+    guide.latent = functional.pad(guide.latent, (0, 0, 0, 0, trimmed, 0))
+    return *guide.outputs, trimmed
 
 
 NODES = (wan_fun_control_to_video, wan22_fun_control_to_video, wan_vace_to_video)

@@ -13,9 +13,9 @@ from engine.families.wan.vae_files import WanLatentFormat
 from engine.families.wan22.vae_files import WAN22_CHANNELS, Wan22LatentFormat
 from engine.images.pixels import resize_image
 from engine.nodes.base import Int, NodeContext, Optional, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from engine.nodes.library.conditioning.picture_conditioning import Count
-from engine.nodes.sockets import CLIP_VISION_OUTPUT, IMAGE, LATENT, Conditioning, Latent
+from engine.nodes.sockets import CLIP_VISION_OUTPUT, IMAGE, LATENT, Latent
 
 LATENT_CHANNELS, CELL_PX, FRAMES_RATIO = 16, 8, 4
 MODULE = "comfy_extras.nodes_wan"
@@ -34,7 +34,7 @@ def num_latent_frames(length: int) -> int:
 
 
 def empty_video(
-    batch_size: int, length: int, width: int, height: int, *, channels: int = LATENT_CHANNELS, cell_px: int = CELL_PX
+    batch_size: int, length: int, width: int, height: int, channels: int = LATENT_CHANNELS, cell_px: int = CELL_PX
 ) -> torch.Tensor:
     """Return zeros [batch_size, C, f, h, w] for videos of `length` frames of a size in pixels."""
     return torch.zeros(batch_size, channels, num_latent_frames(length), height // cell_px, width // cell_px)
@@ -64,16 +64,6 @@ def per_latent_frame(mask: torch.Tensor) -> torch.Tensor:
     """Return a mask of frames [1, 1, 4 * f, h, w] as one of latent frames [1, 4, f, h, w]."""
     _, _, frames, height, width = mask.shape
     return mask.view(1, frames // FRAMES_RATIO, FRAMES_RATIO, height, width).transpose(1, 2)
-
-
-def with_both(positive: Conditioning, negative: Conditioning, **options: object) -> tuple[Conditioning, Conditioning]:
-    """Return both conditionings with these options set."""
-    return with_options(positive, **options), with_options(negative, **options)
-
-
-def with_seen(positive: Conditioning, negative: Conditioning, seen: object | None) -> tuple[Conditioning, Conditioning]:
-    """Return both conditionings with what a picture encoder saw, as they are without it."""
-    return (positive, negative) if seen is None else with_both(positive, negative, clip_vision_output=seen)
 
 
 @node("EmptyHunyuanLatentVideo", category="latent/video", python_module="comfy_extras.nodes_hunyuan")

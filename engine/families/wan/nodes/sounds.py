@@ -10,25 +10,22 @@ from typing import Annotated
 import torch
 from torch.nn import functional
 
+from engine.families.wan.nodes.guide import VideoGuide
 from engine.families.wan.nodes.latents import (
     CATEGORY,
     CELL_PX,
     FRAMES_RATIO,
-    LATENT_CHANNELS,
     MODULE,
     GivenImage,
     Length,
     Side,
-    empty_video,
     fitted,
     grey_video,
     latent_of,
     nothing_like,
     num_latent_frames,
-    with_both,
 )
 from engine.models.kinds.audio_encoder_value import AudioEncoderOutput
-from engine.models.vae import Vae
 from engine.nodes.base import NodeContext, Optional, node
 from engine.nodes.library.conditioning.conditioning import with_appended, with_options
 from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
@@ -73,41 +70,31 @@ def sound_steps(heard: AudioEncoderOutput, num_frames: int) -> torch.Tensor:
     return frames.transpose(1, 2)[None]
 
 
-def sound_to_video(
-    positive: Conditioning,
-    negative: Conditioning,
-    vae: Vae,
-    latent: torch.Tensor,
-    length: int,
+def _follow_sound(
+    guide: VideoGuide,
     heard: AudioEncoderOutput | None,
     ref_image: torch.Tensor | None,
     control_video: torch.Tensor | None,
     earlier: torch.Tensor | None,
     first_frame: int = 0,
 ) -> tuple[Conditioning, Conditioning, Latent]:
-    """Return conditionings of a video `latent` [B, C, f, h, w] that moves after the sound from `first_frame` on.
+    """Condition a video on the audio from `first_frame` on, and return the outputs of its node.
 
     `earlier` is the latent of the frames before it.
     """
-    width, height = latent.shape[-1] * CELL_PX, latent.shape[-2] * CELL_PX
-    num_frames = latent.shape[2] * FRAMES_RATIO
+    num_frames = guide.latent.shape[2] * FRAMES_RATIO
     if heard is not None:
         steps = sound_steps(heard, num_frames)[..., first_frame : first_frame + num_frames]
         if steps.shape[-1] > 0:
-            positive = with_options(positive, audio_embed=steps)
-            negative = with_options(negative, audio_embed=steps * 0.0)
+            guide.positive = with_options(guide.positive, audio_embed=steps)
+            guide.negative = with_options(guide.negative, audio_embed=steps * 0.0)
     if ref_image is not None:
-        reference = vae.encode(fitted(ref_image[:1], width, height)[..., :3])
-        positive, negative = (with_appended(item, "reference_latents", reference) for item in (positive, negative))
+        guide.append("reference_latents", guide.encode(ref_image[:1]))
     if earlier is not None:
-        last = earlier[:, :, -MOST_EARLIER_LATENTS:]
-        positive, negative = with_both(positive, negative, reference_motion=last)
-    control = nothing_like(latent)
-    if control_video is not None:
-        given: torch.Tensor = vae.encode(fitted(control_video[:length], width, height)[..., :3])
-        control[:, :, : given.shape[2]] = given
-    positive, negative = with_both(positive, negative, control_video=control)
-    return positive, negative, latent_of(latent)
+        guide.set(reference_motion=earlier[:, :, -MOST_EARLIER_LATENTS:])
+    control = nothing_like(guide.latent) if control_video is None else guide.begun_with(control_video[: guide.length])
+    guide.set(control_video=control)
+    return guide.outputs
 
 
 @node("WanSoundImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
@@ -133,10 +120,8 @@ def wan_sound_image_to_video(
         video = grey_video(MOST_EARLIER_FRAMES, width, height, frames.shape[-1])
         video[-frames.shape[0] :] = frames
         earlier = vae.encode(video[..., :3])
-    latent = empty_video(batch_size, length, width, height)
-    return sound_to_video(
-        positive, negative, vae, latent, length, audio_encoder_output, ref_image, control_video, earlier
-    )
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
+    return _follow_sound(guide, audio_encoder_output, ref_image, control_video, earlier)
 
 
 @node("WanSoundImageToVideoExtend", display_name=None, category=CATEGORY, python_module=MODULE)
@@ -154,12 +139,10 @@ def wan_sound_image_to_video_extend(
 ) -> tuple[Positive, Negative, Start]:
     """Go on with a video behind `video_latent`, and with its sound where that ends."""
     earlier = video_latent["samples"]
-    batch, _, earlier_latents, *cells = earlier.shape
-    latent = torch.zeros(batch, LATENT_CHANNELS, num_latent_frames(length), *cells)
+    batch, _, earlier_latents, rows, columns = earlier.shape
     first_frame = earlier_latents * FRAMES_RATIO
-    return sound_to_video(
-        positive, negative, vae, latent, length, audio_encoder_output, ref_image, control_video, earlier, first_frame
-    )
+    guide = VideoGuide(positive, negative, vae, columns * CELL_PX, rows * CELL_PX, length, batch)
+    return _follow_sound(guide, audio_encoder_output, ref_image, control_video, earlier, first_frame)
 
 
 def speech_windows(heard: AudioEncoderOutput, length: int) -> torch.Tensor:
@@ -198,19 +181,17 @@ def wan_humo_image_to_video(
     ref_image: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
     """Let a figure speak."""
-    latent = empty_video(batch_size, length, width, height)
-    reference = torch.zeros_like(latent[:, :, :1])
-    if ref_image is not None:
-        reference = vae.encode(fitted(ref_image[:1], width, height)[..., :3])
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
+    reference = torch.zeros_like(guide.latent[:, :, :1]) if ref_image is None else guide.encode(ref_image[:1])
     positive = with_appended(positive, "reference_latents", reference)
     negative = with_appended(negative, "reference_latents", torch.zeros_like(reference))
     if audio_encoder_output is None:
-        speech = torch.zeros(batch_size, latent.shape[2] + 1, SPEECH_WINDOW, len(SPEECH_GROUPS), SPEECH_WIDTH)
+        speech = torch.zeros(batch_size, guide.latent.shape[2] + 1, SPEECH_WINDOW, len(SPEECH_GROUPS), SPEECH_WIDTH)
     else:
         speech = speech_windows(audio_encoder_output, length)
     positive = with_options(positive, audio_embed=speech)
     negative = with_options(negative, audio_embed=torch.zeros_like(speech))
-    return positive, negative, latent_of(latent)
+    return positive, negative, latent_of(guide.latent)
 
 
 NODES = (wan_sound_image_to_video, wan_sound_image_to_video_extend, wan_humo_image_to_video)

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from engine.diffusion.conditions import spread_to_batch_size
+from engine.families.wan.nodes.guide import VideoGuide
 from engine.families.wan.nodes.latents import (
     CATEGORY,
     FRAMES_RATIO,
@@ -21,11 +22,7 @@ from engine.families.wan.nodes.latents import (
     Length,
     Seen,
     Side,
-    empty_video,
     fitted,
-    latent_of,
-    with_both,
-    with_seen,
 )
 from engine.families.wan.nodes.pictures import wan_image_to_video
 from engine.families.wan.vae_files import WanLatentFormat
@@ -134,13 +131,10 @@ def wan_track_to_video(
         mask, latent = moved_along(known.process_in(vae.encode(video))[0], points, temperature, topk)
         masks.append(mask[None].expand(FRAMES_RATIO, -1, -1, -1))
         latents.append(latent)
-    options = {
-        "concat_mask": 1.0 - torch.stack(masks),
-        "concat_latent_image": known.process_out(torch.stack(latents)),
-    }
-    positive, negative = with_both(positive, negative, **options)
-    positive, negative = with_seen(positive, negative, clip_vision_output)
-    return positive, negative, latent_of(empty_video(batch_size, length, width, height))
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
+    guide.set(concat_mask=1.0 - torch.stack(masks), concat_latent_image=known.process_out(torch.stack(latents)))
+    guide.set_clip_vision(clip_vision_output)
+    return guide.outputs
 
 
 NODES = (wan_track_to_video,)
