@@ -248,39 +248,34 @@ class Decoder(Stack):
         return self.ended(x, memory)
 
 
-class WanVae(nn.Module):
-    """The autoencoder. `frames_ratio` frames of a video, behind its first one, become one latent frame."""
+class CausalVae(nn.Module):
+    """An autoencoder of videos. `frames_ratio` frames, behind the first one, become one latent frame."""
 
     latent_dim = 3
     frames_ratio = FRAMES_AT_ONCE
 
-    def __init__(self, config: WanVaeConfig) -> None:
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, *, latent_channels: int, downscale_ratio: int) -> None:
         super().__init__()
-        self.config = config
-        self.latent_channels = config.latent_channels
-        self.downscale_ratio = 2 ** len(config.halves_time)
-        moments = config.latent_channels * 2
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
-        self.conv1 = CausalConv3d(moments, moments, 1)
-        self.conv2 = CausalConv3d(config.latent_channels, config.latent_channels, 1)
+        self.latent_channels, self.downscale_ratio = latent_channels, downscale_ratio
+        self.encoder, self.decoder = encoder, decoder
+        self.conv1 = CausalConv3d(latent_channels * 2, latent_channels * 2, 1)
+        self.conv2 = CausalConv3d(latent_channels, latent_channels, 1)
 
-    @property
-    def encode_bytes_per_pixel(self) -> int:
-        """Bytes of working memory per pixel of a frame and byte of the dtype, for encoding."""
-        return ENCODE_BYTES_PER_PIXEL * self.config.base_channels // MEASURED_CHANNELS
+    def to_encoder(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return videos [B, C, F, H, W] as the encoder takes them."""
+        return videos
 
-    @property
-    def decode_bytes_per_cell(self) -> int:
-        """Bytes of working memory per latent cell of a frame and byte of the dtype, for decoding."""
-        cell_px: int = self.downscale_ratio**2
-        return DECODE_BYTES_PER_PIXEL * cell_px * self.config.base_channels // MEASURED_CHANNELS
+    def from_decoder(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return the decoder's output as frames [B, C, F, H, W]."""
+        return frames
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior [B, C, 1 + n, h, w]. Frames beyond 1 + 4n are left out, as in ComfyUI."""
         memory = FrameMemory()
-        parts = [self.encoder(videos[:, :, :1], memory)]
-        for start in range(1, videos.shape[2] - FRAMES_AT_ONCE + 1, FRAMES_AT_ONCE):
-            parts.append(self.encoder(videos[:, :, start : start + FRAMES_AT_ONCE], memory))
+        frames = self.to_encoder(videos)
+        parts = [self.encoder(frames[:, :, :1], memory)]
+        for start in range(1, frames.shape[2] - FRAMES_AT_ONCE + 1, FRAMES_AT_ONCE):
+            parts.append(self.encoder(frames[:, :, start : start + FRAMES_AT_ONCE], memory))
         moments: torch.Tensor = self.conv1(torch.cat(parts, dim=2))
         return moments.chunk(2, dim=1)[0]
 
@@ -292,4 +287,26 @@ class WanVae(nn.Module):
         """Yield the frames of latents [B, C, 1 + n, h, w] in order: [B, 3, 1, H, W], then [B, 3, 4, H, W] each."""
         memory = FrameMemory()
         for frame in self.conv2(latents).split(1, dim=2):
-            yield self.decoder(frame, memory)
+            yield self.from_decoder(self.decoder(frame, memory))
+
+
+class WanVae(CausalVae):
+    """The autoencoder of Wan 2.1."""
+
+    def __init__(self, config: WanVaeConfig) -> None:
+        super().__init__(
+            Encoder(config), Decoder(config),
+            latent_channels=config.latent_channels, downscale_ratio=2 ** len(config.halves_time),
+        )  # fmt: skip
+        self.config = config
+
+    @property
+    def encode_bytes_per_pixel(self) -> int:
+        """Bytes of working memory per pixel of a frame and byte of the dtype, for encoding."""
+        return ENCODE_BYTES_PER_PIXEL * self.config.base_channels // MEASURED_CHANNELS
+
+    @property
+    def decode_bytes_per_cell(self) -> int:
+        """Bytes of working memory per latent cell of a frame and byte of the dtype, for decoding."""
+        cell_px: int = self.downscale_ratio**2
+        return DECODE_BYTES_PER_PIXEL * cell_px * self.config.base_channels // MEASURED_CHANNELS

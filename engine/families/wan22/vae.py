@@ -7,7 +7,6 @@ for single pictures with opacity, without patches. Module names are those of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.wan.vae import FRAMES_AT_ONCE, KERNEL, CausalConv3d, Downsample, ResidualBlock, Stack, Upsample
+from engine.families.wan.vae import KERNEL, CausalVae, Downsample, ResidualBlock, Stack, Upsample
 from engine.layers.frame_memory import FrameMemory
 from engine.layers.shapes import Shapes
 from engine.layers.video_cells import patched, unpatched
@@ -186,22 +185,16 @@ class Decoder(Stack):
         return self.ended(x, memory)
 
 
-class Wan22Vae(nn.Module):
-    """The autoencoder. `frames_ratio` frames of a video, behind its first one, become one latent frame."""
-
-    latent_dim = 3
-    frames_ratio = FRAMES_AT_ONCE
+class Wan22Vae(CausalVae):
+    """The autoencoder, which takes patches of pixels."""
 
     def __init__(self, config: Wan22VaeConfig) -> None:
-        super().__init__()
+        super().__init__(
+            Encoder(config), Decoder(config),
+            latent_channels=config.latent_channels, downscale_ratio=2 ** len(config.halves_time) * config.patch,
+        )  # fmt: skip
         self.config = config
-        self.latent_channels = config.latent_channels
-        self.downscale_ratio = 2 ** len(config.halves_time) * config.patch
         self.patch = (1, config.patch, config.patch)
-        moments = config.latent_channels * 2
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
-        self.conv1 = CausalConv3d(moments, moments, 1)
-        self.conv2 = CausalConv3d(config.latent_channels, config.latent_channels, 1)
 
     @property
     def encode_bytes_per_pixel(self) -> int:
@@ -214,25 +207,11 @@ class Wan22Vae(nn.Module):
         cell_px: int = self.downscale_ratio**2
         return DECODE_BYTES_PER_PIXEL * cell_px * self.config.decoder_channels // MEASURED_DECODER_CHANNELS
 
-    def encode(self, videos: torch.Tensor) -> torch.Tensor:
-        """Return the mean of the posterior [B, C, 1 + n, h, w]. Frames beyond 1 + 4n are left out, as in ComfyUI."""
-        memory = FrameMemory()
-        patches = patched(videos, self.patch)
-        parts = [self.encoder(patches[:, :, :1], memory)]
-        for start in range(1, patches.shape[2] - FRAMES_AT_ONCE + 1, FRAMES_AT_ONCE):
-            parts.append(self.encoder(patches[:, :, start : start + FRAMES_AT_ONCE], memory))
-        moments: torch.Tensor = self.conv1(torch.cat(parts, dim=2))
-        return moments.chunk(2, dim=1)[0]
+    def to_encoder(self, videos: torch.Tensor) -> torch.Tensor:
+        return patched(videos, self.patch)
 
-    def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return the frames [B, 3, 1 + 4n, H, W] of latents [B, C, 1 + n, h, w]."""
-        return torch.cat([*self.decoded_pieces(latents)], dim=2)
-
-    def decoded_pieces(self, latents: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the frames of latents [B, C, 1 + n, h, w] in order: [B, 3, 1, H, W], then [B, 3, 4, H, W] each."""
-        memory = FrameMemory()
-        for frame in self.conv2(latents).split(1, dim=2):
-            yield unpatched(self.decoder(frame, memory), self.patch)
+    def from_decoder(self, frames: torch.Tensor) -> torch.Tensor:
+        return unpatched(frames, self.patch)
 
 
 class OpacityVae(Wan22Vae):
