@@ -50,6 +50,10 @@ class WeightAdapter(ABC):
         """Factor of the difference under a DoRA scale."""
         return self.scale
 
+    def resized(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return a weight in the size that the adapter is for."""
+        return weight
+
     def calculate_weight(
         self,
         weight: torch.Tensor,
@@ -65,6 +69,7 @@ class WeightAdapter(ABC):
 
         An adapter that does not fit is skipped with a warning.
         """
+        weight = self.resized(weight)
         try:
             difference = self.difference(weight, strength).reshape(weight.shape)
             if self.dora_scale is not None:
@@ -126,21 +131,8 @@ class LoraAdapter(WeightAdapter):
             down = inner.reshape(down.shape[1], down.shape[0], *mid.shape[2:]).transpose(0, 1)
         return up.flatten(1) @ down.flatten(1)
 
-    def calculate_weight(
-        self,
-        weight: torch.Tensor,
-        key: str,
-        strength: float,
-        strength_model: float,
-        offset: object,
-        function: Function,
-        intermediate_dtype: torch.dtype = torch.float32,
-        original_weight: object = None,
-    ) -> torch.Tensor:
-        place = weight if self.reshape is None else padded(weight, self.reshape)
-        return WeightAdapter.calculate_weight(
-            self, place, key, strength, strength_model, offset, function, intermediate_dtype, original_weight
-        )
+    def resized(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight if self.reshape is None else padded(weight, self.reshape)
 
 
 def padded(weight: torch.Tensor, shape: list[int]) -> torch.Tensor:

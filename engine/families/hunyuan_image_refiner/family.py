@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.diffusion.model_sampling_variants import flow_of
 from engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
-    ModelFamily,
     Parameterisation,
     TensorIndex,
 )
-from engine.families.hunyuan_image.text import CONTEXT_DIM, GLYPH, PROMPT, prompt_and_glyphs
+from engine.families.hunyuan_image.family import FAMILY as HUNYUAN_IMAGE
+from engine.families.hunyuan_image.text import CONTEXT_DIM
 from engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
 from engine.families.hunyuan_image_refiner.vae_files import AUTOENCODER, RefinerLatentFormat
 from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
-from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
+from engine.families.hunyuan_video.transformer_files import found_transformer
 from engine.families.transformer_files import always
 
 PATCH = (1, 1, 1)
@@ -30,22 +32,19 @@ def detect(index: TensorIndex) -> Match | None:
     return Match(2, found.names)
 
 
-FAMILY = ModelFamily(
+# Texts, LoRAs and the transformer's layers are those of HunyuanImage.
+FAMILY = replace(
+    HUNYUAN_IMAGE,
     name="hunyuan_image_refiner",
     label="HunyuanImage 2.1 Refiner",
     lineage=("hunyuan_image",),
     file_words=("hunyuanimagerefiner", "hunyuanimage21refiner"),
+    other_file_words=(),
     detect=detect,
     parameterise=always(FLOW),
-    denoiser=hunyuan_transformer(),
     denoiser_type=RefinerDenoiser,
-    text=(PROMPT, GLYPH),
-    combine_text=prompt_and_glyphs,
-    takes_fewer_encoders=True,
     vae=AUTOENCODER,
     latent_format=RefinerLatentFormat,
-    denoiser_lora_keys=lora_keys,
-    variants={"": ()},
     comfyui=ComfyUiNames("HunyuanImage21Refiner", ("hunyuan_image",)),
     default=Defaults(
         width=2048, height=2048, steps=4, cfg=1.0, scheduler="simple",
