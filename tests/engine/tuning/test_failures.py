@@ -56,7 +56,7 @@ def plain(engine: Engine) -> bytes:
 @pytest.fixture
 def with_strategy(engine: Engine) -> Iterator[Callable[[Strategy], Strategy]]:
     """Put a strategy in the place of the one of its name; at the end the engine has its own, and none is barred."""
-    before = engine.tuner.strategies.copy()
+    before = dict(engine.tuner.strategies)
 
     def put(strategy: Strategy) -> Strategy:
         engine.tuner.replace(strategy)
