@@ -104,8 +104,9 @@ async def test_each_workflow_has_a_typed_route_in_the_document(front: RunningFro
     assert "/workflows/poster/run" not in before["paths"]
     await put(front, "poster", STORED)
     document = (await front.http.get("/openapi.json")).json()
-    validate(document)
-    operation = document["paths"]["/workflows/poster/run"]["post"]
+    path = "/workflows/poster/run"
+    validate(document | {"paths": {path: document["paths"][path]}})  # `test_openapi.py` validates the others
+    operation = document["paths"][path]["post"]
     inputs, whole = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     schema = document["components"]["schemas"][inputs["$ref"].rpartition("/")[2]]
     assert schema["properties"]["word"] == {"type": "string", "default": "hello"}
