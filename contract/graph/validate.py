@@ -230,7 +230,10 @@ class _Frame:
 
 
 class _Walk:
-    """One pass over what the outputs need. `fine` has every node that was judged, parents before children."""
+    """One pass over what the outputs need. `fine` has every node that was judged, parents before children.
+
+    It is large because each kind of problem is found in the same pass.
+    """
 
     def __init__(
         self,

@@ -20,7 +20,10 @@ TILE_SHARE = 0.75  # of the device's room: the rest is for weights
 
 
 class Vae(NetworkValue):
-    """VAE with ComfyUI's members."""
+    """VAE with ComfyUI's members.
+
+    It is large because those members, which custom nodes call, are many.
+    """
 
     crop_input = True
     latent_dim = 2

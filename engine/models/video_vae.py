@@ -46,7 +46,10 @@ class TimeTiling:
 
 
 class VideoVae(Vae):
-    """VAE of videos with ComfyUI's members."""
+    """VAE of videos with ComfyUI's members.
+
+    It is large because it has those members, which custom nodes call, beside the streams of frames.
+    """
 
     latent_dim = 3
 

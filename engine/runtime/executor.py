@@ -78,6 +78,11 @@ async def run_nodes(
 
 
 class _Run:
+    """Execution of one prompt, from its first node to its last: order, expansions, and what is kept of each node.
+
+    It is large because a node that waits, for inputs, tasks or an expansion, is taken up again in the same loop.
+    """
+
     def __init__(
         self,
         request: RunRequest,

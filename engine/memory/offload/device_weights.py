@@ -23,6 +23,7 @@ class DeviceWeights:
     """Weights of one model on its device, which are copies of the originals.
 
     Where a model computes on the CPU, or never leaves its device, they are the originals themselves.
+    The class is large because loading, patching and offloading undo one another where one of them fails.
     """
 
     def __init__(

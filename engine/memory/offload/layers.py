@@ -24,7 +24,11 @@ from engine.memory.weight_patches import WeightPatch, same_patches
 
 
 class Layers:
-    """Layers of one model. `compute_dtype` is the type its floating point weights are cast to, unless None."""
+    """Layers of one model. `compute_dtype` is the type its floating point weights are cast to, unless None.
+
+    The class is large because the size of a buffer, the hooks of a layer and what they bring follow from the same
+    questions: whether a block is cast, looked up, used as stored, or patched in each call.
+    """
 
     def __init__(
         self,

@@ -23,7 +23,8 @@ class Weight:
     """One parameter or buffer of a module: its original, and the tensor that the module computes with.
 
     `owners` are the layers that have it, more than one for tied weights. Every change of a state goes through a method
-    here, which raises `IllegalMove` for one that the tables do not have and lets the module see the right tensor.
+    here, which raises `IllegalMove` for one that the tables do not have and lets the module see the right tensor. The
+    class is large because no move of a state may be made elsewhere.
 
     `packing` is that of a packed weight, whose tensors are codes. `keeps_type` is True for scales of a packed one,
     which are never cast.
