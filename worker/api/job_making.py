@@ -282,7 +282,7 @@ async def _prompt_checked_by(
             known = await engine.known_object_info()
             raise await services.models.explained(rejected, planned.prompt, known, page) from None
         price = await price_of(services, prompt, engine, page if models else None)
-        known_families = await engine.known_families()
+        known_families = await engine.facts.known_families()
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)

@@ -70,7 +70,7 @@ class EndlessReads:
 def test_a_later_prompt_replaces_an_earlier_one_and_the_end_stops_the_reading(tmp_path: Path) -> None:
     first, second, later = (cold_file(tmp_path / name) for name in ("first", "second", "later"))
     reads = EndlessReads()
-    prefetch = FilePrefetch(lambda: 2 * FILE_BYTES, lambda path: False, reads.read)
+    prefetch = FilePrefetch(lambda: 2 * FILE_BYTES, lambda path: False, read=reads.read)
     prefetch.begin([first, second])
     assert reads.begun.get(timeout=30) == "first"
     prefetch.begin([later])

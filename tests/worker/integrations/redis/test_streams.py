@@ -50,8 +50,8 @@ async def test_what_no_worker_can_run_is_a_dead_letter(
         await producer.put("garbage", b"\xff{")
         for name in ("wrong", "garbage"):
             await result(producer, name)
-        dead = await client.xrange("darkroom:dead")
-        assert {fields[b"id"] for _, fields in dead} == {b"wrong", b"garbage"}
+        dead = await client.xrange("darkroom:dead") or []
+        assert {fields[b"id"] for _, fields in dead if fields} == {b"wrong", b"garbage"}
 
 
 async def test_a_worker_that_is_killed_leaves_its_job_to_another(
