@@ -15,7 +15,6 @@ STRATEGIES: Final = (
     "step_graph",
     "prompt_cache",
     "threads",
-    "channels_last",
     "winograd_convolutions",
     "cudnn_benchmark",
     "fused_qkv",
@@ -24,7 +23,6 @@ STRATEGIES: Final = (
     "fused_modulation",
     "fused_activations",
     "attention_kernels",
-    "joined_embeddings",
     "nhwc_group_norm",
     "compiled_blocks",
     "half_vae",
@@ -40,8 +38,10 @@ STRATEGIES: Final = (
 )
 """In the order in which they are measured."""
 
-RETIRED: Final = ("host_sigmas",)
-"""Strategies of earlier versions that the plain path has become. A setting may still name them."""
+RETIRED: Final = ("host_sigmas", "channels_last", "joined_embeddings")
+"""Strategies of earlier versions: the plain path has become them, or no machine gained by them.
+
+A setting may still name them."""
 
 
 def read_choice(text: str) -> tuple[str, ...] | None:

@@ -9,7 +9,6 @@ from contract.quality import STRATEGIES
 from engine.tuning.barred import BarredStrategies
 from engine.tuning.compiled_forms import CompiledForms
 from engine.tuning.strategies.attention_kernels import AttentionKernels
-from engine.tuning.strategies.channels_last import ChannelsLast
 from engine.tuning.strategies.compiled_blocks import CompiledBlocks
 from engine.tuning.strategies.cuda_graph import CudaGraph, CudaRecorder, Graphs
 from engine.tuning.strategies.direct_casts import DirectCasts
@@ -18,7 +17,6 @@ from engine.tuning.strategies.fused_geglu import FusedGeglu
 from engine.tuning.strategies.fused_layers import FusedActivations, FusedModulation, FusedRotary
 from engine.tuning.strategies.fused_qkv import FusedQkv
 from engine.tuning.strategies.half_vae import HalfVae
-from engine.tuning.strategies.joined_embeddings import JoinedEmbeddings
 from engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
 from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear, Int8Linear
 from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
@@ -46,7 +44,6 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         StepGraph(graphs),
         PromptCache(),
         Threads(),
-        ChannelsLast(),
         WinogradConvolutions(),
         CudnnBenchmark(),
         FusedQkv(),
@@ -55,7 +52,6 @@ def make_strategies(folder: Path | None = None, barred: BarredStrategies | None 
         FusedModulation(),
         FusedActivations(),
         AttentionKernels(),
-        JoinedEmbeddings(),
         NhwcGroupNorm(),
         CompiledBlocks(CompiledForms(folder)),
         HalfVae(),

@@ -25,11 +25,9 @@ CASES_TO_RUN = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in 
 WITH_GRAPHS, WITH_CACHE = ("cuda_graph", "step_graph"), ("prompt_cache",)
 SAME = (
     "prompt_cache",
-    "channels_last",
     "fused_qkv",
     "fused_geglu",
     "attention_kernels",
-    "joined_embeddings",
 )
 
 pytestmark = pytest.mark.timeout(600)

@@ -48,7 +48,6 @@ class CompiledBlocks(Strategy):
             "fused_rotary",
             "fused_modulation",
             "fused_activations",
-            "joined_embeddings",
             "nhwc_group_norm",
             "winograd_convolutions",
         }

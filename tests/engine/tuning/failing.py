@@ -17,7 +17,7 @@ PLACES = ("missing", "unfit", "apply", "half_applied", "forward", "settle", "und
 class Failing(Strategy):
     """A strategy that changes every layer and raises `error` in the place, in the forward function at the call `at`."""
 
-    name = "channels_last"
+    name = "fused_qkv"
     quality = Quality.SAME
     about = "it fails"
 

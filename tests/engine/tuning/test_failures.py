@@ -28,7 +28,7 @@ from tests.engine.tuning.failing import PLACES, WORDS, Failing, FailingOption
 from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.test_tuner import SIZE, latent_prompt, usage
 
-NAMES = ("prompt_cache", "channels_last", "fused_geglu")
+NAMES = ("prompt_cache", "fused_qkv", "fused_geglu")
 
 
 def state_of(network: torch.nn.Module) -> object:
@@ -116,7 +116,7 @@ def test_a_strategy_that_fails_once_it_is_chosen_does_not_fail_those_after_it(
     monkeypatch.setattr(later, "apply", apply)
     found = engine.tuning.measure({"family": "sd15", "scale": "small", **SIZE}).result()
     figures = {figure["name"]: figure for figure in found["figures"]}
-    assert figures["channels_last"]["is_chosen"] and "channels_last" in engine.tuner.barred
+    assert figures["fused_qkv"]["is_chosen"] and "fused_qkv" in engine.tuner.barred
     assert figures["fused_geglu"]["it_per_s"] > 0
 
 
@@ -129,24 +129,24 @@ def test_a_job_is_repeated_plainly_and_its_latent_is_the_plain_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = state_of(network_of(engine))
-    failures = engine.tuner.failures["channels_last"]
+    failures = engine.tuner.failures["fused_qkv"]
     failing = Failing(place, at=60)  # in the second step
     with_strategy(failing)
-    use_everywhere(engine, {"same": ["prompt_cache", "channels_last"]})
+    use_everywhere(engine, {"same": ["prompt_cache", "fused_qkv"]})
     with caplog.at_level(logging.WARNING, "engine.tuning"):
         events, latent = run(engine)
     assert latent == plain and state_of(network_of(engine)) == before
     assert [event.value for event in events if isinstance(event, NodeProgress)] == [1, 2], "each step once"
     assert [record.getMessage() for record in caplog.records] == [
-        f"strategies barred until the next start: names=channels_last reason=RuntimeError: {WORDS}"
+        f"strategies barred until the next start: names=fused_qkv reason=RuntimeError: {WORDS}"
     ]
-    assert engine.tuner.failures["channels_last"] == failures + 1
-    assert engine.tuner.report()["barred"] == {"channels_last": f"RuntimeError: {WORDS}"}
+    assert engine.tuner.failures["fused_qkv"] == failures + 1
+    assert engine.tuner.report()["barred"] == {"fused_qkv": f"RuntimeError: {WORDS}"}
     num_applied = failing.num_applied
     events, latent = run(engine)
     assert latent == plain and failing.num_applied == num_applied, "it is not tried again"
     assert usage(events)[0].strategies == ("prompt_cache",), "others are used again"
-    assert WORDS in usage(events)[0].unused["channels_last"]
+    assert WORDS in usage(events)[0].unused["fused_qkv"]
 
 
 def test_an_option_that_cannot_be_made_is_left_out(engine: Engine, tmp_path: Any) -> None:
@@ -237,7 +237,7 @@ class Bench:
 
 
 class Other(Failing):
-    name = "fused_qkv"
+    name = "attention_kernels"
 
 
 class Certain(Failing):
@@ -267,7 +267,7 @@ def test_all_in_force_but_the_certain_ones_are_barred_where_the_error_tells_noth
         return "plain"
 
     assert bench.sample(work) == "plain"
-    assert set(bench.barred.failures) == {"channels_last", "fused_qkv"}
+    assert set(bench.barred.failures) == {"fused_qkv", "attention_kernels"}
 
 
 def test_a_certain_strategy_is_barred_where_there_is_no_other() -> None:
@@ -292,7 +292,7 @@ def test_a_run_whose_device_had_no_memory_goes_on_without_strategies() -> None:
         bench.sample()
     bench.sample()
     assert bench.run.usage.used == [] and not bench.barred.failures
-    assert bench.run.usage.unused == {"channels_last": "the device ran out of memory in this run"}
+    assert bench.run.usage.unused == {"fused_qkv": "the device ran out of memory in this run"}
 
 
 def test_nothing_is_barred_where_the_plain_path_fails_too() -> None:
@@ -326,7 +326,7 @@ def test_a_run_that_shares_the_network_goes_on_plainly() -> None:
     x = torch.randn(3)
     with SamplingRun(tuning=other).tuned_network(bench.patcher, bench.network, {}):
         assert "forward" in vars(bench.network.act)
-        failing = bench.strategies["channels_last"]
+        failing = bench.strategies["fused_qkv"]
         assert isinstance(failing, Failing)
         failing.place = "forward"
         bench.sample()
@@ -349,7 +349,7 @@ def test_what_was_yielded_is_not_yielded_again() -> None:
 
     found = list(SamplingRun(tuning=bench.run).attempt_stream(bench.patcher, frames))
     assert found == [(0, True), (1, True), (2, False), (3, False)]
-    assert set(bench.barred.failures) == {"channels_last"}
+    assert set(bench.barred.failures) == {"fused_qkv"}
     bench.networks.check_integrity()
 
 
@@ -373,6 +373,6 @@ def test_a_cancelled_run_ends_within_the_steps_that_are_not_reported_again() -> 
 
 def test_events_of_tuning_name_what_failed(engine: Engine, with_strategy: Callable[[Strategy], Strategy]) -> None:
     with_strategy(Failing("apply"))
-    use_everywhere(engine, {"same": ["channels_last"]})
+    use_everywhere(engine, {"same": ["fused_qkv"]})
     (told,) = [event for event in run(engine)[0] if isinstance(event, TuningUsed)]
-    assert told.unused == {"channels_last": f"it failed: RuntimeError: {WORDS}"} and told.strategies == ()
+    assert told.unused == {"fused_qkv": f"it failed: RuntimeError: {WORDS}"} and told.strategies == ()

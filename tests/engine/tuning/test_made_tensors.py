@@ -95,9 +95,7 @@ def test_a_fingerprint_changes_with_one_value_of_any_type(dtype: torch.dtype) ->
     assert not torch.equal(fingerprint_of([weight]), fingerprint_of([changed]))
 
 
-@pytest.mark.parametrize(
-    "names", [("cuda_graph", "fused_qkv"), ("cuda_graph", "step_graph", "joined_embeddings")], ids=str
-)
+@pytest.mark.parametrize("names", [("cuda_graph", "fused_qkv"), ("cuda_graph", "step_graph", "fused_qkv")], ids=str)
 def test_requests_share_one_graph_with_the_tensors_that_strategies_made(
     made: TunedEngine, names: tuple[str, ...]
 ) -> None:

@@ -95,8 +95,8 @@ def test_a_choice_does_not_reach_another_network_of_the_class(engine: Engine) ->
     assert "prompt_cache" in choice(engine, sd15)
     assert "prompt_cache" not in choice(engine, sdxl)
     assert "prompt_cache" not in choice(engine, sd15, torch.bfloat16), "a node has set another type"
-    adopt(engine, ["channels_last"], sdxl)
-    assert "prompt_cache" in choice(engine, sd15) and "channels_last" in choice(engine, sdxl)
+    adopt(engine, ["fused_qkv"], sdxl)
+    assert "prompt_cache" in choice(engine, sd15) and "fused_qkv" in choice(engine, sdxl)
     assert len(engine.tuner.report()["outcomes"]) == 2
     certain = [name for name, item in engine.tuner.strategies.items() if item.is_certain]
     flux = values(engine, "flux")[0].model

@@ -13,7 +13,7 @@ import torch
 from contract.quality import STRATEGIES
 from engine.diffusion.denoiser import Denoiser
 from engine.diffusion.likeness import relative_error
-from engine.layers.unet_layers import CrossAttention, ResBlock
+from engine.layers.unet_layers import CrossAttention
 from engine.models.load import LoadTypes
 from engine.models.random_weights import random_networks
 from engine.tuning.networks_in_use import NetworksInUse
@@ -99,10 +99,8 @@ def applied(strategy: Strategy, use: SamplingUse, work: Callable[[], torch.Tenso
     ("name", "most"),
     [
         ("prompt_cache", 0.0),
-        ("channels_last", 1e-5),
         ("fused_qkv", 1e-5),
         ("fused_geglu", 1e-5),
-        ("joined_embeddings", 1e-5),
         ("bfloat16_layers", 0.1),
     ],
 )
@@ -111,19 +109,6 @@ def test_draws_what_the_plain_path_draws(name: str, most: float, use: SamplingUs
     found = applied(strategy, use, lambda: (call(use, 1), call(use))[1])
     assert relative_error(found, plain) <= most
     assert torch.equal(call(use), plain)
-
-
-def test_time_embeddings_of_all_blocks_are_made_at_once_and_anew_at_each_step(use: SamplingUse) -> None:
-    strategy = make_strategies()["joined_embeddings"]
-    blocks = [module for module in use.network.modules() if type(module) is ResBlock]
-    width = blocks[0].emb_layers[1].get_parameter("weight").shape[1]
-    embeddings = [torch.randn(2, width) for _ in range(2)]
-    plain = [[block.emb_layers(embedding) for block in blocks] for embedding in embeddings]
-    undo = strategy.apply(use)
-    found = [[block.emb_layers(embedding) for block in blocks] for embedding in embeddings]
-    undo()
-    for mine, theirs in zip(found, plain, strict=True):
-        assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(mine, theirs, strict=True))
 
 
 def test_keys_and_values_are_of_the_prompt_at_hand(use: SamplingUse) -> None:
@@ -189,7 +174,7 @@ def test_nodes_that_reach_into_the_network_keep_it_plain(options: dict[str, Any]
         assert make_strategies()[name].unfit(changed) is not None
 
 
-@pytest.mark.parametrize("name", ["joined_embeddings", "fused_qkv", "bfloat16_layers"])
+@pytest.mark.parametrize("name", ["fused_qkv", "bfloat16_layers"])
 def test_weights_that_are_cast_for_each_call_are_not_computed_with_as_they_are(name: str) -> None:
     unet, _, _ = random_networks("small", 0, LoadTypes(torch.float32, torch.float32, torch.float32))
     for weight in unet.parameters():

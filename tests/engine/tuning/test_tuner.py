@@ -18,7 +18,7 @@ SIZE = {"width_px": 64, "height_px": 64, "num_steps": 2, "settle_seconds": 0, "t
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    names = ("prompt_cache", "channels_last", "threads")
+    names = ("prompt_cache", "fused_qkv", "threads")
     with Engine(EngineSettings(base_directory=tmp_path_factory.mktemp("base"), cpu=True, tuning=names)) as made:
         yield made
         made.tuner.check_integrity()
@@ -64,12 +64,12 @@ def test_measures_every_strategy_and_says_why_each_was_chosen_or_not(engine: Eng
 
 
 def test_a_prompt_uses_what_its_quality_allows_and_the_engine_reports_it(engine: Engine) -> None:
-    use_everywhere(engine, {"exact": ["prompt_cache"], "same": ["prompt_cache", "channels_last"]}, 1e-4)
+    use_everywhere(engine, {"exact": ["prompt_cache"], "same": ["prompt_cache", "fused_qkv"]}, 1e-4)
     exact, first = run(engine, "exact")
     same, second = run(engine, "same")
     (of_exact,), (of_same,) = usage(exact), usage(same)
     assert (of_exact.quality, of_exact.strategies) == ("exact", ("prompt_cache",))
-    assert (of_same.strategies, of_same.error) == (("prompt_cache", "channels_last"), 1e-4)
+    assert (of_same.strategies, of_same.error) == (("prompt_cache", "fused_qkv"), 1e-4)
     use_everywhere(engine, {})
     engine.free(unload_models=False, free_memory=True)
     plain, third = run(engine, "exact")
@@ -89,17 +89,17 @@ def test_a_prompt_without_a_quality_gets_no_message_beyond_comfyuis(engine: Engi
 
 
 def test_results_of_one_quality_are_none_of_another(engine: Engine) -> None:
-    use_everywhere(engine, {"exact": ["prompt_cache"], "draft": ["channels_last"]})
+    use_everywhere(engine, {"exact": ["prompt_cache"], "draft": ["fused_qkv"]})
     run(engine, "exact")
     (again,), (other,) = usage(run(engine, "exact")[0]), usage(run(engine, "draft")[0])
     assert again.strategies == ()  # answered from the cache
-    assert other.strategies == ("channels_last",)
+    assert other.strategies == ("fused_qkv",)
 
 
 def test_a_strategy_that_the_operator_does_not_allow_is_not_used(engine: Engine) -> None:
-    use_everywhere(engine, {"draft": ["step_cache", "channels_last"]})
+    use_everywhere(engine, {"draft": ["step_cache", "fused_qkv"]})
     (found,) = usage(run(engine, "draft", seed=2)[0])
-    assert found.strategies == ("channels_last",)
+    assert found.strategies == ("fused_qkv",)
 
 
 @pytest.mark.parametrize(

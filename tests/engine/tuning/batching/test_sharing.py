@@ -405,9 +405,9 @@ def test_a_strategy_that_fails_costs_none_of_the_runs_that_share_it(at: int, bas
         engine.runs.threads.submit(engine.housekeeping.caches.clear).result()
         engine.runs.batcher._widths.clear()
         engine.tuner.replace(Failing("forward", at=at))
-        use_everywhere(engine, {"same": ["channels_last"]})
+        use_everywhere(engine, {"same": ["fused_qkv"]})
         together = latents(engine, begun_together(engine, prompts))
-        assert engine.tuner.barred.reason("channels_last") is not None
+        assert engine.tuner.barred.reason("fused_qkv") is not None
         engine.runs.threads.submit(lambda: None).result()
         engine.tuner.check_integrity()
         engine.runs.batcher.turns.check_integrity()
