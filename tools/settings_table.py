@@ -32,6 +32,8 @@ def settings_tables() -> str:
     parts, titles = [], attribute_docstrings(Settings)
     for section, field in Settings.model_fields.items():
         variables = [variable for variable in variables_of(Settings) if variable.section == section]
+        if not variables:
+            continue
         described = attribute_docstrings(field.annotation)
         items = [_item(variable, described[variable.attribute]) for variable in variables]
         parts.append("\n".join([f"## {titles[section]}", "", *items]))

@@ -99,8 +99,10 @@ async def test_the_headers_of_a_part_are_bounded(front: RunningFront) -> None:
     assert reply.status_code == 422 and "header" in reply.json()["message"]
 
 
-async def test_length_of_strings_is_bounded_by_setting(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, max_json_string_bytes=1000) as front:
+async def test_length_of_strings_is_bounded(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine) as front:
+        bodies = front.front.services.bodies
+        bodies.structure = bodies.structure.model_copy(update={"max_string_bytes": 1000})
         for filling in ('"' + "a" * 2000 + '"', '"' + "a" * 500_000 + '"', '{"' + "k" * 2000 + '": 1}'):
             reply = await front.http.post("/generate/sync", content=filled(filling))
             assert reply.status_code == 422
@@ -150,7 +152,7 @@ async def test_routes_with_small_bodies_refuse_large_ones(front: RunningFront) -
 
 
 async def test_bodies_together_are_bounded(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, max_pending_body_bytes=3 * MIB) as front:
+    async with running_front(tmp_path, engine, constants={"bodies": {"max_pending_bytes": 3 * MIB}}) as front:
 
         async def hold() -> RawClient:
             """Send half of a body. It is refused itself where it comes while another one is read."""

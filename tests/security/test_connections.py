@@ -116,7 +116,7 @@ async def test_silent_connections_to_a_tls_port_are_counted_too(tmp_path: Path, 
 
 
 async def test_a_head_has_a_time_limit(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, head_timeout=0.4) as front:
+    async with running_front(tmp_path, engine, constants={"connections": {"head_seconds": 0.4}}) as front:
         silent, slow = await RawClient.connect(front.url), await RawClient.connect(front.url)
         await slow.send(b"GET /live HTTP/1.1\r\nHost: x\r\n")
         assert await silent.is_closed_within(10)
@@ -152,7 +152,8 @@ async def test_a_head_within_its_limits_is_taken(front: RunningFront) -> None:
 
 
 async def test_a_body_that_stands_still_or_comes_too_slowly_ends_with_408(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, body_timeout=0.6, body_min_rate=1000) as front:
+    constants = {"connections": {"body_idle_seconds": 0.6, "body_bytes_per_second": 1000}}
+    async with running_front(tmp_path, engine, constants=constants) as front:
         still, slow, steady = [await RawClient.connect(front.url) for _ in range(3)]
         for client in (still, slow, steady):
             await client.ask("POST", "/generate/sync", {"Content-Length": "100000"})
@@ -177,7 +178,7 @@ async def test_a_body_that_stands_still_or_comes_too_slowly_ends_with_408(tmp_pa
 
 
 async def test_what_follows_a_body_in_chunks_is_not_kept(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, body_timeout=0.6) as front:
+    async with running_front(tmp_path, engine, constants={"connections": {"body_idle_seconds": 0.6}}) as front:
         client = await RawClient.connect(front.url)
         await client.ask("POST", "/generate/sync", {"Transfer-Encoding": "chunked"})
         with contextlib.suppress(ConnectionError):

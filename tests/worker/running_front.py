@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -91,10 +92,15 @@ async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> No
             await asyncio.sleep(0.01)
 
 
-def settings_for(state: Path, engine_url: str, **changes: Any) -> Settings:
+def settings_for(
+    state: Path, engine_url: str, constants: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), **changes: Any
+) -> Settings:
+    """Return settings with these variables; `constants` are fields of sections that no variable sets."""
     given = {"engine_url": engine_url, "state_directory": state, "benchmark": "off", "drain_timeout": 0.1}
     given["access_log"] = False  # the log of a test is read when it fails
-    return load_settings(env_file=None, **{**given, "min_free_disk_bytes": 0, **changes}).settings
+    settings = load_settings(env_file=None, **{**given, "min_free_disk_bytes": 0, **changes}).settings
+    sections = {name: getattr(settings, name).model_copy(update=values) for name, values in constants.items()}
+    return settings.model_copy(update=sections)
 
 
 @contextlib.asynccontextmanager

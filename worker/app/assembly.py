@@ -140,10 +140,9 @@ class Front:
         )
         self.store = JobStore(
             settings.folders.state_path,
-            settings.queue_limits().priority_step_seconds,
-            PostgresDatabase(settings.database) if settings.database.is_set else None,
-            self._taken_over,
-            held,
+            database=PostgresDatabase(settings.database) if settings.database.is_set else None,
+            on_taken_over=self._taken_over,
+            held=held,
         )
         self._io_metrics = IoMetrics()
         self._own_key = OwnKey(settings.folders.state_path)
@@ -295,7 +294,7 @@ class Front:
             caller_quota=quota,
             removal=JobRemoval(self.store, quota.files_removed),
             redelivery=Redelivery(self.store, self._external_io.outputs),
-            bodies=Bodies(settings.bodies, settings.json_structure),
+            bodies=Bodies(settings.bodies, settings.json_limits()),
             connections=self._connections,
             hsts_seconds=settings.listener.hsts_seconds,
             check_webhook_url=self._external_io.check_webhook_url,

@@ -86,7 +86,7 @@ def build_services(settings: Settings) -> GatewayServices:
         caller_limits=settings.callers,
         caller_rates=RateLimits(settings.callers),
         request_rates=rates,
-        bodies=Bodies(settings.bodies, settings.json_structure),
+        bodies=Bodies(settings.bodies, settings.json_limits()),
         modifiers=build_registry(settings.folders.modifiers_path),
         prompt_rules=PromptRules(settings.prompts, settings.node_policy),
         fetches_models=settings.models.fetch_missing != "off",

@@ -123,10 +123,10 @@ class SupervisionConfig(Section):
     progress reports where that is longer; then the engine is replaced ([engines](engines.md))."""
 
     max_restarts: Annotated[NaturalInt, env("ENGINE_MAX_RESTARTS")] = 10
-    """Restarts of an engine within `ENGINE_RESTART_WINDOW`, failed starts and its own losses counted apart; one more
+    """Restarts of an engine within ten minutes, failed starts and its own losses counted apart; one more
     and it is not restarted again. Losses that jobs cause do not count."""
 
-    restart_window_seconds: Annotated[PositiveSeconds, env("ENGINE_RESTART_WINDOW")] = 600.0
+    restart_window_seconds: PositiveSeconds = 600.0
     """Seconds over which restarts are counted."""
 
     soft_limit_bytes: Annotated[NaturalInt | None, env("MEMORY_SOFT_LIMIT_BYTES")] = None

@@ -13,5 +13,5 @@ class GatewayConfig(Section):
     max_live: Annotated[PositiveInt, env("GATEWAY_MAX_JOBS")] = 100_000
     """Jobs of all gateways that have not ended; more get 503."""
 
-    cancel_seconds: Annotated[Seconds, env("GATEWAY_CANCEL_SECONDS")] = 5.0
+    cancel_seconds: Seconds = 5.0
     """Seconds for which `/cancel` waits until a worker has ended the job."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from worker.settings.priority import DEFAULT_PRIORITY_STEP_SECONDS, MAX_PRIORITY, MIN_PRIORITY
+from worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
 from worker.settings.section import (
     GIB,
     LOWER,
@@ -30,11 +30,6 @@ class QueueLimits(Section):
 
     max_wait_seconds: Annotated[PositiveSeconds | None, env("MAX_QUEUE_TIME")] = None
     """Longest expected wait of a job in seconds, else 429. Empty: no limit; 10 under Vast."""
-
-    priority_step_seconds: Annotated[float, Field(ge=0, le=1e7), env("PRIORITY_STEP_SECONDS")] = (
-        DEFAULT_PRIORITY_STEP_SECONDS
-    )
-    """Seconds of waiting that a step of priority is worth."""
 
     job_timeout_seconds: Annotated[PositiveSeconds, env("JOB_TIMEOUT")] = 3600.0
     """Seconds a job may run, from the start of its execution."""
@@ -91,13 +86,16 @@ class RetentionConfig(Section):
     """Seconds for which a result is kept."""
 
     output_max_bytes: Annotated[PositiveInt, env("OUTPUT_MAX_BYTES")] = 20 * GIB
-    """Files of ended jobs are kept up to this sum, the newest longest."""
-
-    input_max_bytes: Annotated[NaturalInt, env("INPUT_CACHE_MAX_BYTES")] = 5 * GIB
-    """Fetched inputs that no job needs any more are kept up to this sum, and up to `RESULT_TTL`."""
+    """Files of ended jobs are kept up to this sum, the newest longest; fetched inputs that no job needs any more are
+    kept up to a quarter of it besides, and up to `RESULT_TTL`."""
 
     dead_webhook_ttl_seconds: Annotated[PositiveSeconds, env("WEBHOOK_DEAD_TTL")] = 604800.0
     """Seconds that a webhook which could not be delivered is kept for redelivery."""
+
+    @property
+    def input_max_bytes(self) -> int:
+        """Largest sum of the fetched inputs that no job needs any more."""
+        return self.output_max_bytes // 4
 
 
 class PromptLimits(Section):

@@ -49,16 +49,16 @@ class ConnectionLimits(Section):
     max_per_address: Annotated[PositiveInt, env("MAX_CONNECTIONS_PER_ADDRESS")] = 512
     """Connections from one address; not for this machine and proxies in `FORWARDED_ALLOW_IPS`."""
 
-    head_seconds: Annotated[PositiveSeconds, env("HEAD_TIMEOUT")] = 30.0
+    head_seconds: PositiveSeconds = 30.0
     """Seconds for the head of a request."""
 
-    max_head_bytes: Annotated[int, Field(ge=1024, le=MIB), env("MAX_HEAD_BYTES")] = 64 * 1024
+    max_head_bytes: Annotated[int, Field(ge=1024, le=MIB)] = 64 * 1024
     """Largest head of a request."""
 
-    body_idle_seconds: Annotated[PositiveSeconds, env("BODY_TIMEOUT")] = 30.0
+    body_idle_seconds: PositiveSeconds = 30.0
     """Seconds that a request's body may pause."""
 
-    body_bytes_per_second: Annotated[NaturalInt, env("BODY_MIN_RATE")] = 1024
+    body_bytes_per_second: NaturalInt = 1024
     """Lowest rate of a body, in bytes a second; 0: any."""
 
     keep_alive_seconds: Annotated[PositiveSeconds, env("KEEP_ALIVE_TIMEOUT")] = 5.0
@@ -71,23 +71,23 @@ class BodyLimits(Section):
     max_bytes: Annotated[PositiveInt, env("MAX_REQUEST_BYTES")] = 100 * MIB
     """Largest request body."""
 
-    max_unknown_bytes: Annotated[PositiveInt, env("MAX_UNKNOWN_REQUEST_BYTES")] = MIB
+    max_unknown_bytes: PositiveInt = MIB
     """Largest body of a caller whose signature has not been checked yet."""
 
-    max_pending_bytes: Annotated[PositiveInt, env("MAX_PENDING_BODY_BYTES")] = 512 * MIB
+    max_pending_bytes: PositiveInt = 512 * MIB
     """Sum of the bodies held at once; more get 503."""
 
 
 class JsonLimits(Section):
     """Limits on the structure of one JSON text. Elements are values and commas as a scan counts them."""
 
-    max_depth: Annotated[int, Field(gt=0, le=500), env("MAX_JSON_DEPTH")] = 100
+    max_depth: Annotated[int, Field(gt=0, le=500)] = 100
     """Levels of lists and objects in a body."""
 
     max_elements: Annotated[PositiveInt, env("MAX_JSON_ELEMENTS")] = 250_000
     """Values in a body, counted before it is parsed."""
 
-    max_string_bytes: Annotated[PositiveInt, env("MAX_JSON_STRING_BYTES")] = 100 * MIB
+    max_string_bytes: PositiveInt = 100 * MIB
     """Longest string in a body."""
 
 

@@ -63,10 +63,10 @@ class ModelSettings(Section):
     """Seconds before the end of its downloads, at their pace, at which a job goes to its engine, which reads the files
     while they come ([model files](model_files.md#load-while-it-arrives)). 0: a job waits until its files are there."""
 
-    num_connections: Annotated[Annotated[int, Field(gt=0, le=32)], env("MODEL_CONNECTIONS")] = 4
+    num_connections: Annotated[int, Field(gt=0, le=32)] = 4
     """Connections for the download of one model file."""
 
-    num_downloads: Annotated[Annotated[int, Field(gt=0, le=32)], env("MODEL_DOWNLOADS")] = 2
+    num_downloads: Annotated[int, Field(gt=0, le=32)] = 2
     """Model files that are downloaded at once."""
 
     bytes_per_second: Annotated[NaturalInt, env("MODEL_BANDWIDTH")] = 0
@@ -93,7 +93,7 @@ class ModelSettings(Section):
     """`s3://bucket/folder` that workers fill for each other: files of the manifest are read from there before their
     other sources, and stored there once fetched, under their SHA-256. Credentials: the settings `S3_…`."""
 
-    timeout_seconds: Annotated[PositiveSeconds, env("MODEL_TIMEOUT")] = 30.0
+    timeout_seconds: PositiveSeconds = 30.0
     """Seconds without a byte after which a model's download is tried again."""
 
     tokens: Annotated[Annotated[SecretStr, AfterValidator(_check_tokens)], env("MODEL_TOKENS")] = SecretStr("")

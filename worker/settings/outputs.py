@@ -99,7 +99,7 @@ class InputLimits(Section):
     timeout_seconds: Annotated[PositiveSeconds, env("INPUT_TIMEOUT")] = 60.0
     """Seconds for one download."""
 
-    max_redirects: Annotated[NaturalInt, env("INPUT_MAX_REDIRECTS")] = 5
+    max_redirects: NaturalInt = 5
     """Redirects a download may follow; each is checked anew."""
 
     max_pixels: Annotated[PositiveInt, env("INPUT_MAX_PIXELS")] = 1 << 27

@@ -72,14 +72,11 @@ class VastSettings(Section):
     max_sessions: Annotated[NaturalInt, env("MAX_SESSIONS")] = 10
     """Vast sessions at a time; 0: no limit."""
 
-    max_session_seconds: Annotated[PositiveSeconds, Field(allow_inf_nan=False), env("MAX_SESSION_SECONDS")] = 86400.0
+    max_session_seconds: Annotated[PositiveSeconds, Field(allow_inf_nan=False)] = 86400.0
     """The longest life of a Vast session, however often it is used."""
 
-    update_file: Annotated[Path, env("PYWORKER_UPDATE_FILE")] = Path("/.force_update")
+    update_file: Path = Path("/.force_update")
     """File that `/pyworker/update` creates."""
-
-    model_health_endpoint: Annotated[str, env("MODEL_HEALTH_ENDPOINT")] = ""
-    """Accepted for Vast's sake, without effect."""
 
     @property
     def has_worker(self) -> bool:

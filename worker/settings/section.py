@@ -1,8 +1,9 @@
 """Base of the sections of settings: frozen models whose fields name the environment variables that set them.
 
 A field without a variable is not read from the environment: it belongs to a configuration that is derived from several
-sections. The description of a variable is the docstring below its field. `tools/settings_table.py` reads it from the
-source: pydantic's `use_attribute_docstrings` would do so at each start, which doubles the time to import the settings.
+sections, or is a limit that no operator changes and that tests shorten. The description of a variable is the docstring
+below its field. `tools/settings_table.py` reads it from the source: pydantic's `use_attribute_docstrings` would do so
+at each start, which doubles the time to import the settings.
 """
 
 from __future__ import annotations

@@ -261,6 +261,10 @@ class Settings(BaseSettings):
             return self.queue.model_copy(update={"max_wait_seconds": VAST_MAX_WAIT_SECONDS})
         return self.queue
 
+    def json_limits(self) -> JsonLimits:
+        """Return the limits on the structure of JSON in bodies, in which a string may fill a whole body."""
+        return self.json_structure.model_copy(update={"max_string_bytes": self.bodies.max_bytes})
+
     def auth_config(self) -> AuthConfig:
         """Return the configuration for the authentication of callers."""
         return AuthConfig(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from contract.nearest import KnownNames
+from worker.settings.removed import REMOVED_NAMES
 from worker.settings.section import variables_of
 from worker.settings.settings import Settings
 
@@ -30,14 +31,8 @@ IGNORED_NAMES: Final = frozenset(
 )
 """Names that older deployments set and that have no effect: jobs are in SQLite, the engine's history is accurate."""
 
-REMOVED_NAMES: Final[Mapping[str, str]] = {
-    "SPLIT_GUIDANCE": "one image is computed by one engine; unset it, and send several images in one request, which "
-    "SPLIT_REQUESTS spreads over the engines",
-}
-"""Names of settings that earlier versions had, with what to do in their place."""
-
-OTHERS_NAMES: Final = frozenset({"SSL_CERT_FILE"})
-"""Names that other programs read and that resemble a misspelled one of ours."""
+OTHERS_NAMES: Final = frozenset({"SSL_CERT_FILE", "MODEL_HEALTH_ENDPOINT"})
+"""Names that others read or set, Vast for example, and that are neither settings nor misspelled ones of ours."""
 
 CLIENT_NAMES: Final = frozenset({"DARKROOM_API_KEY"})
 """Names that the commands read which send requests to a worker."""

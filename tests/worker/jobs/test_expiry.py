@@ -26,7 +26,6 @@ from worker.storage.webhook_rows import WebhookRow, webhook_insert
 CONFIG = RetentionConfig(
     result_ttl_seconds=1000.0,
     output_max_bytes=10_000,
-    input_max_bytes=0,
     dead_webhook_ttl_seconds=5000.0,
 )
 

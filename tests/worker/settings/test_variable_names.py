@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worker.settings.variable_names import REMOVED_NAMES, find_name_problems, known_names, private_names
+import pytest
+
+from worker.doctor.examination import check_settings
+from worker.settings.environment import load_settings
+from worker.settings.removed import REMOVED_NAMES
+from worker.settings.variable_names import find_name_problems, known_names, private_names
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 
@@ -13,6 +18,21 @@ def test_a_removed_setting_is_named_with_what_to_do() -> None:
     for name, advice in REMOVED_NAMES.items():
         assert find_name_problems([name]) == [f"{name} is no longer a setting: {advice}"]
         assert name in private_names([]) and f"`{name}`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_removed_setting_stops_no_start_and_the_doctor_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEAD_TIMEOUT", "soon")
+    file = tmp_path / ".env"
+    file.write_text("MODEL_CONNECTIONS=-1\n", encoding="utf-8")
+    warnings = load_settings(env_file=file).warnings
+    assert [line.partition(" ")[0] for line in warnings] == ["HEAD_TIMEOUT", "MODEL_CONNECTIONS"]
+    assert all(line in check_settings(warnings).detail for line in warnings)
+
+
+def test_what_vast_sets_without_effect_is_not_warned_about() -> None:
+    assert find_name_problems(["MODEL_HEALTH_ENDPOINT"]) == []
 
 
 def test_a_removed_setting_is_no_setting_and_is_proposed_for_no_other_name() -> None:

@@ -363,7 +363,7 @@ async def test_the_update_route_asks_for_the_master_token(vast: VastFront) -> No
 
 async def test_the_update_route_leaves_its_mark(tmp_path: Path, autoscaler: StandIn) -> None:
     mark = tmp_path / "mark"
-    changes = vast_settings(autoscaler, pyworker_update_file=mark)
+    changes = vast_settings(autoscaler, constants={"vast": {"update_file": mark}})
     async with running_engine(tmp_path) as engine, running_front(tmp_path, engine, **changes) as front:
         assert not mark.exists()
         reply = await front.http.post("/pyworker/update", headers={"Authorization": TOKEN})
@@ -411,7 +411,7 @@ async def test_a_session_shows_what_it_is_and_each_request_adds_one_lifetime(vas
     assert later["expiration"] == pytest.approx(known["expiration"] + 40, abs=1)
 
 
-@pytest.mark.parametrize("vast", [{"max_session_seconds": 50}], indirect=True)
+@pytest.mark.parametrize("vast", [{"constants": {"vast": {"max_session_seconds": 50}}}], indirect=True)
 async def test_no_session_outlives_the_longest_life(vast: VastFront) -> None:
     session_id, proof = await open_session(vast, lifetime=1e308)
     known = (await vast.post("/session/get", proof)).json()
