@@ -35,7 +35,7 @@ AFTER: dict[str, tuple[type, str]] = {
 BEFORE: dict[str, tuple[type, str]] = {
     "running": (PromptRunner, "await_end"),  # the engine has taken it
     "delivering": (DeliveredOutputs, "deliver"),  # `generated`, and nothing uploaded yet
-    "ended": (Outbox, "look"),  # the end is on disk, its webhook not sent
+    "ended": (Outbox, "wake"),  # the end is on disk, its webhook not sent
 }
 POINTS = (*BEFORE, *AFTER)
 TRIGGER = "die"
