@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 tools/install.sh docs
-.venv/bin/python -m misc.docs_site
+.venv/bin/python -m tools.docs_site
 if [ "${1:-}" = --serve ]; then
   exec .venv/bin/python -m http.server --bind 127.0.0.1 --directory build/site 8080
 fi

@@ -17,6 +17,7 @@ from tests.markdown import code_blocks, links, list_items
 from tools import node_table
 from worker.api.schemas import GenerateRequest
 from worker.app.application import PARTS
+from worker.app.integrations import dialect_routers
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -99,7 +100,8 @@ def test_lists_every_modifier() -> None:
 
 def test_the_routes_of_the_page_are_the_worker_s() -> None:
     told = set(re.findall(r"`(?:[A-Z]+ )?(/[^` ]*)`", section(API, "Routes")))
-    real = {route.path for module in PARTS for route in module.router.routes if isinstance(route, APIRoute)}
+    routers = (*(module.router for module in PARTS), *dialect_routers())
+    real = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     assert {re.sub(r"{\w+}", "{}", path) for path in told} <= {re.sub(r"{.*?}", "{}", path) for path in real}
 
 

@@ -1,6 +1,6 @@
 """Build the documentation as a site with search and `llms.txt`, into `build/site`.
 
-python -m misc.docs_site            # needs the extra `docs`: mkdocs-material and mkdocstrings
+python -m tools.docs_site            # needs the extra `docs`: mkdocs-material and mkdocstrings
 
 The pages of `docs/` and those of the repository's root are copied into `build/docs`, since a site has one folder. Links
 that leave the folder lead to the copies; files that are no pages are named by their path. Pages of the API of `engine`

@@ -63,7 +63,7 @@ def test_llms_txt_names_each_page_with_its_first_sentence(pages: Path, tmp_path:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(docs_site.missing_packages()), reason="mkdocs is not installed; ./docs.sh installs it")
 def test_the_site_builds_without_a_warning() -> None:
-    done = subprocess.run([sys.executable, "-m", "misc.docs_site"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "tools.docs_site"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     index = (docs_site.SITE / "search" / "search_index.json").read_text("utf-8")
     assert "darkroom.client.Client" in index and "engine.Engine" in index
