@@ -334,3 +334,11 @@ def test_half_a_store_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith("S3_BUCKET_NAME not set") for line in load_settings(env_file=None).warnings)
     monkeypatch.setenv("S3_BUCKET_NAME", "pictures")
     assert not load_settings(env_file=None).warnings
+
+
+def test_limits_that_follow_from_another_one() -> None:
+    plain = load_settings(env_file=None).settings
+    assert plain.json_limits().max_string_bytes == plain.bodies.max_bytes == 100 * 1024**2
+    assert plain.retention.input_max_bytes == 5 * 1024**3
+    changed = load_settings(env_file=None, max_request_bytes=1000, output_max_bytes=400).settings
+    assert changed.json_limits().max_string_bytes == 1000 and changed.retention.input_max_bytes == 100
