@@ -30,9 +30,9 @@ from aiohttp import web
 from rich.console import Console
 
 from benchmark.machine import describe_cpu
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.random_weights import write_random_checkpoint
-from worker.cli.worker_alone import worker_alone
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.worker.cli.worker_alone import worker_alone
 
 RESULTS = Path(__file__).parent / "results" / "arriving_models.json"
 CHECKPOINT = "whole.safetensors"

@@ -36,7 +36,7 @@ from rich.table import Table
 from benchmark.engine_start import ask, free_port, wait_until
 from benchmark.layer_models import write_layers
 from benchmark.machine import describe_cpu, installed_environment
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.random_weights import write_random_checkpoint
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "comfyui_speed.json"
@@ -261,7 +261,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=2)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    commands = {"darkroom": [sys.executable, "-m", "engine"], "comfyui": [given.comfyui_python, "main.py"]}
+    commands = {"darkroom": [sys.executable, "-m", "darkroom.engine"], "comfyui": [given.comfyui_python, "main.py"]}
     folders = {"darkroom": ROOT, "comfyui": given.comfyui}
     flags = {"float32": [], "bfloat16": ["--bf16-unet"]}
     engines = [

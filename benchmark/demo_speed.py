@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
-    engine = Engine("demo", [sys.executable, "-m", "engine"], ROOT, "float32")
+    engine = Engine("demo", [sys.executable, "-m", "darkroom.engine"], ROOT, "float32")
     with tempfile.TemporaryDirectory() as models, serving(engine, Path(models), threads) as port:
         first = run_prompt(port, prompt_of(0))
         seconds = [run_prompt(port, prompt_of(seed)) for seed in range(1, given.rounds + 1)]

@@ -31,13 +31,13 @@ import torch  # noqa: E402
 from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint  # noqa: E402
 
 from benchmark.machine import describe_cpu  # noqa: E402
-from engine import Engine, EngineSettings, RunRequest  # noqa: E402
-from engine.events import NodeProgress  # noqa: E402
-from engine.families.registry import default_family  # noqa: E402
-from engine.families.sd15.unet_files import PREFIX as UNET_PREFIX  # noqa: E402
-from engine.models.load import LoadTypes, load_unet  # noqa: E402
-from engine.models.random_weights import write_random_checkpoint  # noqa: E402
-from engine.settings import DtypeName, DtypeSettings  # noqa: E402
+from darkroom.engine import Engine, EngineSettings, RunRequest  # noqa: E402
+from darkroom.engine.events import NodeProgress  # noqa: E402
+from darkroom.engine.families.registry import default_family  # noqa: E402
+from darkroom.engine.families.sd15.unet_files import PREFIX as UNET_PREFIX  # noqa: E402
+from darkroom.engine.models.load import LoadTypes, load_unet  # noqa: E402
+from darkroom.engine.models.random_weights import write_random_checkpoint  # noqa: E402
+from darkroom.engine.settings import DtypeName, DtypeSettings  # noqa: E402
 
 CHECKPOINT = "random.safetensors"
 TYPES: tuple[tuple[DtypeName, torch.dtype], ...] = (("float32", torch.float32), ("bfloat16", torch.bfloat16))

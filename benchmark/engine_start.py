@@ -143,7 +143,7 @@ def main() -> int:
     parser.add_argument("--note", default=None, help="anything a reader of the result must know")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    ours = measure([sys.executable, "-m", "engine"], ROOT, given.repeats)
+    ours = measure([sys.executable, "-m", "darkroom.engine"], ROOT, given.repeats)
     comfyui = None
     if given.comfyui is not None:
         comfyui = measure([given.comfyui_python, "main.py"], given.comfyui, given.repeats)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmark.small_models import node
-from engine.families.base import ModelFamily
-from engine.formats.unfilled import unfilled
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.formats.unfilled import unfilled
 
 # The conditioning of families that take a picture in place of a prompt, by name.
 BY_PICTURE = {

@@ -29,7 +29,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmark.machine import describe_cpu
-from engine.formats.readahead import NUM_READERS, reading_ahead
+from darkroom.engine.formats.readahead import NUM_READERS, reading_ahead
 
 RESULTS = Path(__file__).parent / "results" / "file_reading.json"
 BLOCK_BYTES = 8 << 20

@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from worker.gateway.routing import Estimate, Need, Offer, Policy, Refusal, choose
+from darkroom.worker.gateway.routing import Estimate, Need, Offer, Policy, Refusal, choose
 
 RESULTS = Path(__file__).parent / "results" / "fleet.json"
 STEP_PIXELS = 512 * 512

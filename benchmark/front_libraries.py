@@ -25,8 +25,8 @@ from typing import Any
 import aiohttp
 import httpx
 
-from worker.engines.http import EngineHttp
-from worker.json.long import loads
+from darkroom.worker.engines.http import EngineHttp
+from darkroom.worker.json.long import loads
 
 NUM_REQUESTS = 2000
 NUM_ROUNDS = 5
@@ -73,7 +73,7 @@ async def by_httpx(url: str) -> float:
 
 
 def url_address(url: str) -> Any:
-    from worker.engines.address import EngineAddress
+    from darkroom.worker.engines.address import EngineAddress
 
     return EngineAddress.of(url)
 

@@ -1,4 +1,4 @@
-"""How long `python -m worker` takes from the start of its process to its first answer, and until it is ready.
+"""How long `python -m darkroom.worker` takes from the start of its process to its first answer, and until it is ready.
 
     python -m benchmark.front_start [--repeats 5] [--beside DIR]
 
@@ -46,7 +46,7 @@ def start_once(directory: Path, bytecode: str) -> dict[str, float]:
         port, found = free_port(), dict[str, float]()
         began = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker"],
+            [sys.executable, "-m", "darkroom.worker"],
             cwd=directory,
             env=environment(base, port, bytecode),
             stdout=subprocess.DEVNULL,

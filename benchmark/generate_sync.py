@@ -69,7 +69,7 @@ async def start_front(folder: Path, port: int, **more: str) -> asyncio.subproces
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "worker",
+            "darkroom.worker",
             env=installed_environment() | settings,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,

@@ -26,13 +26,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.machine import describe_cpu
-from worker.settings.database import DatabaseConfig
-from worker.storage.database import JOBS, whole_row
-from worker.storage.job import Job, JobFailure, JobRequest, JobState, JobTimes
-from worker.storage.job_list import Cursor, JobFilter
-from worker.storage.job_partitions import DAY_MS, make_days
-from worker.storage.postgres_database import PostgresDatabase, open_postgres
-from worker.storage.store import JobStore
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.storage.database import JOBS, whole_row
+from darkroom.worker.storage.job import Job, JobFailure, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.job_list import Cursor, JobFilter
+from darkroom.worker.storage.job_partitions import DAY_MS, make_days
+from darkroom.worker.storage.postgres_database import PostgresDatabase, open_postgres
+from darkroom.worker.storage.store import JobStore
 
 RESULTS = Path(__file__).parent / "results" / "job_list.json"
 POSTGRES_RESULTS = RESULTS.with_name("job_list_postgres.json")

@@ -25,13 +25,13 @@ import torch
 
 from benchmark.loading_peak import MIB
 from benchmark.machine import describe_cpu
-from engine.families.registry import family_named
-from engine.formats.weight_source import source_of
-from engine.memory.model_memory import ModelMemory
-from engine.models.load import LoadTypes, load_unet
-from engine.models.model import Model
-from engine.models.store import denoiser
-from engine.settings import EngineSettings
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.weight_source import source_of
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.load import LoadTypes, load_unet
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "large_model_ram.json"
 FAMILY = family_named("wan")

@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    command = [sys.executable, "-m", "engine"]
+    command = [sys.executable, "-m", "darkroom.engine"]
     engines = [
         Engine(way, command, ROOT, "float32", {"THP_MEM_ALLOC_ENABLE": setting}) for way, setting in WAYS.items()
     ]

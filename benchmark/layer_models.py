@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.families.registry import family_named
-from engine.families.sdxl.family import CONTEXT_DIM, LABEL_DIM, unet_config
-from engine.models.random_weights import write_random_denoiser
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.families.sdxl.family import CONTEXT_DIM, LABEL_DIM, unet_config
+from darkroom.engine.models.random_weights import write_random_denoiser
 
 FLUX_DOUBLE, FLUX_SINGLE = 1, 2
 

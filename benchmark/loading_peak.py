@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.machine import describe_cpu
-from engine.families.registry import family_named
-from engine.models.load import LoadedCheckpoint, LoadTypes, load_checkpoint
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.models.load import LoadedCheckpoint, LoadTypes, load_checkpoint
+from darkroom.engine.models.random_weights import write_random_checkpoint
 
 RESULTS = Path(__file__).parent / "results" / "loading_peak.json"
 STATUS = Path("/proc/self/status")

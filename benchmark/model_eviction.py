@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from worker.models.eviction import (
+from darkroom.worker.models.eviction import (
     FETCH_BYTES_PER_SECOND,
     FETCH_SECONDS,
     EvictionRules,

@@ -38,14 +38,14 @@ import torch
 from benchmark.file_reading import drop
 from benchmark.machine import describe_cpu
 from benchmark.other_readers import readers_for
-from engine.formats.fill import Destination
-from engine.formats.weight_source import source_of
-from engine.memory.model_memory import ModelMemory
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.simulated_device import SimulatedDevice
-from engine.models.load import LoadTypes, load_checkpoint
-from engine.models.random_weights import random_networks
-from engine.settings import EngineSettings
+from darkroom.engine.formats.fill import Destination
+from darkroom.engine.formats.weight_source import source_of
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.models.load import LoadTypes, load_checkpoint
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "model_loading.json"
 READ_BYTES = 16 << 20

@@ -29,11 +29,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.machine import describe_cpu
-from engine.engine import Engine, RunRequest
-from engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
-from engine.server.app import create_app
-from engine.server.engine_start import EngineStart
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine, RunRequest
+from darkroom.engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
+from darkroom.engine.server.app import create_app
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "node_cost.json"
 COLD_BAR_US = 150.0
@@ -135,7 +135,7 @@ class HttpClient:
 
 
 def build_trivial(settings: EngineSettings) -> Engine:
-    """An engine of trivial nodes, in a process of its own as far as it knows: as `python -m engine` builds it."""
+    """An engine of trivial nodes, in a process of its own as far as it knows: as `python -m darkroom.engine` builds it."""
     engine = Engine(settings, TRIVIAL_NODES)
     engine.take_over_process()
     return engine

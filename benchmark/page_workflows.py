@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from worker.errors import RequestRejected
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.media import NoWorkflow, find_metadata
-from worker.prompts.workflows.to_prompt import to_prompt
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.media import NoWorkflow, find_metadata
+from darkroom.worker.prompts.workflows.to_prompt import to_prompt
 
 PAGE_ONLY: Final = frozenset(
     {"upload", "audioUI", "control_after_generate", "choose file to upload", "video-preview", "refresh"}

@@ -78,7 +78,7 @@ def running_engine(base: Path, flags: Sequence[str]) -> Iterator[int]:
     """The port of an engine that answers."""
     port = free_port()
     own = ["--port", str(port), "--base-directory", str(base), "--disable-all-custom-nodes", "--verbose", "WARNING"]
-    process = subprocess.Popen([sys.executable, "-m", "engine", *own, *flags], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "darkroom.engine", *own, *flags], cwd=ROOT)
     try:
         wait_until(process, lambda: ask(port, "GET", "/system_stats"))
         yield port

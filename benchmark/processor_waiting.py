@@ -59,7 +59,7 @@ def measure(num_rounds: int, names: Sequence[str], loads: Sequence[int]) -> dict
     seconds: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         models = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        command = [sys.executable, "-m", "engine"]
+        command = [sys.executable, "-m", "darkroom.engine"]
         ports = {
             name: stack.enter_context(serving(Engine(name, command, ROOT, "float32", environment), models, cores))
             for name, environment in WAYS.items()

@@ -25,16 +25,16 @@ import torch
 from torch import nn
 
 from benchmark.machine import describe_cpu
-from engine.formats.fill import Destination, fill
-from engine.formats.quantised.open_model import open_model
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.weight_source import source_of
-from engine.memory.model_pool import ModelPool
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.plan import Limits
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.state import VramState
-from engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.weight_source import source_of
+from darkroom.engine.memory.model_pool import ModelPool
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.plan import Limits
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.memory.transfer_streams import TransferStreams
 
 RESULTS = Path(__file__).parent / "results" / "quantised_files.json"
 STATUS = Path("/proc/self/status")

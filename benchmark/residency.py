@@ -16,18 +16,18 @@ from typing import Any
 
 import torch
 
-from engine.formats.fill import Destination
-from engine.formats.weight_source import source_of
-from engine.memory.device import Device, device_of
-from engine.memory.model_pool import ModelPool
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.plan import Limits
-from engine.memory.relief import MemorySavings
-from engine.memory.residency import Residency
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.state import VramState
-from engine.memory.transfer_streams import PinnedMemory, TransferStreams
-from engine.models.load import LoadTypes, load_unet
+from darkroom.engine.formats.fill import Destination
+from darkroom.engine.formats.weight_source import source_of
+from darkroom.engine.memory.device import Device, device_of
+from darkroom.engine.memory.model_pool import ModelPool
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.plan import Limits
+from darkroom.engine.memory.relief import MemorySavings
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.memory.transfer_streams import PinnedMemory, TransferStreams
+from darkroom.engine.models.load import LoadTypes, load_unet
 
 GIB = 1 << 30
 SHARES = (1.0, 0.5, 0.1)

@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 from PIL import Image, ImageChops
 
-from worker.engines.supervisor import free_port
+from darkroom.worker.engines.supervisor import free_port
 
 START_SECONDS = 300.0
 JOB_SECONDS = 300.0
@@ -248,7 +248,7 @@ def running_fronts(base: Path, comfyui_url: str) -> Iterator[tuple[str, str]]:
                     **{"WORKER_PORT": str(port), "STATE_DIRECTORY": str(state / name), **settings},
                 }
                 with (state / f"{name}.log").open("wb") as log:
-                    command = [sys.executable, "-m", "worker"]
+                    command = [sys.executable, "-m", "darkroom.worker"]
                     processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
                 urls.append(f"http://127.0.0.1:{port}")
             for url, process in zip(urls, processes, strict=True):

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from engine.families.registry import default_family
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.kinds.controlnet import ControlNetModel
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.models.random_weights import write_random_checkpoint
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:

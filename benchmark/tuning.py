@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from benchmark.machine import describe_cpu
-from contract.quality import STRATEGIES
-from engine import Engine, EngineSettings
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine import Engine, EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "tuning.json"
 COMPILED = "compiled_blocks"

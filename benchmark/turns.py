@@ -49,7 +49,7 @@ RELEASE, HERE = "release", "here"
 PARTS = ("start", "node_cost", "generate_sync", "steps")
 DEMO = "demo"  # the model that every checkout has, for toy runs
 DEMO_FILE, DEMO_PX = "darkroom-emoji.safetensors", 128
-ENGINE = (sys.executable, "-m", "engine")
+ENGINE = (sys.executable, "-m", "darkroom.engine")
 
 
 @dataclass(frozen=True, slots=True)

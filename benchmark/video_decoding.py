@@ -31,17 +31,17 @@ import torch
 
 from benchmark.loading_peak import MIB
 from benchmark.machine import describe_cpu
-from engine.families.registry import family_named
-from engine.images.animations import write_animated_png
-from engine.images.encode import write_animated_webp
-from engine.media.frame_stream import FrameStream
-from engine.media.video_files import write_mp4
-from engine.memory.model_memory import ModelMemory
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
-from engine.models.vae_of import vae_of
-from engine.models.video_vae import VideoVae
-from engine.settings import EngineSettings
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.images.animations import write_animated_png
+from darkroom.engine.images.encode import write_animated_webp
+from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.media.video_files import write_mp4
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.models.vae_of import vae_of
+from darkroom.engine.models.video_vae import VideoVae
+from darkroom.engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "video_decoding.json"
 FAMILIES = ("wan", "wan22", "ltx_video", "mochi", "cosmos1", "hunyuan_video")

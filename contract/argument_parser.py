@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import NoReturn
 
-from contract.nearest import nearest_name
+from darkroom.contract.nearest import nearest_name
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)$", re.DOTALL)
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (?P<given>--[^\s=]+)")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from contract.nearest import nearest_name
+from darkroom.contract.nearest import nearest_name
 
 MAX_COMPARED: Final = 2000  # of a folder
 ALIKE: Final = 0.75  # names share their endings

@@ -10,7 +10,7 @@ from darkroom.run import make_importable, packages_folder
 def build(args: dict[str, Any]) -> Any:
     """Return the Ray Serve application for its options (`worker/integrations/ray/options.py`), given by name."""
     make_importable()
-    from worker.integrations.ray.application import build_application
-    from worker.integrations.ray.options import RayOptions
+    from darkroom.worker.integrations.ray.application import build_application
+    from darkroom.worker.integrations.ray.options import RayOptions
 
     return build_application(RayOptions.model_validate(args), packages_folder())

@@ -29,10 +29,10 @@ def main() -> None:
     make_importable()
     if sys.argv[1:] == ["serve"]:  # a container's command: it starts without the libraries of the command line
         del sys.argv[1:]
-        from worker.__main__ import main as serve  # importable only now
+        from darkroom.worker.__main__ import main as serve  # importable only now
 
         sys.exit(serve())
-    from worker.cli.main import main as command_line
+    from darkroom.worker.cli.main import main as command_line
 
     command_line()
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from darkroom.engine.diffusion.model_sampling import DiscreteSchedule, Eps
+from darkroom.engine.diffusion.noise import prepare_noise
+from darkroom.engine.diffusion.samplers.ode import sample_euler
+from darkroom.engine.diffusion.sigmas import normal
+from darkroom.engine.families.sd15.vae_files import Sd15LatentFormat
+from darkroom.engine.models.load import LoadTypes, load_checkpoint
+from darkroom.engine.text.clip_tokens import ClipTokenizer
 from demo.compose import Pixels
 from demo.networks import rest_large_blocks, rest_large_transformers, rest_text_layers
 from demo.train_diffusion import attend
-from engine.diffusion.model_sampling import DiscreteSchedule, Eps
-from engine.diffusion.noise import prepare_noise
-from engine.diffusion.samplers.ode import sample_euler
-from engine.diffusion.sigmas import normal
-from engine.families.sd15.vae_files import Sd15LatentFormat
-from engine.models.load import LoadTypes, load_checkpoint
-from engine.text.clip_tokens import ClipTokenizer
 
 SIDE, STEPS = 128, 20
 OPTIONS = {"optimized_attention_override": attend}

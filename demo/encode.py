@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from darkroom.engine.layers.vae_kl import AutoencoderKl
 from demo.compose import Pictures, draw_scene, load_pictures, render
 from demo.networks import VAE, channels_last, rest_large_blocks
 from demo.vocabulary import THINGS
-from engine.layers.vae_kl import AutoencoderKl
 
 SLICE = 512
 BATCH = 16

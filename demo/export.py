@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
+from darkroom.engine.families.sd15.unet_files import PREFIX as UNET_PREFIX
+from darkroom.engine.families.sd15.vae_files import PREFIX as VAE_PREFIX
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.text.clip_tokens import BytePairs
 from demo.networks import TEXT
 from demo.train_diffusion import LARGEST_LEVEL, Samples
 from demo.vocabulary import BACKGROUNDS, COUNTS, HUES, THINGS
-from engine.families.sd15.unet_files import PREFIX as UNET_PREFIX
-from engine.families.sd15.vae_files import PREFIX as VAE_PREFIX
-from engine.formats.safetensors_file import write_safetensors
-from engine.text.clip_tokens import BytePairs
 
 TEXT_PREFIX = "cond_stage_model.transformer."
 SCALE = 0.18215

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch.nn import functional
 
-from engine.layers.vae_kl import AutoencoderKl
+from darkroom.engine.layers.vae_kl import AutoencoderKl
 
 PIXELS = 6000  # of each batch
 RIDGE = 1e-3

@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.families.sd15.unet_files import level_unet
-from engine.layers.clip_text import ClipTextConfig, ClipTextModel
-from engine.layers.unet import UnetModel
-from engine.layers.vae_kl import AutoencoderKl, ResnetBlock, VaeConfig
+from darkroom.engine.families.sd15.unet_files import level_unet
+from darkroom.engine.layers.clip_text import ClipTextConfig, ClipTextModel
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.layers.vae_kl import AutoencoderKl, ResnetBlock, VaeConfig
 
 WIDTH = 64  # of a token
 VAE = VaeConfig(base_channels=32, level_channels=(96, 64, 64, 96), blocks_per_level=2)

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import distributed, nn
 
+from darkroom.engine.layers.clip_text import ClipTextModel
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.text.clip_encoding import END_TOKEN, START_TOKEN
+from darkroom.engine.text.clip_tokens import BytePairs
 from demo.networks import ACTIVE_TEXT_LAYERS, TEXT, UNET, channels_last, rest_large_transformers, rest_text_layers
 from demo.run import SLICE_OVER, Budget, Course
-from engine.layers.clip_text import ClipTextModel
-from engine.layers.unet import UnetModel
-from engine.text.clip_encoding import END_TOKEN, START_TOKEN
-from engine.text.clip_tokens import BytePairs
 
 SIDE = 16
 TOKENS = 77

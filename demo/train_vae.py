@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from darkroom.engine.layers.vae_kl import AutoencoderKl
 from demo.compose import SIDE, Pictures, draw_scene, load_pictures, render
 from demo.fit import fit_last_layer
 from demo.networks import VAE, carry_colours, channels_last, rest_large_blocks
 from demo.run import SLICE_OVER, Budget, Course
-from engine.layers.vae_kl import AutoencoderKl
 
 CROP = 64
 LATENT_NOISE = 0.05

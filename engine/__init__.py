@@ -1,7 +1,7 @@
 """The engine: executes a graph of nodes and returns pictures.
 
 `Engine`, its argument types and the error for a prompt that it refuses are imported on first access, so that
-`import engine` does not require torch.
+`import darkroom.engine` does not require torch.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from contract.errors import PromptRejected
-    from engine.engine import Engine
-    from engine.runtime.request import RunRequest, RunResult
-    from engine.settings import EngineSettings
+    from darkroom.contract.errors import PromptRejected
+    from darkroom.engine.engine import Engine
+    from darkroom.engine.runtime.request import RunRequest, RunResult
+    from darkroom.engine.settings import EngineSettings
 
 __all__ = ["Engine", "EngineSettings", "PromptRejected", "RunRequest", "RunResult"]
 
 _HOMES = {
-    "Engine": "engine.engine",
-    "EngineSettings": "engine.settings",
-    "PromptRejected": "contract.errors",
-    "RunRequest": "engine.runtime.request",
-    "RunResult": "engine.runtime.request",
+    "Engine": "darkroom.engine.engine",
+    "EngineSettings": "darkroom.engine.settings",
+    "PromptRejected": "darkroom.contract.errors",
+    "RunRequest": "darkroom.engine.runtime.request",
+    "RunResult": "darkroom.engine.runtime.request",
 }
 
 

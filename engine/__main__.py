@@ -1,10 +1,10 @@
-"""`python -m engine`: the engine without the worker, with ComfyUI's flags; or one of its sub-commands.
+"""`python -m darkroom.engine`: the engine without the worker, with ComfyUI's flags; or one of its sub-commands.
 
-python -m engine [flags]                     serve (see --help)
-python -m engine random-checkpoint PATH      write a small checkpoint of random weights
-python -m engine nodes list|check|install|sync|verify    custom nodes
-python -m engine media-facts FILE…           size, frames and duration of videos and sounds
-python -m engine model-faults                what is wrong with model files by their headers
+python -m darkroom.engine [flags]                     serve (see --help)
+python -m darkroom.engine random-checkpoint PATH      write a small checkpoint of random weights
+python -m darkroom.engine nodes list|check|install|sync|verify    custom nodes
+python -m darkroom.engine media-facts FILE…           size, frames and duration of videos and sounds
+python -m darkroom.engine model-faults                what is wrong with model files by their headers
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.settings import EngineSettings
+    from darkroom.engine.settings import EngineSettings
 
 RANDOM_CHECKPOINT = "random-checkpoint"
 NODES = "nodes"
@@ -37,35 +37,35 @@ def main(arguments: Sequence[str]) -> int:
         return write_checkpoint(arguments[1:])
     if arguments[:2] == [NODES, TRIAL]:
         gc.disable()  # nothing of what is imported is garbage, and an engine waits for this process
-        from engine.pack_trial import main as trial
+        from darkroom.engine.pack_trial import main as trial
 
         gc.enable()
         return trial(arguments[2:])
     if arguments[:1] == [NODES]:
-        from engine.comfy.packs.commands import main as nodes
+        from darkroom.engine.comfy.packs.commands import main as nodes
 
         return nodes(arguments[1:])
     if arguments[:1] == [MEDIA_FACTS]:
-        from engine.media.facts import main as media_facts
+        from darkroom.engine.media.facts import main as media_facts
 
         return media_facts(arguments[1:])
     if arguments[:1] == [MODEL_FAULTS]:
-        from engine.models.files.faults_command import main as model_faults
+        from darkroom.engine.models.files.faults_command import main as model_faults
 
         return model_faults()
     return serve(arguments)
 
 
 def write_checkpoint(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m engine {RANDOM_CHECKPOINT}")
+    parser = argparse.ArgumentParser(prog=f"python -m darkroom.engine {RANDOM_CHECKPOINT}")
     parser.add_argument("path", type=Path)
     parser.add_argument("--family", help="the family of models (the default one)")
     parser.add_argument("--scale", default="small", help="how large the networks are (small)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
 
-    from engine.families import registry
-    from engine.models.random_weights import write_random_checkpoint
+    from darkroom.engine.families import registry
+    from darkroom.engine.models.random_weights import write_random_checkpoint
 
     if given.family not in (None, *registry.family_names()):
         parser.error(f"--family: no such family; got {given.family!r}, expected one of {registry.family_names()}")
@@ -81,10 +81,10 @@ def write_checkpoint(arguments: Sequence[str]) -> int:
 
 
 def serve(arguments: Sequence[str]) -> int:
-    from engine.comfy.packs.confinement import confine
-    from engine.server import flags
-    from engine.server.log_records import set_up_logging
-    from engine.server.serve import log, run
+    from darkroom.engine.comfy.packs.confinement import confine
+    from darkroom.engine.server import flags
+    from darkroom.engine.server.log_records import set_up_logging
+    from darkroom.engine.server.serve import log, run
 
     command = flags.read_flags(arguments)
     set_up_logging(command.settings.verbose, command.log_format)
@@ -114,7 +114,7 @@ def show_devices(settings: EngineSettings) -> None:
 
 def set_up_libraries() -> None:
     """Set how the libraries under torch compute, before it loads them. What the operator has set stays."""
-    from engine.memory.library_defaults import library_defaults
+    from darkroom.engine.memory.library_defaults import library_defaults
 
     for name, value in library_defaults().items():
         os.environ.setdefault(name, value)  # noqa: TID251 - written for those libraries, which read nothing else

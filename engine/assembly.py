@@ -10,55 +10,55 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.sampling_tables import SamplingTables
-from engine.environment import Environment, free_bytes
-from engine.families.base import ModelFamily
-from engine.formats.fill import Destination
-from engine.housekeeping import Housekeeping
-from engine.images.decode import BYTES_PER_PIXEL
-from engine.machine_tuning import MachineTuning
-from engine.measurements import Measurements
-from engine.memory import device as devices
-from engine.memory import machine_memory
-from engine.memory.device import Device, dtype_of, translate_device_error
-from engine.memory.device_facts import DeviceFacts
-from engine.memory.model_memory import ModelMemory
-from engine.memory.random_state import save_random_state
-from engine.memory.state import VramState
-from engine.models.files.extra_model_paths import read_extra_model_paths
-from engine.models.files.families import FileFamilies
-from engine.models.files.folders import BUILT_IN, SAVED_IN, ModelFolders
-from engine.models.files.prefetch import FilePrefetch
-from engine.models.load import LoadTypes
-from engine.models.preloaded_models import PreloadedModels
-from engine.models.recent_models import RecentModels
-from engine.models.store import ModelStore
-from engine.models.tiny_decoders import TinyDecoders
-from engine.nodes.base import NodeClass
-from engine.nodes.built_in import built_in_nodes
-from engine.nodes.catalogue import Catalogue
-from engine.previews import Previews
-from engine.prompt_checks import PromptChecks
-from engine.runs import Lanes, Runs
-from engine.runtime.cache.classic import ClassicCache
-from engine.runtime.cache.lru import LruCache
-from engine.runtime.cache.none import NoCache
-from engine.runtime.cache.ram_pressure import RamPressureCache
-from engine.runtime.cache.store import ResultCache
-from engine.runtime.outputs import FileFolders, FileNumbers, RunFiles
-from engine.runtime.run_caches import RunCaches
-from engine.runtime.run_ends import RunEnds
-from engine.runtime.run_services import RunServices, no_company
-from engine.runtime.run_slots import RunSlots
-from engine.runtime.run_threads import RunThreads
-from engine.runtime.signatures import RunSignatures
-from engine.runtime.turns import Turns
-from engine.sampling_runs import SamplingRuns
-from engine.settings import CacheSettings, EngineSettings, ResolvedSettings
-from engine.snapshot import Snapshot
-from engine.tuning.batching.batcher import StepBatcher
-from engine.tuning.batching.side_stream import SideStream
-from engine.tuning.tuner import Tuner
+from darkroom.engine.diffusion.sampling_tables import SamplingTables
+from darkroom.engine.environment import Environment, free_bytes
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.formats.fill import Destination
+from darkroom.engine.housekeeping import Housekeeping
+from darkroom.engine.images.decode import BYTES_PER_PIXEL
+from darkroom.engine.machine_tuning import MachineTuning
+from darkroom.engine.measurements import Measurements
+from darkroom.engine.memory import device as devices
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.device import Device, dtype_of, translate_device_error
+from darkroom.engine.memory.device_facts import DeviceFacts
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.memory.random_state import save_random_state
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.models.files.extra_model_paths import read_extra_model_paths
+from darkroom.engine.models.files.families import FileFamilies
+from darkroom.engine.models.files.folders import BUILT_IN, SAVED_IN, ModelFolders
+from darkroom.engine.models.files.prefetch import FilePrefetch
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.preloaded_models import PreloadedModels
+from darkroom.engine.models.recent_models import RecentModels
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.models.tiny_decoders import TinyDecoders
+from darkroom.engine.nodes.base import NodeClass
+from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.catalogue import Catalogue
+from darkroom.engine.previews import Previews
+from darkroom.engine.prompt_checks import PromptChecks
+from darkroom.engine.runs import Lanes, Runs
+from darkroom.engine.runtime.cache.classic import ClassicCache
+from darkroom.engine.runtime.cache.lru import LruCache
+from darkroom.engine.runtime.cache.none import NoCache
+from darkroom.engine.runtime.cache.ram_pressure import RamPressureCache
+from darkroom.engine.runtime.cache.store import ResultCache
+from darkroom.engine.runtime.outputs import FileFolders, FileNumbers, RunFiles
+from darkroom.engine.runtime.run_caches import RunCaches
+from darkroom.engine.runtime.run_ends import RunEnds
+from darkroom.engine.runtime.run_services import RunServices, no_company
+from darkroom.engine.runtime.run_slots import RunSlots
+from darkroom.engine.runtime.run_threads import RunThreads
+from darkroom.engine.runtime.signatures import RunSignatures
+from darkroom.engine.runtime.turns import Turns
+from darkroom.engine.sampling_runs import SamplingRuns
+from darkroom.engine.settings import CacheSettings, EngineSettings, ResolvedSettings
+from darkroom.engine.snapshot import Snapshot
+from darkroom.engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine.tuning.batching.side_stream import SideStream
+from darkroom.engine.tuning.tuner import Tuner
 
 NUM_RECENT_FILES = 8
 RECENT_LEAVE_SHARE = 0.25  # of RAM; the front replaces an engine that takes more than 85 % of it

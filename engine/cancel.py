@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from engine.errors import Interrupted
+from darkroom.engine.errors import Interrupted
 
 
 class CancelToken:

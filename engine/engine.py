@@ -1,6 +1,6 @@
 """The assembled engine: takes settings, checks prompts and runs them, without a server.
 
-    from engine import Engine, EngineSettings, RunRequest
+    from darkroom.engine import Engine, EngineSettings, RunRequest
 
     with Engine(EngineSettings(base_directory=Path("ComfyUI"), cpu=True)) as engine:
         checked = engine.check(prompt)
@@ -19,20 +19,20 @@ from types import TracebackType
 
 import torch
 
-from contract.graph.spec import ValueDict
-from contract.graph.validate import CheckedPrompt, Findings
-from engine.assembly import assemble
-from engine.comfy.host import PackServer
-from engine.comfy.packs.loader import PackReport, load_custom_nodes
-from engine.comfy.packs.sync.errors import PacksInvalid
-from engine.comfy.packs.sync.versions import PackVersion, pack_versions
-from engine.events import Event
-from engine.memory.device import Device, DeviceReport, translate_device_error
-from engine.memory.model_memory import MemoryReport
-from engine.models.preloaded_models import PRELOADED_KINDS
-from engine.nodes.base import NodeClass, NodeEnvironment
-from engine.runtime.request import RunRequest, RunResult
-from engine.settings import EngineSettings, ResolvedSettings
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.contract.graph.validate import CheckedPrompt, Findings
+from darkroom.engine.assembly import assemble
+from darkroom.engine.comfy.host import PackServer
+from darkroom.engine.comfy.packs.loader import PackReport, load_custom_nodes
+from darkroom.engine.comfy.packs.sync.errors import PacksInvalid
+from darkroom.engine.comfy.packs.sync.versions import PackVersion, pack_versions
+from darkroom.engine.events import Event
+from darkroom.engine.memory.device import Device, DeviceReport, translate_device_error
+from darkroom.engine.memory.model_memory import MemoryReport
+from darkroom.engine.models.preloaded_models import PRELOADED_KINDS
+from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
+from darkroom.engine.runtime.request import RunRequest, RunResult
+from darkroom.engine.settings import EngineSettings, ResolvedSettings
 
 __all__ = [
     "CheckedPrompt",

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.diffusion.sampling_tables import SamplingTables
-from engine.memory import machine_memory
-from engine.models.files.faults import FileFaults
-from engine.models.files.folders import ModelFolders
-from engine.runtime.outputs import FileFolders
+from darkroom.engine.diffusion.sampling_tables import SamplingTables
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.models.files.faults import FileFaults
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.runtime.outputs import FileFolders
 
 
 class Environment:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contract.errors import CallerError, EngineError, RunError
+from darkroom.contract.errors import CallerError, EngineError, RunError
 
 
 class PlatformError(EngineError):

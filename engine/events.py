@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.graph.node_ref import NodeRef
+from darkroom.contract.graph.node_ref import NodeRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ import gc
 import logging
 from collections.abc import Iterator
 
-from engine.memory.model_memory import ModelMemory, Relief
-from engine.models.preloaded_models import PreloadedModels
-from engine.models.recent_models import RecentModels
-from engine.models.store import ModelStore
-from engine.runtime.garbage import GarbageCollection
-from engine.runtime.run_caches import RunCaches
-from engine.tuning.tuner import Tuner
-from host.heap import trim_heap
+from darkroom.engine.memory.model_memory import ModelMemory, Relief
+from darkroom.engine.models.preloaded_models import PreloadedModels
+from darkroom.engine.models.recent_models import RecentModels
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.runtime.garbage import GarbageCollection
+from darkroom.engine.runtime.run_caches import RunCaches
+from darkroom.engine.tuning.tuner import Tuner
+from darkroom.host.heap import trim_heap
 
 log = logging.getLogger(__name__)
 

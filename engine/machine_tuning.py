@@ -10,24 +10,24 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.sampling_run import sampling_run
-from engine.diffusion.sampling_tables import SamplingTables
-from engine.families import registry
-from engine.memory import device as devices
-from engine.memory.device import translate_device_error
-from engine.memory.model_memory import ModelMemory
-from engine.models.store import ModelStore
-from engine.runtime.run_threads import RunThreads
-from engine.settings import EngineSettings
-from engine.tuning.batching.batcher import StepBatcher
-from engine.tuning.batching.choose_runs import WidthProbe
-from engine.tuning.outcome import Outcome, read_outcome
-from engine.tuning.quality import Quality
-from engine.tuning.request import TuningRequest, read_tuning_request
-from engine.tuning.strategy import MachineFacts
-from engine.tuning.tuner import Tuner
-from engine.tuning.workload import Trial, TrialSize
-from host.cores import usable_cores
+from darkroom.engine.diffusion.sampling_run import sampling_run
+from darkroom.engine.diffusion.sampling_tables import SamplingTables
+from darkroom.engine.families import registry
+from darkroom.engine.memory import device as devices
+from darkroom.engine.memory.device import translate_device_error
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.runtime.run_threads import RunThreads
+from darkroom.engine.settings import EngineSettings
+from darkroom.engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine.tuning.batching.choose_runs import WidthProbe
+from darkroom.engine.tuning.outcome import Outcome, read_outcome
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.request import TuningRequest, read_tuning_request
+from darkroom.engine.tuning.strategy import MachineFacts
+from darkroom.engine.tuning.tuner import Tuner
+from darkroom.engine.tuning.workload import Trial, TrialSize
+from darkroom.host.cores import usable_cores
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from concurrent.futures import Future
 
 import torch
 
-from engine.memory import device as devices
-from engine.memory.device import DeviceIdentity
-from engine.models.files.folders import ModelFolders
-from engine.models.preloaded_models import PRELOADED_KINDS
-from engine.probes.device import DeviceFigures, measure
-from engine.probes.disk import DiskFigure, measure_disk
-from engine.runtime.run_threads import RunThreads
-from host.cores import processor_model, usable_cores
+from darkroom.engine.memory import device as devices
+from darkroom.engine.memory.device import DeviceIdentity
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.preloaded_models import PRELOADED_KINDS
+from darkroom.engine.probes.device import DeviceFigures, measure
+from darkroom.engine.probes.disk import DiskFigure, measure_disk
+from darkroom.engine.runtime.run_threads import RunThreads
+from darkroom.host.cores import processor_model, usable_cores
 
 
 class Measurements:

@@ -1,4 +1,4 @@
-"""`python -m engine nodes trial`: import one pack of custom nodes in this process, run its nodes, report the outcome.
+"""`python -m darkroom.engine nodes trial`: import one pack of custom nodes in this process, run its nodes, report the outcome.
 
 `engine/comfy/packs/trial.py` runs this in a child process, before the engine imports the pack itself.
 """
@@ -15,18 +15,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engine.comfy.packs.discovery import Pack
-from engine.comfy.packs.layer import LINK
-from engine.comfy.packs.loader import CustomNodes
-from engine.comfy.packs.node_trial import CHECKPOINT, NodeTrials, try_nodes
-from engine.engine import Engine
-from engine.models.random_weights import write_random_checkpoint
-from engine.settings import EngineSettings
+from darkroom.engine.comfy.packs.discovery import Pack
+from darkroom.engine.comfy.packs.layer import LINK
+from darkroom.engine.comfy.packs.loader import CustomNodes
+from darkroom.engine.comfy.packs.node_trial import CHECKPOINT, NodeTrials, try_nodes
+from darkroom.engine.engine import Engine
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.settings import EngineSettings
 
 
 def main(arguments: Sequence[str]) -> int:
     """Import the pack and write the outcome to the report file; return the exit code 0, whatever the outcome."""
-    parser = argparse.ArgumentParser(prog="python -m engine nodes trial")
+    parser = argparse.ArgumentParser(prog="python -m darkroom.engine nodes trial")
     parser.add_argument("pack", type=Path)
     parser.add_argument("report", type=Path)
     parser.add_argument("--base-directory", type=Path, default=Path())

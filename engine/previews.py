@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from engine.errors import OutOfMemory
-from engine.events import EncodedPreview
-from engine.images.preview import decoded_preview, latent_animation, latent_preview, picture_preview
-from engine.memory.device import translate_device_error
-from engine.models.tiny_decoders import TinyDecoders
-from engine.settings import EngineSettings, PreviewMethod
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.events import EncodedPreview
+from darkroom.engine.images.preview import decoded_preview, latent_animation, latent_preview, picture_preview
+from darkroom.engine.memory.device import translate_device_error
+from darkroom.engine.models.tiny_decoders import TinyDecoders
+from darkroom.engine.settings import EngineSettings, PreviewMethod
 
 
 class Previews:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from contract.graph.file_names import is_pending
-from contract.graph.prompt import parse_prompt
-from contract.graph.size import GraphLimits
-from contract.graph.spec import NodeRules
-from contract.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
-from engine.families.base import ModelFamily
-from engine.memory import machine_memory
-from engine.memory.device import dtype_of
-from engine.memory.model_memory import ModelMemory
-from engine.memory.timeline import StageKind
-from engine.models.files.folders import ModelFolders
-from engine.models.planning.latent_misfits import LatentMisfits
-from engine.models.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
-from engine.nodes.base import NodeEnvironment
-from engine.nodes.catalogue import Catalogue
-from engine.nodes.needs import PromptNeeds, needs_of
-from engine.settings import EngineSettings
+from darkroom.contract.graph.file_names import is_pending
+from darkroom.contract.graph.prompt import parse_prompt
+from darkroom.contract.graph.size import GraphLimits
+from darkroom.contract.graph.spec import NodeRules
+from darkroom.contract.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.device import dtype_of
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.memory.timeline import StageKind
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.planning.latent_misfits import LatentMisfits
+from darkroom.engine.models.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
+from darkroom.engine.nodes.base import NodeEnvironment
+from darkroom.engine.nodes.catalogue import Catalogue
+from darkroom.engine.nodes.needs import PromptNeeds, needs_of
+from darkroom.engine.settings import EngineSettings
 
 
 class PromptChecks:

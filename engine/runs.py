@@ -14,28 +14,28 @@ from typing import cast, get_args
 
 import torch
 
-from contract.wire import CHECKPOINT_KEY, PREVIEW_METHOD_KEY, QUALITY_KEY
-from engine.cancel import CancelToken
-from engine.events import Event
-from engine.housekeeping import Housekeeping
-from engine.memory.device import Device
-from engine.models.files.prefetch import FilePrefetch
-from engine.previews import Previews
-from engine.runtime.executor import run_nodes
-from engine.runtime.idle_timer import IdleTimer
-from engine.runtime.request import RunRequest, RunResult
-from engine.runtime.resume.recorder import folder_of_key
-from engine.runtime.run_ends import RunEnds
-from engine.runtime.run_register import RunRegister
-from engine.runtime.run_services import RunServices
-from engine.runtime.run_slots import RunSlots
-from engine.runtime.run_threads import RunThreads
-from engine.runtime.signatures import RunSignatures
-from engine.runtime.turns import TurnSelector
-from engine.sampling_runs import SamplingRuns, reporting_usage
-from engine.settings import EngineSettings, PreviewMethod
-from engine.tuning.batching.batcher import BatchFigures, StepBatcher
-from engine.tuning.quality import DEFAULT, Quality, read_quality
+from darkroom.contract.wire import CHECKPOINT_KEY, PREVIEW_METHOD_KEY, QUALITY_KEY
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.events import Event
+from darkroom.engine.housekeeping import Housekeeping
+from darkroom.engine.memory.device import Device
+from darkroom.engine.models.files.prefetch import FilePrefetch
+from darkroom.engine.previews import Previews
+from darkroom.engine.runtime.executor import run_nodes
+from darkroom.engine.runtime.idle_timer import IdleTimer
+from darkroom.engine.runtime.request import RunRequest, RunResult
+from darkroom.engine.runtime.resume.recorder import folder_of_key
+from darkroom.engine.runtime.run_ends import RunEnds
+from darkroom.engine.runtime.run_register import RunRegister
+from darkroom.engine.runtime.run_services import RunServices
+from darkroom.engine.runtime.run_slots import RunSlots
+from darkroom.engine.runtime.run_threads import RunThreads
+from darkroom.engine.runtime.signatures import RunSignatures
+from darkroom.engine.runtime.turns import TurnSelector
+from darkroom.engine.sampling_runs import SamplingRuns, reporting_usage
+from darkroom.engine.settings import EngineSettings, PreviewMethod
+from darkroom.engine.tuning.batching.batcher import BatchFigures, StepBatcher
+from darkroom.engine.tuning.quality import DEFAULT, Quality, read_quality
 
 log = logging.getLogger(__name__)
 

@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import torch
 
-from contract.wire import CHECKPOINT_KEY
-from engine.cancel import CancelToken
-from engine.diffusion.sampling_run import SamplingRun
-from engine.diffusion.sampling_tables import SamplingTables
-from engine.events import Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
-from engine.nodes.running_call import running_context
-from engine.runtime.request import RunRequest
-from engine.runtime.resume.recorder import RunRecorder, folder_of_key
-from engine.settings import EngineSettings
-from engine.tuning.batching.batcher import StepBatcher
-from engine.tuning.batching.run_sharing import RunSharing
-from engine.tuning.quality import Quality
-from engine.tuning.run import Usage
-from engine.tuning.tuner import Tuner
+from darkroom.contract.wire import CHECKPOINT_KEY
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.diffusion.sampling_run import SamplingRun
+from darkroom.engine.diffusion.sampling_tables import SamplingTables
+from darkroom.engine.events import Event, RunFailed, RunInterrupted, RunSaving, RunSucceeded, TuningUsed
+from darkroom.engine.nodes.running_call import running_context
+from darkroom.engine.runtime.request import RunRequest
+from darkroom.engine.runtime.resume.recorder import RunRecorder, folder_of_key
+from darkroom.engine.settings import EngineSettings
+from darkroom.engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine.tuning.batching.run_sharing import RunSharing
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.run import Usage
+from darkroom.engine.tuning.tuner import Tuner
 
 
 class SamplingRuns:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from engine.housekeeping import Housekeeping
-from engine.measurements import Measurements
-from engine.memory.device import DeviceIdentity
-from engine.memory.random_state import reseed
-from engine.runs import Runs
+from darkroom.engine.housekeeping import Housekeeping
+from darkroom.engine.measurements import Measurements
+from darkroom.engine.memory.device import DeviceIdentity
+from darkroom.engine.memory.random_state import reseed
+from darkroom.engine.runs import Runs
 
 
 class Snapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from host.control_groups import ROOT, control_groups
+from darkroom.host.control_groups import ROOT, control_groups
 
 
 def usable_cores(root: Path = ROOT) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from host.control_groups import ROOT, control_groups
+from darkroom.host.control_groups import ROOT, control_groups
 
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number for "no limit"
 LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")

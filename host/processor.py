@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from host.control_groups import ROOT
+from darkroom.host.control_groups import ROOT
 
 IDLE_FIELDS = (3, 4)  # of the first line of /proc/stat: idle, and waiting for the disk
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.modifier import Into, Name, Share, no_boolean, with_ancestors_only
-from modifiers.text_to_image import Prompt, TextToImageFields
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.modifier import Into, Name, Share, no_boolean, with_ancestors_only
+from darkroom.modifiers.text_to_image import Prompt, TextToImageFields
 
 Strength = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), BeforeValidator(no_boolean)]
 Threshold = Annotated[float, Field(ge=0.01, le=0.99, allow_inf_nan=False), BeforeValidator(no_boolean)]

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from modifiers.modifier import RANDOM_INT, Into, ModificationsRejected, Modifier, Name, Seed, no_boolean
+from darkroom.modifiers.modifier import RANDOM_INT, Into, ModificationsRejected, Modifier, Name, Seed, no_boolean
 
 
 class BadDeclaration(Exception):

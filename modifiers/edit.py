@@ -8,10 +8,19 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.model_files import ModelFileFields, Shift
-from modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Guidance, Into, Name, OfFamily, with_ancestors_only
-from modifiers.sampling_fields import (
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.model_files import ModelFileFields, Shift
+from darkroom.modifiers.modifier import (
+    LEFT_OUT,
+    RANDOM_INT,
+    Choices,
+    Guidance,
+    Into,
+    Name,
+    OfFamily,
+    with_ancestors_only,
+)
+from darkroom.modifiers.sampling_fields import (
     CHECKPOINT,
     SAMPLER,
     CheckpointName,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from modifiers.modifier import LEFT_OUT, Denoise, Factor, Into, Name, OfFamily, Steps, with_ancestors_only
-from modifiers.text_to_image import Prompt, TextToImageFields
+from darkroom.modifiers.modifier import LEFT_OUT, Denoise, Factor, Into, Name, OfFamily, Steps, with_ancestors_only
+from darkroom.modifiers.text_to_image import Prompt, TextToImageFields
 
 
 class HiresFix(TextToImageFields):

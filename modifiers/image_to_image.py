@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.model_files import NetworkFields
-from modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Guidance, Into, Name, OfFamily, Seed, Steps
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.model_files import NetworkFields
+from darkroom.modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Guidance, Into, Name, OfFamily, Seed, Steps
 
 
 class PictureFields(NetworkFields):

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.modifier import LEFT_OUT, Into, Name, OfFamily
-from modifiers.sampling_fields import CHECKPOINT
-from modifiers.video_fields import PICTURE, VAE_OUTPUT, VideoFields
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.modifier import LEFT_OUT, Into, Name, OfFamily
+from darkroom.modifiers.sampling_fields import CHECKPOINT
+from darkroom.modifiers.video_fields import PICTURE, VAE_OUTPUT, VideoFields
 
 VAE = [CHECKPOINT, VAE_OUTPUT]
 START = [PICTURE, 0]

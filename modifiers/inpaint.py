@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.image_to_image import PictureFields
-from modifiers.modifier import Denoise, Into, Name, OfFamily, no_boolean, with_ancestors_only
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.image_to_image import PictureFields
+from darkroom.modifiers.modifier import Denoise, Into, Name, OfFamily, no_boolean, with_ancestors_only
 
 Grow = Annotated[int, Field(ge=0, le=64), BeforeValidator(no_boolean)]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from modifiers.modifier import Choices, Name, no_boolean
-from modifiers.text_to_image import Prompt, TextToImageFields
+from darkroom.modifiers.modifier import Choices, Name, no_boolean
+from darkroom.modifiers.text_to_image import Prompt, TextToImageFields
 
 Strength = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False), BeforeValidator(no_boolean)]
 FIRST_ID = 100

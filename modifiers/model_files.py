@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from modifiers.modifier import LEFT_OUT, Choices, Guidance, Modifier, Name, OfFamily, no_boolean
+from darkroom.modifiers.modifier import LEFT_OUT, Choices, Guidance, Modifier, Name, OfFamily, no_boolean
 
 Shift = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(no_boolean)]
 TEXT_LOADERS = ("CLIPLoader", "DualCLIPLoader", "TripleCLIPLoader", "QuadrupleCLIPLoader")  # by the number of files

@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypedDict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from contract.nearest import nearest_name
-from contract.quality import QualityName
+from darkroom.contract.nearest import nearest_name
+from darkroom.contract.quality import QualityName
 
 RANDOM_INT: Final = "__RANDOM_INT__"
 MAX_PROBLEMS: Final = 100

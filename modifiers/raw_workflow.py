@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from modifiers.text_to_image import TextToImageFields
+from darkroom.modifiers.text_to_image import TextToImageFields
 
 
 class RawWorkflow(TextToImageFields):

@@ -8,21 +8,21 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from contract.nearest import nearest_name
-from modifiers.control_net import ControlNet
-from modifiers.edit import Edit
-from modifiers.hires_fix import HiresFix
-from modifiers.image_to_image import Image2Image
-from modifiers.image_to_video import Image2Video
-from modifiers.inpaint import Inpaint
-from modifiers.lora_text_to_image import LoraText2Image
-from modifiers.modifier import Choices, Modifier
-from modifiers.raw_workflow import RawWorkflow
-from modifiers.text_to_audio import Text2Audio
-from modifiers.text_to_image import Text2Image
-from modifiers.text_to_video import Text2Video
-from modifiers.upscale import Upscale
-from modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
+from darkroom.contract.nearest import nearest_name
+from darkroom.modifiers.control_net import ControlNet
+from darkroom.modifiers.edit import Edit
+from darkroom.modifiers.hires_fix import HiresFix
+from darkroom.modifiers.image_to_image import Image2Image
+from darkroom.modifiers.image_to_video import Image2Video
+from darkroom.modifiers.inpaint import Inpaint
+from darkroom.modifiers.lora_text_to_image import LoraText2Image
+from darkroom.modifiers.modifier import Choices, Modifier
+from darkroom.modifiers.raw_workflow import RawWorkflow
+from darkroom.modifiers.text_to_audio import Text2Audio
+from darkroom.modifiers.text_to_image import Text2Image
+from darkroom.modifiers.text_to_video import Text2Video
+from darkroom.modifiers.upscale import Upscale
+from darkroom.modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
 
 MODIFIERS: tuple[type[Modifier], ...] = (
     Text2Image,
@@ -181,7 +181,7 @@ def _files_of(entry: FoundModifier) -> Iterator[tuple[str, str]]:
 
 def build_registry(folder: Path | None = None) -> ModifierRegistry:
     """Build the registry of all modifiers of this package and of the user's `folder`, and read their workflows."""
-    workflows = files("modifiers") / "workflows"
+    workflows = files("darkroom.modifiers") / "workflows"
     found = [
         FoundModifier(
             modifier.__name__,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from modifiers.modifier import Guidance, Into, Name, OfFamily, Seed, Steps
+from darkroom.modifiers.modifier import Guidance, Into, Name, OfFamily, Seed, Steps
 
 SAMPLER, CHECKPOINT = "3", "4"  # nodes
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from modifiers.model_files import NetworkFields
-from modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Into, OfFamily, no_boolean
-from modifiers.sampling_fields import (
+from darkroom.modifiers.model_files import NetworkFields
+from darkroom.modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Into, OfFamily, no_boolean
+from darkroom.modifiers.sampling_fields import (
     SAMPLER,
     CheckpointName,
     PromptStrength,

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from modifiers.model_files import NetworkFields
-from modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Into, OfFamily, Pixels
-from modifiers.sampling_fields import (
+from darkroom.modifiers.model_files import NetworkFields
+from darkroom.modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Into, OfFamily, Pixels
+from darkroom.modifiers.sampling_fields import (
     CheckpointName,
     PromptStrength,
     SamplerName,

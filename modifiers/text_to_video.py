@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from modifiers.modifier import LEFT_OUT, OfFamily
-from modifiers.sampling_fields import CHECKPOINT
-from modifiers.video_fields import VAE_OUTPUT, VideoFields
+from darkroom.modifiers.modifier import LEFT_OUT, OfFamily
+from darkroom.modifiers.sampling_fields import CHECKPOINT
+from darkroom.modifiers.video_fields import VAE_OUTPUT, VideoFields
 
 
 class Text2Video(VideoFields):

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.image_to_image import PictureFields
-from modifiers.modifier import Denoise, Factor, Into, Name, with_ancestors_only
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.image_to_image import PictureFields
+from darkroom.modifiers.modifier import Denoise, Factor, Into, Name, with_ancestors_only
 
 DEFAULT_FACTOR = 2.0
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modifiers.declared import BadDeclaration, check_workflow, declared_modifier, parse_declaration
-from modifiers.modifier import Modifier
+from darkroom.modifiers.declared import BadDeclaration, check_workflow, declared_modifier, parse_declaration
+from darkroom.modifiers.modifier import Modifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _classes(path: Path) -> Iterator[FoundModifier]:
         if isinstance(value, type) and issubclass(value, Modifier) and value.__module__ == module_name
     ]
     if not classes:
-        raise BadDeclaration("it has no subclass of modifiers.modifier.Modifier")
+        raise BadDeclaration("it has no subclass of darkroom.modifiers.modifier.Modifier")
     for modifier in classes:
         if not hasattr(modifier, "workflow_file"):
             raise BadDeclaration(f"{modifier.__name__} has no `workflow_file`")

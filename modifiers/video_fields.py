@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from modifiers.model_files import NetworkFields
-from modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Into, OfFamily, Pixels, no_boolean
-from modifiers.sampling_fields import (
+from darkroom.modifiers.model_files import NetworkFields
+from darkroom.modifiers.modifier import LEFT_OUT, RANDOM_INT, Choices, Into, OfFamily, Pixels, no_boolean
+from darkroom.modifiers.sampling_fields import (
     SAMPLER,
     CheckpointName,
     PromptStrength,

@@ -105,8 +105,8 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small SD1.5 checkpoint of random weights, as `python -m engine random-checkpoint` writes it."""
-    from engine.models.random_weights import write_random_checkpoint  # most tests can do without torch
+    """A small SD1.5 checkpoint of random weights, as `python -m darkroom.engine random-checkpoint` writes it."""
+    from darkroom.engine.models.random_weights import write_random_checkpoint  # most tests can do without torch
 
     path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
     write_random_checkpoint(path)

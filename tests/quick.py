@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import pytest
 
-from engine.families.base import ModelFamily
-from engine.families.registry import families
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.registry import families
 
 ROOT: Final = Path(__file__).parents[1]
 COSTLY_FILES: Final = Path(__file__).with_name("costly_files.txt")

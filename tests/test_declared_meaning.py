@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.nodes.built_in import built_in_nodes
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.nodes.built_in import built_in_nodes
 
 ROOT = Path(__file__).parents[1]
 FRONT = ROOT / "worker"

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from typer.main import get_group
 
-from contract.quality import STRATEGIES
-from engine.server import catalogue, device, files, memory_report, prompts, tuning, v1, web_folders
-from modifiers.registry import build_registry
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine.server import catalogue, device, files, memory_report, prompts, tuning, v1, web_folders
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.cli.main import app
+from darkroom.worker.errors import HTTP_STATUS, WorkerError, http_status
+from darkroom.worker.guard.safe_address import AddressRefused
+from darkroom.worker.inputs.refusals import DownloadFailed
 from tests.markdown import anchors, code_blocks, links, list_items, shown, table_rows
-from worker.cli.main import app
-from worker.errors import HTTP_STATUS, WorkerError, http_status
-from worker.guard.safe_address import AddressRefused
-from worker.inputs.refusals import DownloadFailed
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -55,7 +55,9 @@ def run(copy: Path, *arguments: str) -> str:
 
 def built_in_names(copy: Path) -> str:
     return run(
-        copy, "-c", "from engine.nodes.built_in import built_in_nodes; print([n.class_type for n in built_in_nodes()])"
+        copy,
+        "-c",
+        "from darkroom.engine.nodes.built_in import built_in_nodes; print([n.class_type for n in built_in_nodes()])",
     )
 
 

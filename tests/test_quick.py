@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine.families.registry import default_family, families
+from darkroom.engine.families.registry import default_family, families
 from tests.quick import COSTLY_SECONDS, costly_files, first_of_each_kind, write_costly_files
 
 ROOT = Path(__file__).parents[1]
@@ -16,7 +16,7 @@ import asyncio
 import subprocess
 import sys
 import pytest
-from engine.families.registry import families
+from darkroom.engine.families.registry import families
 
 @pytest.fixture
 def program():

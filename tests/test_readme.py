@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from modifiers.modifier import RANDOM_INT
-from modifiers.registry import build_registry
+from darkroom.modifiers.modifier import RANDOM_INT
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.api.schemas import GenerateRequest
+from darkroom.worker.app.application import PARTS
+from darkroom.worker.app.integrations import dialect_routers
 from tests.markdown import code_blocks, links, list_items
 from tools import node_table
-from worker.api.schemas import GenerateRequest
-from worker.app.application import PARTS
-from worker.app.integrations import dialect_routers
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.random_weights import write_random_checkpoint
 
 
 def make_tiny_checkpoint(folder: Path, name: str = "tiny.safetensors") -> Path:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine.server.flags import IGNORED_TITLE, build_parser
+from darkroom.engine.server.flags import IGNORED_TITLE, build_parser
 from tools.marked_part import with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "engine.md"

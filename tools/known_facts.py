@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from contract.graph.facts import KNOWN_PATH, SamplerFacts
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.nodes.base import FunctionNode
-from engine.nodes.built_in import built_in_nodes
+from darkroom.contract.graph.facts import KNOWN_PATH, SamplerFacts
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.nodes.base import FunctionNode
+from darkroom.engine.nodes.built_in import built_in_nodes
 
 LISTS_SAMPLERS = "KSamplerSelect"
 """The one class whose entry has the samplers."""

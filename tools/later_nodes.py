@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.built_in import built_in_nodes
 from tools.node_table import NoFiles
 
 TABLE = Path(__file__).resolve().parent.parent / "worker" / "engines" / "later_nodes.toml"

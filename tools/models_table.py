@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from engine.families.base import ModelFamily
-from engine.families.registry import families
-from engine.formats.unfilled import unfilled
-from engine.layers.image_encoders import image_encoder
-from engine.memory.offload.blocks import divide
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.registry import families
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.image_encoders import image_encoder
+from darkroom.engine.memory.offload.blocks import divide
 from tools.marked_part import with_part
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from engine.nodes.base import NodeClass
-from engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.base import NodeClass
+from darkroom.engine.nodes.built_in import built_in_nodes
 from tools.marked_part import list_item, with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "nodes.md"

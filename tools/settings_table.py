@@ -18,9 +18,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from darkroom.worker.settings.section import Variable, variables_of
+from darkroom.worker.settings.settings import Settings
 from tools.marked_part import list_item, with_part
-from worker.settings.section import Variable, variables_of
-from worker.settings.settings import Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- settings: tools/settings_table.py -->", "<!-- end of settings -->"

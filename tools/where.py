@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from worker.errors import SettingsInvalid
-from worker.guard.identity.may_listen import check_may_listen
-from worker.settings.environment import load_settings
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.guard.identity.may_listen import check_may_listen
+from darkroom.worker.settings.environment import load_settings
 
 
 def main() -> int:

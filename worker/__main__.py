@@ -1,4 +1,4 @@
-"""Entry point `python -m worker`: serves with the settings of the environment; with arguments it is `darkroom`."""
+"""Entry point `python -m darkroom.worker`: serves with the settings of the environment; with arguments it is `darkroom`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 def main() -> int:
     """Serve with the settings of the environment; any argument makes this the command line of `darkroom`."""
     if len(sys.argv) == 1:
-        from worker.app.lean_imports import lean_imports  # each branch imports only what it needs
+        from darkroom.worker.app.lean_imports import lean_imports  # each branch imports only what it needs
 
         with lean_imports():
-            from worker.app.serve import leave, serve
+            from darkroom.worker.app.serve import leave, serve
         leave(serve())
-    from worker.cli.main import main as command_line
+    from darkroom.worker.cli.main import main as command_line
 
     command_line()
     return 0

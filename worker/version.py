@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from host.distribution import installed_version
+from darkroom.host.distribution import installed_version
 
 
 def version() -> str:

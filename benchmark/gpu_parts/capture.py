@@ -14,9 +14,9 @@ import torch
 
 from benchmark.gpu_parts.bench import MIB, Bench, run_cases
 from benchmark.gpu_parts.sampling import GRAPHS, STAND_IN, Drawing, computing_engine
-from engine.diffusion.likeness import relative_error
-from engine.families.registry import families
-from engine.settings import DtypeName, DtypeSettings
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.families.registry import families
+from darkroom.engine.settings import DtypeName, DtypeSettings
 
 FIRST = ("sd15", "sdxl", "flux", "wan", "qwen_image", "sd3", "z_image")
 FAILED_CAPTURE = "failed_capture"
@@ -177,7 +177,7 @@ def measure_failed_capture(bench: Bench) -> None:
     if not bench.is_gpu:
         bench.note("skipped", "needs a CUDA device")
         return
-    from engine.tuning.strategies.cuda_graph import CudaRecorder
+    from darkroom.engine.tuning.strategies.cuda_graph import CudaRecorder
 
     on_host = torch.ones(64)
     value = torch.ones(64, device=bench.device)

@@ -17,8 +17,8 @@ from benchmark.gpu_parts.load import FILE, checkpoint_path, write
 from benchmark.gpu_parts.runs import begin_prompt, prompt_engine, run_prompt
 from benchmark.gpu_parts.tuning import OUTCOME
 from benchmark.small_models import node
-from engine import Engine
-from engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine import Engine
+from darkroom.engine.tuning.batching.batcher import StepBatcher
 
 CLIENTS, ROUNDS, LONE = 8, 2, 4
 STEPS, TOY_STEPS = 20, 2

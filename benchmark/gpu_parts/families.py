@@ -15,10 +15,10 @@ import torch
 from benchmark.family_workflows import picture_of_checkpoint
 from benchmark.gpu_parts.bench import Bench, is_installed, run_cases
 from benchmark.gpu_parts.runs import latent_of, picture_of, prompt_engine, run_prompt
-from engine.diffusion.likeness import relative_error
-from engine.families.registry import families, family_named
-from engine.models.random_weights import write_random_checkpoint
-from engine.settings import DtypeSettings
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.families.registry import families, family_named
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.settings import DtypeSettings
 
 WORKERS, TOY_FAMILIES = 4, ("sd15", "flux")
 MOST_FLOAT32_ERROR, MOST_DEFAULT_ERROR = 2e-3, 0.15

@@ -17,12 +17,18 @@ from benchmark.gpu_parts.sampling import computing_engine
 from benchmark.other_readers import readers_for
 from benchmark.residency import Workload, measure_residency
 from benchmark.small_models import workflow
-from engine import Engine
-from engine.families.registry import family_named
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
-from engine.models.saved_layout import denoiser_tensors, description, text_tensors, vae_tensors, vocabulary_tensors
+from darkroom.engine import Engine
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.models.saved_layout import (
+    denoiser_tensors,
+    description,
+    text_tensors,
+    vae_tensors,
+    vocabulary_tensors,
+)
 
 CASE = "first_image"
 FILE = "a.safetensors"  # as the workflow names it

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmark.gpu_parts.bench import GB, GIB, MIB, Bench, median_seconds
-from engine.probes import device as device_probe
+from darkroom.engine.probes import device as device_probe
 
 PACKAGES = ("torch", "triton", "numpy", "safetensors", "diffusers", "transformers", "torchsde", "comfy-kitchen")
 QUERY = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,temperature.gpu,pcie.link.gen.current"

@@ -18,11 +18,11 @@ from benchmark.gpu_parts.runs import latent_of, prompt_engine, run_prompt
 from benchmark.gpu_parts.sampling import Drawing, computing_engine
 from benchmark.quantised_files import FORMS, write_float16
 from benchmark.small_models import node, workflow, write_small_models
-from engine import Engine
-from engine.diffusion.likeness import relative_error
-from engine.families.registry import family_named
-from engine.models.random_weights import write_random_checkpoint
-from engine.settings import DtypeName, DtypeSettings, MemorySettings
+from darkroom.engine import Engine
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.settings import DtypeName, DtypeSettings, MemorySettings
 
 CASES = ("tests", "modes sd15", "modes sdxl", "packed", "out_of_memory")
 AT_ONCE = 4

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from engine import Engine
-from engine.families.registry import family_named
-from engine.formats.fill import wants_channels_last
-from engine.models.load import LoadedDenoiser
-from engine.models.model import Model
-from engine.models.random_weights import random_denoiser
-from engine.models.store import denoiser
+from darkroom.engine import Engine
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.fill import wants_channels_last
+from darkroom.engine.models.load import LoadedDenoiser
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.random_weights import random_denoiser
+from darkroom.engine.models.store import denoiser
 
 SEED = 1
 

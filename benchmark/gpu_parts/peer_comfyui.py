@@ -18,11 +18,11 @@ import torch
 from benchmark.gpu_parts.bench import Bench, run_cases, seconds_of
 from benchmark.gpu_parts.networks import Shape, conditioning, model_of, noise_of, random_network, shape_of
 from benchmark.gpu_parts.sampling import SAMPLER, Drawing, computing_engine
-from engine.diffusion.likeness import relative_error
-from engine.families.registry import family_named
-from engine.families.sd15.family import FAMILY as SD15
-from engine.families.sd15.family import unet_config
-from engine.models.random_weights import random_denoiser
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.families.sd15.family import FAMILY as SD15
+from darkroom.engine.families.sd15.family import unet_config
+from darkroom.engine.models.random_weights import random_denoiser
 
 FOLDER, PACKAGES = "comfyui", "site"
 WORKS = ("sd15_512", "sdxl_1024", "flux_1024")

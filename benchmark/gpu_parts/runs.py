@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from benchmark.gpu_parts.bench import Bench
-from engine import Engine, EngineSettings, RunRequest
-from engine.events import Event, RunFailed
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.settings import DtypeSettings, MemorySettings
+from darkroom.engine import Engine, EngineSettings, RunRequest
+from darkroom.engine.events import Event, RunFailed
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.settings import DtypeSettings, MemorySettings
 
 LATENT, PICTURE = "20", "21"  # the nodes that save, in all prompts of these parts
 

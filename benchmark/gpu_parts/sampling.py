@@ -13,16 +13,16 @@ import torch
 
 from benchmark.gpu_parts.bench import Bench
 from benchmark.gpu_parts.networks import Shape, conditioning, noise_of
-from contract.quality import STRATEGIES
-from engine import Engine, EngineSettings
-from engine.diffusion.ksampler import fix_empty_latent_channels, sample
-from engine.diffusion.likeness import relative_error
-from engine.families.registry import family_named
-from engine.memory import device as devices
-from engine.settings import DtypeSettings, MemorySettings
-from engine.tuning.quality import Quality
-from engine.tuning.registry import make_strategies
-from engine.tuning.strategy import MachineFacts
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine import Engine, EngineSettings
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.memory import device as devices
+from darkroom.engine.settings import DtypeSettings, MemorySettings
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.registry import make_strategies
+from darkroom.engine.tuning.strategy import MachineFacts
 
 GRAPHS = ("cuda_graph", "step_graph")
 COMPILING = ("compiled_blocks",)

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmark.gpu_parts.bench import Bench
 from benchmark.tuning import COMPILED, table
-from contract.quality import STRATEGIES
-from engine import Engine, EngineSettings
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine import Engine, EngineSettings
 
 OUTCOME = "tuning_outcome.json"  # in the folder that the parts share: later parts use the choice
 COMPILED_SHARE = 0.45  # of the part's time that is left for compiling

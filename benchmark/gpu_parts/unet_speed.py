@@ -9,7 +9,7 @@ import torch
 from benchmark.gpu_parts.bench import Bench, median_seconds, peak_memory
 from benchmark.gpu_parts.networks import shape_of
 from benchmark.gpu_parts.sampling import Drawing, computing_engine, machine_facts, measure_ways, usual_ways
-from engine.tuning.registry import make_strategies
+from darkroom.engine.tuning.registry import make_strategies
 
 STEPS, TOY_STEPS = {"sd15_512": 20, "sdxl_1024": 8}, 3
 

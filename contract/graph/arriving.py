@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from contract.graph.prompt import Node
-from contract.wire import ARRIVING_KEY
+from darkroom.contract.graph.prompt import Node
+from darkroom.contract.wire import ARRIVING_KEY
 
 ORDER = ("text_encoders", "clip", "checkpoints", "diffusion_models", "unet", "controlnet", "vae")
 """Folders of model files in the order in which a prompt needs them; the texts are encoded while the others come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from contract.graph.prompt import Node
+from darkroom.contract.graph.prompt import Node
 
 
 class Consumers:

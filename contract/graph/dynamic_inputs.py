@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from contract.graph.spec import (
+from darkroom.contract.graph.spec import (
     ANY_TYPE,
     DYNAMIC_COMBO,
     GROWING,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contract.errors import RunError
-from contract.graph.node_ref import NodeRef
-from contract.graph.prompt import Node, parse_prompt
+from darkroom.contract.errors import RunError
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.contract.graph.prompt import Node, parse_prompt
 
 
 class DuplicateNodeError(RunError):

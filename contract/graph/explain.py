@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from contract.errors import Explanation, Problem, PromptRejected
-from contract.graph.file_names import is_pending
-from contract.graph.size import GraphLimits
-from contract.graph.spec import ValueDict
-from contract.graph.validate import MAX_PROBLEMS, Findings, FindRules, find_problems
+from darkroom.contract.errors import Explanation, Problem, PromptRejected
+from darkroom.contract.graph.file_names import is_pending
+from darkroom.contract.graph.size import GraphLimits
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.contract.graph.validate import MAX_PROBLEMS, Findings, FindRules, find_problems
 
 SUMMARY_TYPE = "prompt_outputs_failed_validation"
 """Problem type that stands for the problems of nodes, which are listed themselves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
-from contract.errors import Problem
+from darkroom.contract.errors import Problem
 
 ANNOTATIONS = ("output", "input", "temp")
 ABOUT_FILES = ("value_not_in_list", "custom_validation_failed")

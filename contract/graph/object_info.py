@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contract.graph.facts import FACTS_KEY, read_facts
-from contract.graph.spec import ANY_TYPE, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
-from contract.graph.validate import FindRules
+from darkroom.contract.graph.facts import FACTS_KEY, read_facts
+from darkroom.contract.graph.spec import ANY_TYPE, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
+from darkroom.contract.graph.validate import FindRules
 
 OWN_MODULE = "nodes"  # of the classes that come with ComfyUI's core
 SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")

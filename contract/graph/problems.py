@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contract.errors import Explanation, Problem
-from contract.graph.file_names import names_another_folder
-from contract.graph.spec import InputSpec, NodeRules
+from darkroom.contract.errors import Explanation, Problem
+from darkroom.contract.graph.file_names import names_another_folder
+from darkroom.contract.graph.spec import InputSpec, NodeRules
 
 MAX_SHOWN_LENGTH = 2000
 LONGEST_LIST_SHOWN = 20  # ComfyUI's form leaves longer lists of choices out

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
-from contract.errors import Explanation, Problem, PromptRejected
-from contract.graph.spec import Values
+from darkroom.contract.errors import Explanation, Problem, PromptRejected
+from darkroom.contract.graph.spec import Values
 
 
 class Link(NamedTuple):

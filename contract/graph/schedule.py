@@ -13,9 +13,9 @@ import heapq
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from contract.errors import RunError
-from contract.graph.prompt import Node, is_link
-from contract.graph.spec import NodeRules
+from darkroom.contract.errors import RunError
+from darkroom.contract.graph.prompt import Node, is_link
+from darkroom.contract.graph.spec import NodeRules
 
 FIRST, FEEDS_OUTPUT, FEEDS_FEEDER, ANY = range(4)
 

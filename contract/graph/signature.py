@@ -13,8 +13,8 @@ import marshal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from contract.graph.prompt import Node
-from contract.graph.spec import NodeRules, Values
+from darkroom.contract.graph.prompt import Node
+from darkroom.contract.graph.spec import NodeRules, Values
 
 Key = bytes
 

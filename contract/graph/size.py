@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contract.errors import Problem, PromptRejected
-from contract.graph.prompt import is_link
+from darkroom.contract.errors import Problem, PromptRejected
+from darkroom.contract.graph.prompt import is_link
 
 SCALAR_BYTES = 8  # of a number, a boolean, a bracket
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from contract.graph.facts import NO_FACTS, NodeFacts
-from contract.graph.file_names import names_another_folder
+from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
+from darkroom.contract.graph.file_names import names_another_folder
 
 # Types of ComfyUI's newer nodes. The first two stand for further inputs (`contract/graph/dynamic_inputs.py`), the third
 # for the type that the node's other inputs under the same template have.

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.errors import Explanation, NodeProblems, Problem, PromptRejected
-from contract.graph.dynamic_inputs import expanded, nested
-from contract.graph.problems import (
+from darkroom.contract.errors import Explanation, NodeProblems, Problem, PromptRejected
+from darkroom.contract.graph.dynamic_inputs import expanded, nested
+from darkroom.contract.graph.problems import (
     bad_link,
     bad_value,
     check_raised,
@@ -28,9 +28,9 @@ from contract.graph.problems import (
     type_mismatch,
     unknown_input,
 )
-from contract.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
-from contract.graph.size import GraphLimits, check_size
-from contract.graph.spec import InputCheck, InputSpec, NodeRules, ValueDict, Values
+from darkroom.contract.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
+from darkroom.contract.graph.size import GraphLimits, check_size
+from darkroom.contract.graph.spec import InputCheck, InputSpec, NodeRules, ValueDict, Values
 
 FindRules = Callable[[str], NodeRules | None]
 Excuses = Callable[[Problem, Mapping[str, Any]], bool]

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Protocol
 
-from contract.graph.facts import Facts, NodeFacts
-from contract.graph.prompt import is_link
-from contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
+from darkroom.contract.graph.facts import Facts, NodeFacts
+from darkroom.contract.graph.prompt import is_link
+from darkroom.contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 
 JsonObject = Mapping[str, object]
 

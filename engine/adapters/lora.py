@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from engine.adapters.lora_names import LoraTarget, target_name
-from engine.adapters.weight_adapters import (
+from darkroom.engine.adapters.lora_names import LoraTarget, target_name
+from darkroom.engine.adapters.weight_adapters import (
     BoftAdapter,
     GloraAdapter,
     LohaAdapter,
@@ -22,7 +22,7 @@ from engine.adapters.weight_adapters import (
     OftAdapter,
     WeightAdapter,
 )
-from engine.log_context import report_warning
+from darkroom.engine.log_context import report_warning
 
 # Ending of the upper factor -> of the lower one, kohya's first, then those of diffusers, PEFT and others.
 LORA_FACTORS: tuple[tuple[str, str], ...] = (

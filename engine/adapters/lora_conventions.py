@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from engine.adapters.lora_names import DENOISER_PREFIX
+from darkroom.engine.adapters.lora_names import DENOISER_PREFIX
 
 FIRST_DOWN, FIRST_UP = "img_in.lora_A.weight", "img_in.lora_B.weight"
 TOOL_MARKS = (FIRST_DOWN, FIRST_UP, "single_blocks.0.norm.key_norm.scale")

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import torch
 
-from engine.log_context import report_warning
+from darkroom.engine.log_context import report_warning
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

@@ -18,13 +18,13 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from engine.comfy import node_classes
-from engine.comfy.fallbacks import has_fallback
-from engine.comfy.host import HOST
-from engine.comfy.missing_symbol import MissingSymbol, leave_to_pack, missing_symbol
-from engine.comfy.replaceable_names import is_replaceable, replace
+from darkroom.engine.comfy import node_classes
+from darkroom.engine.comfy.fallbacks import has_fallback
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.missing_symbol import MissingSymbol, leave_to_pack, missing_symbol
+from darkroom.engine.comfy.replaceable_names import is_replaceable, replace
 
-NAMES = "engine.comfy.names"
+NAMES = "darkroom.engine.comfy.names"
 # Names that nobody else has: ComfyUI's come before all others on the import path.
 ROOTS = (
     "comfy",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from engine.comfy.host import HOST
+from darkroom.engine.comfy.host import HOST
 
 Entry = tuple[list[str], set[str]]
 

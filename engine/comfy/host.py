@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.comfy.known_names import KnownNames
-from engine.comfy.pack_weights import PackNetworks
+from darkroom.engine.comfy.known_names import KnownNames
+from darkroom.engine.comfy.pack_weights import PackNetworks
 
 if TYPE_CHECKING:
-    from engine.diffusion.sampling_tables import SamplingTables
-    from engine.memory.model_memory import ModelMemory
-    from engine.models.files.folders import ModelFolders
-    from engine.models.store import ModelStore
-    from engine.models.tiny_decoders import TinyDecoders
-    from engine.nodes.base import NodeClass, NodeEnvironment
-    from engine.nodes.catalogue import Catalogue
-    from engine.runtime.outputs import FileFolders
-    from engine.settings import EngineSettings, PreviewMethod, ResolvedSettings
+    from darkroom.engine.diffusion.sampling_tables import SamplingTables
+    from darkroom.engine.memory.model_memory import ModelMemory
+    from darkroom.engine.models.files.folders import ModelFolders
+    from darkroom.engine.models.store import ModelStore
+    from darkroom.engine.models.tiny_decoders import TinyDecoders
+    from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
+    from darkroom.engine.nodes.catalogue import Catalogue
+    from darkroom.engine.runtime.outputs import FileFolders
+    from darkroom.engine.settings import EngineSettings, PreviewMethod, ResolvedSettings
 
 
 class PackPreviews(Protocol):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from contract.errors import CallerError
-from engine.comfy.host import HOST
+from darkroom.contract.errors import CallerError
+from darkroom.engine.comfy.host import HOST
 
 COMPUTING_ROOTS = frozenset({"comfy", "comfy_extras", "nodes"})
 

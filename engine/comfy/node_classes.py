@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from contract.graph.spec import NodeRules, ValueDict
-from engine.comfy.host import HOST
-from engine.comfy.known_names import KnownNames, NodeMethod
-from engine.nodes.base import NodeClass, NodeEnvironment, Returned
-from engine.nodes.catalogue import object_info
-from engine.nodes.legacy_node import ClassNode
-from engine.nodes.running_call import running_context
+from darkroom.contract.graph.spec import NodeRules, ValueDict
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.known_names import KnownNames, NodeMethod
+from darkroom.engine.nodes.base import NodeClass, NodeEnvironment, Returned
+from darkroom.engine.nodes.catalogue import object_info
+from darkroom.engine.nodes.legacy_node import ClassNode
+from darkroom.engine.nodes.running_call import running_context
 
 SECTIONS = ("required", "optional", "hidden")
 SCALERS = frozenset({"ImageScale", "ImageScaleBy", "LatentUpscale", "LatentUpscaleBy"})

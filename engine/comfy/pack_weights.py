@@ -10,10 +10,10 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
-from engine.comfy.torch_types import DeviceLike
-from engine.memory.model_memory import ModelMemory
-from engine.memory.residency import Residency
-from engine.models.weight_handle import WeightPatch
+from darkroom.engine.comfy.torch_types import DeviceLike
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.models.weight_handle import WeightPatch
 
 Patches = Mapping[str, Sequence[WeightPatch]]
 

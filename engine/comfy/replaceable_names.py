@@ -12,12 +12,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from engine.comfy.host import HOST, Host
-from engine.diffusion import choices, conditions, guidance, ksampler, noise, sample
-from engine.diffusion.replacements import own
-from engine.diffusion.samplers.base import SamplerFunction
-from engine.nodes.library.sampling import sampling
-from engine.nodes.library.sampling.sampling import PreviewFunction
+from darkroom.engine.comfy.host import HOST, Host
+from darkroom.engine.diffusion import choices, conditions, guidance, ksampler, noise, sample
+from darkroom.engine.diffusion.replacements import own
+from darkroom.engine.diffusion.samplers.base import SamplerFunction
+from darkroom.engine.nodes.library.sampling import sampling
+from darkroom.engine.nodes.library.sampling.sampling import PreviewFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.gguf_file import BLOCK_TYPES, KNOWN, PLAIN_TYPES
-from engine.formats.quantised.gguf_packing import GgufPacking
-from engine.formats.quantised.packing import PackedTensor
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.weight_file import ChangedTensors, WeightFile
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.gguf_file import BLOCK_TYPES, KNOWN, PLAIN_TYPES
+from darkroom.engine.formats.quantised.gguf_packing import GgufPacking
+from darkroom.engine.formats.quantised.packing import PackedTensor
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.weight_file import ChangedTensors, WeightFile
 
 
 def as_file(name: str, tensors: Mapping[str, Any], arithmetic: torch.dtype | None = torch.float16) -> WeightFile:

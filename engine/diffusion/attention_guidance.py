@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional
 
-from engine.diffusion.guidance import calc_cond_batch
-from engine.diffusion.options import Options
-from engine.diffusion.wrappers import merge_options
+from darkroom.engine.diffusion.guidance import calc_cond_batch
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.diffusion.wrappers import merge_options
 
 BLUR_CELLS = 9
 MIN_SIDE_CELLS = 5  # below, the blur has no border to mirror

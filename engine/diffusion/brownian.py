@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.diffusion.host_levels import on_host
-from engine.diffusion.noise import NoiseSampler
-from engine.diffusion.options import ExtraArgs
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.noise import NoiseSampler
+from darkroom.engine.diffusion.options import ExtraArgs
 
 
 def brownian_noise_sampler(

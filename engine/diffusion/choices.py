@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from engine.diffusion.replacements import replaceable
-from engine.diffusion.samplers.base import SamplerFunction
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.diffusion.sampling_run import sampling_run
-from engine.diffusion.sigmas import SCHEDULES, Levels, Schedule
+from darkroom.engine.diffusion.replacements import replaceable
+from darkroom.engine.diffusion.samplers.base import SamplerFunction
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.diffusion.sampling_run import sampling_run
+from darkroom.engine.diffusion.sigmas import SCHEDULES, Levels, Schedule
 
 
 class Choices:

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.diffusion.options import Conditioning, Network, Options
-from engine.diffusion.replacements import replaceable
+from darkroom.engine.diffusion.options import Conditioning, Network, Options
+from darkroom.engine.diffusion.replacements import replaceable
 
 Condition = dict[str, Any]
 

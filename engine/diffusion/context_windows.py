@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.diffusion.conditions import Condition
-from engine.diffusion.host_levels import on_host
-from engine.diffusion.options import Network, OptionDict
+from darkroom.engine.diffusion.conditions import Condition
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.options import Network, OptionDict
 
 CHANNELS = 1  # the dimension of a latent that is not cut: each cell needs all of them
 BATCHED = "batched"  # the schedule of windows without overlap

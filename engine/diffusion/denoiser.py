@@ -13,19 +13,19 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.diffusion.conditions import (
+from darkroom.engine.diffusion.conditions import (
     BatchedInput,
     CrossAttentionInput,
     NoiseShapedInput,
     RegularInput,
     spread_to_batch_size,
 )
-from engine.diffusion.latent_format import LatentFormat
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.diffusion.model_type import model_type_of
-from engine.diffusion.options import KNOWN_TIMESTEP, Options
-from engine.diffusion.stored_dtype import stored_dtype
-from engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.diffusion.model_type import model_type_of
+from darkroom.engine.diffusion.options import KNOWN_TIMESTEP, Options
+from darkroom.engine.diffusion.stored_dtype import stored_dtype
+from darkroom.engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.diffusion.options import Options
+from darkroom.engine.diffusion.options import Options
 
 
 def thawed_mask(

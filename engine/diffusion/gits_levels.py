@@ -7,7 +7,7 @@ places in `GRID` that it visits.
 
 from __future__ import annotations
 
-from engine.diffusion.sigma_tables import log_linear
+from darkroom.engine.diffusion.sigma_tables import log_linear
 
 # fmt: off
 GRID = (

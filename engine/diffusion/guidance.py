@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
-from engine.diffusion.host_levels import on_host, repeated
-from engine.diffusion.options import Network, Options
-from engine.diffusion.replacements import replaceable
-from engine.diffusion.sampling_run import run_in
-from engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
+from darkroom.engine.diffusion.conditions import BatchedInput, Condition, narrow_to_area
+from darkroom.engine.diffusion.host_levels import on_host, repeated
+from darkroom.engine.diffusion.options import Network, Options
+from darkroom.engine.diffusion.replacements import replaceable
+from darkroom.engine.diffusion.sampling_run import run_in
+from darkroom.engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
 
 FEATHER_CELLS = 8  # how far the edges of an area without a mask fade
 BOX_PATCHES = "gligen_patches"  # of a prepared condition: what was made of its boxes, by shape and device

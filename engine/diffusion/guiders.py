@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import Condition
-from engine.diffusion.guidance import calc_cond_batch, cfg_function
-from engine.diffusion.guidance_rules import perpendicular_negative
-from engine.diffusion.options import Conditioning
-from engine.diffusion.sample import Guider
+from darkroom.engine.diffusion.conditions import Condition
+from darkroom.engine.diffusion.guidance import calc_cond_batch, cfg_function
+from darkroom.engine.diffusion.guidance_rules import perpendicular_negative
+from darkroom.engine.diffusion.options import Conditioning
+from darkroom.engine.diffusion.sample import Guider
 
 Side = Sequence[Condition] | None
 

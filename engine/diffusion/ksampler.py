@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.choices import calculate_sigmas, current_choices
-from engine.diffusion.conditions import repeat_to_batch_size
-from engine.diffusion.host_levels import brought, on_host
-from engine.diffusion.options import Conditioning, OptionDict
-from engine.diffusion.replacements import replaceable, replacement_of
-from engine.diffusion.sample import Guider, SampledModel, Sampler
-from engine.diffusion.steps_reported import ProgressCallback
+from darkroom.engine.diffusion.choices import calculate_sigmas, current_choices
+from darkroom.engine.diffusion.conditions import repeat_to_batch_size
+from darkroom.engine.diffusion.host_levels import brought, on_host
+from darkroom.engine.diffusion.options import Conditioning, OptionDict
+from darkroom.engine.diffusion.replacements import replaceable, replacement_of
+from darkroom.engine.diffusion.sample import Guider, SampledModel, Sampler
+from darkroom.engine.diffusion.steps_reported import ProgressCallback
 
 EMPTY_CELL_PX = 8  # a side, of the cells of empty latents made for most families
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.model_sampling import (
+from darkroom.engine.diffusion.model_sampling import (
     X0,
     ContinuousEdmSchedule,
     DiscreteSchedule,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from engine.diffusion.model_sampling import ContinuousEdmSchedule, ContinuousVSchedule, Edm, VPrediction
-from engine.diffusion.model_sampling_variants import (
+from darkroom.engine.diffusion.model_sampling import ContinuousEdmSchedule, ContinuousVSchedule, Edm, VPrediction
+from darkroom.engine.diffusion.model_sampling_variants import (
     CascadeSchedule,
     CosmosFlow,
     FluxSchedule,

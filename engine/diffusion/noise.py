@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.diffusion.replacements import replaceable
+from darkroom.engine.diffusion.replacements import replaceable
 
 NoiseSampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (sigma, sigma_next) -> noise like x
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.diffusion.conditions import Condition
-from engine.diffusion.options import Options
-from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL
+from darkroom.engine.diffusion.conditions import Condition
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL
 
 BELOW_RECORD = (CALC_COND_BATCH, APPLY_MODEL, DIFFUSION_MODEL)  # wrappers that a recorded answer leaves out
-OWN_CODE = "engine."
-REMEMBERING = "engine.diffusion.step_cache"
+OWN_CODE = "darkroom.engine."
+REMEMBERING = "darkroom.engine.diffusion.step_cache"
 
 
 def obstacle_to_record(options: Options, conditions: Sequence[Sequence[Condition]]) -> str:

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Hashable
 from typing import ParamSpec, TypeVar
 
-from engine.diffusion.sampling_run import sampling_run
+from darkroom.engine.diffusion.sampling_run import sampling_run
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,21 +13,33 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.diffusion.conditions import Condition, convert_conditioning, prepare_conditions, repeat_to_batch_size
-from engine.diffusion.guidance import BATCH_MARGIN, sampling_function
-from engine.diffusion.host_levels import brought, on_host
-from engine.diffusion.options import SAMPLING_RUN, OptionDict, Options
-from engine.diffusion.record_obstacles import obstacle_to_record
-from engine.diffusion.recorded_steps import SamplingStart
-from engine.diffusion.replacements import replaceable, replacement_of
-from engine.diffusion.samplers.base import SamplerFunction
-from engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.diffusion.samplers.stochastic import sample_lcm_upscale
-from engine.diffusion.sampling_run import SamplingRun, run_in, sampling_run
-from engine.diffusion.steps_reported import ProgressCallback, StepsReported
-from engine.diffusion.whole_steps import StepRunner, obstacle, sample_in_steps
-from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE, SAMPLER_SAMPLE, copy_options, merge_options, wrapped
+from darkroom.engine.diffusion.conditions import (
+    Condition,
+    convert_conditioning,
+    prepare_conditions,
+    repeat_to_batch_size,
+)
+from darkroom.engine.diffusion.guidance import BATCH_MARGIN, sampling_function
+from darkroom.engine.diffusion.host_levels import brought, on_host
+from darkroom.engine.diffusion.options import SAMPLING_RUN, OptionDict, Options
+from darkroom.engine.diffusion.record_obstacles import obstacle_to_record
+from darkroom.engine.diffusion.recorded_steps import SamplingStart
+from darkroom.engine.diffusion.replacements import replaceable, replacement_of
+from darkroom.engine.diffusion.samplers.base import SamplerFunction
+from darkroom.engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.diffusion.samplers.stochastic import sample_lcm_upscale
+from darkroom.engine.diffusion.sampling_run import SamplingRun, run_in, sampling_run
+from darkroom.engine.diffusion.steps_reported import ProgressCallback, StepsReported
+from darkroom.engine.diffusion.whole_steps import StepRunner, obstacle, sample_in_steps
+from darkroom.engine.diffusion.wrappers import (
+    OUTER_SAMPLE,
+    PREDICT_NOISE,
+    SAMPLER_SAMPLE,
+    copy_options,
+    merge_options,
+    wrapped,
+)
 
 
 class SampledModel(Protocol):

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from engine.cancel import Work, current_work
-from engine.diffusion.options import SAMPLING_RUN, Network, OptionDict, Options
-from engine.diffusion.recorded_steps import EvaluationRecord, RunRecording, SamplingStart
-from engine.diffusion.shared_steps import StepSharing
-from engine.diffusion.tuned import RunTuning
+from darkroom.engine.cancel import Work, current_work
+from darkroom.engine.diffusion.options import SAMPLING_RUN, Network, OptionDict, Options
+from darkroom.engine.diffusion.recorded_steps import EvaluationRecord, RunRecording, SamplingStart
+from darkroom.engine.diffusion.shared_steps import StepSharing
+from darkroom.engine.diffusion.tuned import RunTuning
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)

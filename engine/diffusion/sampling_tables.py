@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from engine.diffusion.choices import Choices
-from engine.diffusion.ksampler import KSampler
-from engine.diffusion.sampling_run import SamplingRun, sampling_run
+from darkroom.engine.diffusion.choices import Choices
+from darkroom.engine.diffusion.ksampler import KSampler
+from darkroom.engine.diffusion.sampling_run import SamplingRun, sampling_run
 
 
 class SamplingTables:

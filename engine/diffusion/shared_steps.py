@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from engine.diffusion.options import Network, OptionDict, Options
+from darkroom.engine.diffusion.options import Network, OptionDict, Options
 
 
 class StepSharing(Protocol):

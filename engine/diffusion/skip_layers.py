@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.diffusion.guidance import calc_cond_batch
-from engine.diffusion.host_levels import on_host
-from engine.diffusion.options import OptionDict, Options
-from engine.diffusion.wrappers import merge_options
+from darkroom.engine.diffusion.guidance import calc_cond_batch
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.options import OptionDict, Options
+from darkroom.engine.diffusion.wrappers import merge_options
 
 
 def layer_numbers(text: str) -> tuple[int, ...]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.host_levels import on_host
-from engine.diffusion.wrappers import copy_options
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.wrappers import copy_options
 
 LOGGER = logging.getLogger(__name__)
 KEY = "easycache"  # in transformer_options; ComfyUI's name for both kinds

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from engine.diffusion.options import Network, OptionDict, Options
+from darkroom.engine.diffusion.options import Network, OptionDict, Options
 
 T = TypeVar("T")
 Frames = Generator[T, None, None]

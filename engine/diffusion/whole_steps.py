@@ -16,17 +16,23 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.diffusion.conditions import Condition, ConstantInput, RegularInput
-from engine.diffusion.guidance import BATCH_MARGIN, calc_cond_batch, cfg_function, sampling_function
-from engine.diffusion.model_sampling_variants import RectifiedFlow
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP, Network, OptionDict, Options
-from engine.diffusion.replacements import replacement_of
-from engine.diffusion.samplers.base import ModelFunction, SamplerFunction, StepCallback, get_ancestral_step, report
-from engine.diffusion.samplers.ode import dpmpp_2m_factors, dpmpp_2m_step, euler_ancestral_step, sample_euler
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.diffusion.sampling_run import run_in
-from engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL, PREDICT_NOISE, wrappers_of
+from darkroom.engine.diffusion.conditions import Condition, ConstantInput, RegularInput
+from darkroom.engine.diffusion.guidance import BATCH_MARGIN, calc_cond_batch, cfg_function, sampling_function
+from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP, Network, OptionDict, Options
+from darkroom.engine.diffusion.replacements import replacement_of
+from darkroom.engine.diffusion.samplers.base import (
+    ModelFunction,
+    SamplerFunction,
+    StepCallback,
+    get_ancestral_step,
+    report,
+)
+from darkroom.engine.diffusion.samplers.ode import dpmpp_2m_factors, dpmpp_2m_step, euler_ancestral_step, sample_euler
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.diffusion.sampling_run import run_in
+from darkroom.engine.diffusion.wrappers import APPLY_MODEL, CALC_COND_BATCH, DIFFUSION_MODEL, PREDICT_NOISE, wrappers_of
 
 Tensors = dict[str, torch.Tensor]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from engine.diffusion.options import OptionDict, Options
+from darkroom.engine.diffusion.options import OptionDict, Options
 
 OUTER_SAMPLE = "outer_sample"
 PREPARE_SAMPLING = "prepare_sampling"

@@ -15,16 +15,16 @@ from typing import Any, Final, Literal, Protocol
 import torch
 from torch import nn
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, encoder_set_keys
-from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.latent_format import LatentFormat
-from engine.formats.weight_file import Names
-from engine.layers.image_encoders import ImageEncoderConfig
-from engine.settings import DtypePolicies, DtypePolicy
-from engine.text.chunk_encoding import Encoded
-from engine.text.chunk_tokens import FindEmbedding
-from engine.text.clip_encoding import ClipEncoder, ClipEncoding, only_encoder
-from engine.text.clip_tokens import BytePairs, ClipTokenizer
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, encoder_set_keys
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.image_encoders import ImageEncoderConfig
+from darkroom.engine.settings import DtypePolicies, DtypePolicy
+from darkroom.engine.text.chunk_encoding import Encoded
+from darkroom.engine.text.chunk_tokens import FindEmbedding
+from darkroom.engine.text.clip_encoding import ClipEncoder, ClipEncoding, only_encoder
+from darkroom.engine.text.clip_tokens import BytePairs, ClipTokenizer
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.diffusion.denoiser import POOLED, Denoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput
+from darkroom.engine.diffusion.denoiser import POOLED, Denoiser
 
 
 class TextTokensDenoiser(Denoiser):

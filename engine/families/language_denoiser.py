@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, ListInput, RegularInput
-from engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, ListInput, RegularInput
+from darkroom.engine.diffusion.denoiser import Denoiser
 
 
 class LanguageDenoiser(Denoiser):

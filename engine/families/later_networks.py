@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.families.base import Shapes
+from darkroom.engine.families.base import Shapes
 
 # Before the names of a network's tensors; the longest come first, since a shorter one would begin some of them.
 PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.model.", "transformer.", "model.", "net.", "")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from engine.families.base import Layout, Shapes, Tensors
-from engine.formats.weight_file import Item, Joined, Names, Part
+from darkroom.engine.families.base import Layout, Shapes, Tensors
+from darkroom.engine.formats.weight_file import Item, Joined, Names, Part
 
 
 def names_behind(shapes: Shapes, prefix: str) -> dict[str, str]:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
-from engine import families as package
-from engine.diffusion.latent_format import LatentFormat
-from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
-from engine.families.base import (
+from darkroom.engine import families as package
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
+from darkroom.engine.families.base import (
     ControlModels,
     ControlNetwork,
     Defaults,
@@ -25,11 +25,11 @@ from engine.families.base import (
     TensorIndex,
     TextEncoder,
 )
-from engine.families.comfyui_text_types import comfyui_text_types
-from engine.families.later_networks import describe_later
-from engine.families.unsupported import describe
-from engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
-from engine.formats.weight_file import Names, shape_of
+from darkroom.engine.families.comfyui_text_types import comfyui_text_types
+from darkroom.engine.families.later_networks import describe_later
+from darkroom.engine.families.unsupported import describe
+from darkroom.engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
+from darkroom.engine.formats.weight_file import Names, shape_of
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from engine.families.base import Layout, Match, Network, Parameterisation, Shapes, TensorIndex, TensorReader
-from engine.families.layouts import behind_first, saved_behind
-from engine.formats.weight_file import shape_of
-from engine.settings import DtypePolicy
+from darkroom.engine.families.base import Layout, Match, Network, Parameterisation, Shapes, TensorIndex, TensorReader
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.formats.weight_file import shape_of
+from darkroom.engine.settings import DtypePolicy
 
 PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.families.base import Shapes
-from engine.families.later_networks import describe_later
-from engine.families.wrapped_names import wrapping_prefixes
-from engine.layers.shapes import count_children
-from engine.layers.unet_shapes import FIRST, unet_traits
+from darkroom.engine.families.base import Shapes
+from darkroom.engine.families.later_networks import describe_later
+from darkroom.engine.families.wrapped_names import wrapping_prefixes
+from darkroom.engine.layers.shapes import count_children
+from darkroom.engine.layers.unet_shapes import FIRST, unet_traits
 
 # Beginnings of tensor names, most telling first.
 MARKS: tuple[tuple[str, str], ...] = (

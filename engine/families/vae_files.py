@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from engine.families.base import Network, Shapes
-from engine.families.layouts import behind_first, saved_behind
-from engine.settings import DtypeName, DtypePolicy
+from darkroom.engine.families.base import Network, Shapes
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.settings import DtypeName, DtypePolicy
 
 PREFIX = "vae."
 PREFIXES = (PREFIX, "first_stage_model.", "")  # of files of the network alone

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from engine.families.base import Layout, Network, Shapes
-from engine.families.layouts import saved_behind
-from engine.formats.weight_file import Names
-from engine.layers.weight_norm import first_names
-from engine.settings import DtypePolicy
+from darkroom.engine.families.base import Layout, Network, Shapes
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.weight_norm import first_names
+from darkroom.engine.settings import DtypePolicy
 
 
 def normed_layout(prefixes: Sequence[str], mark: str) -> Layout:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.families.base import Shapes
-from engine.formats.weight_file import Item, Joined, Names, Part, Transposed
+from darkroom.engine.families.base import Shapes
+from darkroom.engine.formats.weight_file import Item, Joined, Names, Part, Transposed
 
 WRAPPERS = frozenset({"model", "diffusion_model", "net", "transformer", "module", "unet", "dit", "_orig_mod"})
 MAX_WRAPPERS = 4  # within one another

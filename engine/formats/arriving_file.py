@@ -14,9 +14,9 @@ import weakref
 from pathlib import Path
 from typing import BinaryIO
 
-from contract.downloads import CHECKED, DOWNLOADS, JOURNAL_ENDING, PART_ENDING
-from engine.cancel import current_check
-from engine.errors import DownloadEnded
+from darkroom.contract.downloads import CHECKED, DOWNLOADS, JOURNAL_ENDING, PART_ENDING
+from darkroom.engine.cancel import current_check
+from darkroom.engine.errors import DownloadEnded
 
 LOOK_SECONDS = 0.01
 READ_BYTES = 1 << 16

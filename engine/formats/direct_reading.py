@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.formats.readahead import NUM_READERS, PIECE_BYTES, WORTHWHILE_BYTES, is_cached
+from darkroom.engine.formats.readahead import NUM_READERS, PIECE_BYTES, WORTHWHILE_BYTES, is_cached
 
 ALIGNMENT_BYTES = 4096
 RUN_BYTES = 16 << 20  # of tensors read together; a larger tensor is a run of its own

@@ -13,12 +13,12 @@ from enum import Enum
 import torch
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.formats.mapped_file import MappedFile
-from engine.formats.quantised.packed_layers import prepare
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.weight_file import Names, WeightFile, composed, shape_of, with_parts
-from engine.formats.weight_source import SOURCE_ATTRIBUTE, FileWeights
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.mapped_file import MappedFile
+from darkroom.engine.formats.quantised.packed_layers import prepare
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.weight_file import Names, WeightFile, composed, shape_of, with_parts
+from darkroom.engine.formats.weight_source import SOURCE_ATTRIBUTE, FileWeights
 
 
 class Destination(Enum):

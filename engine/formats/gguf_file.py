@@ -15,10 +15,10 @@ from typing import Any, Self
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.mapped_file import MappedFile, TensorPlace
-from engine.formats.overlaps import check_overlaps
-from engine.formats.refusals import find_shape_problem, refusing
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.mapped_file import MappedFile, TensorPlace
+from darkroom.engine.formats.overlaps import check_overlaps
+from darkroom.engine.formats.refusals import find_shape_problem, refusing
 
 EXPECTED = "a complete .gguf file"
 MAGIC = b"GGUF"

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.pickle_file import check_pickle, is_zip
-from engine.formats.refusals import refusing
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.pickle_file import check_pickle, is_zip
+from darkroom.engine.formats.refusals import refusing
 
 MAX_BYTES = 1 << 28  # textual inversions have a few megabytes at most
 EXPECTED = "tensors in a zip file of torch's"

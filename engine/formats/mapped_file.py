@@ -16,10 +16,10 @@ from typing import BinaryIO, Self
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.arriving_file import ArrivingFile
-from engine.formats.direct_reading import Wanted, read_directly
-from engine.formats.readahead import Readahead, reading_ahead
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.arriving_file import ArrivingFile
+from darkroom.engine.formats.direct_reading import Wanted, read_directly
+from darkroom.engine.formats.readahead import Readahead, reading_ahead
 
 MADV_POPULATE_READ = 22  # Linux; the standard library has no name for it
 MAP_NORESERVE = 0x4000  # likewise

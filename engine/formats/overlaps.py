@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.errors import BadModelFile
-from engine.formats.mapped_file import TensorPlace
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.mapped_file import TensorPlace
 
 EXPECTED = "tensors with bytes of their own"
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.mapped_file import TensorPlace
-from engine.formats.pickle_program import CostlyPickle, check_legacy, check_program
-from engine.formats.refusals import find_shape_problem, refusing, shown
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.mapped_file import TensorPlace
+from darkroom.engine.formats.pickle_program import CostlyPickle, check_legacy, check_program
+from darkroom.engine.formats.refusals import find_shape_problem, refusing, shown
 
 EXPECTED = "a file of weights that torch's weights-only reader takes"
 MAX_WRAPPINGS = 16  # dictionaries around the named tensors

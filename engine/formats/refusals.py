@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from contract.errors import EngineError
-from engine.errors import BadModelFile
+from darkroom.contract.errors import EngineError
+from darkroom.engine.errors import BadModelFile
 
 MAX_SHOWN_LENGTH = 200
 MAX_DIMENSIONS = 64  # torch has no tensor of more

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.arriving_file import ArrivingFile, open_arriving
-from engine.formats.mapped_file import MappedFile, TensorPlace
-from engine.formats.overlaps import check_gaps, check_overlaps
-from engine.formats.refusals import MAX_SHOWN_LENGTH, find_shape_problem, shown
-from engine.formats.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, SafetensorsHeader, read_header
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.arriving_file import ArrivingFile, open_arriving
+from darkroom.engine.formats.mapped_file import MappedFile, TensorPlace
+from darkroom.engine.formats.overlaps import check_gaps, check_overlaps
+from darkroom.engine.formats.refusals import MAX_SHOWN_LENGTH, find_shape_problem, shown
+from darkroom.engine.formats.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, SafetensorsHeader, read_header
 
 EXPECTED = "a complete .safetensors file"
 

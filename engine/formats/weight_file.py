@@ -9,11 +9,11 @@ from typing import Protocol
 
 import torch
 
-from engine.formats.arriving_file import find_part
-from engine.formats.gguf_file import GgufFile, is_gguf
-from engine.formats.mapped_file import MappedFile, TensorPlace
-from engine.formats.pickle_file import PickleFile, is_zip
-from engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.formats.arriving_file import find_part
+from darkroom.engine.formats.gguf_file import GgufFile, is_gguf
+from darkroom.engine.formats.mapped_file import MappedFile, TensorPlace
+from darkroom.engine.formats.pickle_file import PickleFile, is_zip
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
 
 SAFETENSORS_ENDINGS = (".safetensors", ".sft")
 

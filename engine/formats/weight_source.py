@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.formats.mapped_file import MappedFile
-from engine.formats.unfilled import memory_for
-from engine.formats.weight_file import WeightFile, tensors_of
+from darkroom.engine.formats.mapped_file import MappedFile
+from darkroom.engine.formats.unfilled import memory_for
+from darkroom.engine.formats.weight_file import WeightFile, tensors_of
 
 ALIGNMENT_BYTES = 64
 SOURCE_ATTRIBUTE = "weight_source"  # of a network that `load.fill` has filled

@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 import torch
 from PIL import Image, ImageChops
 
-from engine.images.pixels import to_pillow
+from darkroom.engine.images.pixels import to_pillow
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 LARGEST_DELAY = 65535  # numerator and denominator of a frame's seconds

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from engine.images.filters import LUMA, filtered
+from darkroom.engine.images.filters import LUMA, filtered
 
 BLUR_RADIUS_PX, BLUR_SIGMA_PX = 2, 1.0
 EPSILON = 1e-6  # under the root of the magnitude

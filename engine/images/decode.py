@@ -19,10 +19,10 @@ from typing import TypeVar
 import torch
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
-from contract.image_kinds import HEAD_BYTES, describe_unread
-from engine.images.lenient_pillow import lenient_pillow
-from engine.images.pixels import from_pillow
-from engine.log_context import report_warning
+from darkroom.contract.image_kinds import HEAD_BYTES, describe_unread
+from darkroom.engine.images.lenient_pillow import lenient_pillow
+from darkroom.engine.images.pixels import from_pillow
+from darkroom.engine.log_context import report_warning
 
 BLANK_MASK_PX = 64
 MAX_FRAMES = 10_000

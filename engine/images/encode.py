@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from engine.images.animations import Frames, FrameSequence
-from engine.images.pixels import to_pillow
+from darkroom.engine.images.animations import Frames, FrameSequence
+from darkroom.engine.images.pixels import to_pillow
 
 EXIF_MAKE, EXIF_MODEL = 0x010F, 0x0110
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from engine.images.pixels import from_pillow, to_pillow
+from darkroom.engine.images.pixels import from_pillow, to_pillow
 
 BLEND_MODES = ("normal", "multiply", "screen", "overlay", "soft_light", "difference")
 DITHERS = ("none", "floyd-steinberg", "bayer-2", "bayer-4", "bayer-8", "bayer-16")

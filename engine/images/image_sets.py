@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from engine.images.decode import read_first_frame
-from engine.images.pixels import from_pillow
+from darkroom.engine.images.decode import read_first_frame
+from darkroom.engine.images.pixels import from_pillow
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 RESIZE_METHODS = ("None", "Stretch", "Crop", "Pad")

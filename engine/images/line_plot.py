@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from PIL import Image, ImageDraw
 
-from engine.images.pixels import from_pillow
+from darkroom.engine.images.pixels import from_pillow
 
 WIDTH, HEIGHT, MARGIN = 800, 480, 40  # px; the margin is left of the area and below it
 

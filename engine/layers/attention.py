@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.layers.call_options import CallOptions
+from darkroom.engine.layers.call_options import CallOptions
 
 KERNEL_OPTION = "attention_kernel"
 """Transformer option with a kernel to use where there is no mask and no node's own attention."""

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import attention
-from engine.layers.basic import Linear
+from darkroom.engine.layers.attention import attention
+from darkroom.engine.layers.basic import Linear
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from engine.layers.basic import Linear
-from engine.layers.clip_layers import ClipLayer, gelu, quick_gelu
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.clip_layers import ClipLayer, gelu, quick_gelu
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 Activation = Literal["quick_gelu", "gelu"]
 HEAD_WIDTH = 64  # of every CLIP text encoder

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.clip_layers import ClipLayer, gelu, gelu_tanh, quick_gelu
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.clip_layers import ClipLayer, gelu, gelu_tanh, quick_gelu
 
 ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": gelu, "gelu_tanh": gelu_tanh}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from engine.layers.unet import UnetConfig
-from engine.layers.unet_layers import BlockSpec, DownSpec, ResSpec, TransformerSpec, UpSpec
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.layers.unet_layers import BlockSpec, DownSpec, ResSpec, TransformerSpec, UpSpec
 
 WEIGHT_AND_BIAS = ("weight", "bias")
 

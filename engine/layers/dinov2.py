@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import attention
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.clip_vision import VisionOutput
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.attention import attention
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.clip_vision import VisionOutput
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 HEAD_WIDTH = 64
 NORM_EPS = 1e-6

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.layers.call_options import CallOptions
+from darkroom.engine.layers.call_options import CallOptions
 
 
 @dataclass(slots=True)

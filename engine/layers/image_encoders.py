@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
-from engine.layers.dinov2 import Dinov2, Dinov2Config
+from darkroom.engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
+from darkroom.engine.layers.dinov2 import Dinov2, Dinov2Config
 
 ImageEncoderConfig = ClipVisionConfig | Dinov2Config
 

@@ -20,12 +20,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.keys_values import KeysValues
-from engine.layers.norms import OnePlusRmsNorm, RmsNorm
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.token_rotations import Rotation, rotated, rotation
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.keys_values import KeysValues
+from darkroom.engine.layers.norms import OnePlusRmsNorm, RmsNorm
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.token_rotations import Rotation, rotated, rotation
 
 EMBEDDING = "model.embed_tokens.weight"
 FIRST = "model.layers.0."

@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.layers.basic import Linear, linear
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.basic import Linear, linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 PATCH_PX, FRAMES = 14, 2  # a side; a patch is of two frames, of a picture twice the same
 MERGED = 2  # patches a side that become one token

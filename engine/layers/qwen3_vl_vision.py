@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.layers.basic import Linear, linear
-from engine.layers.qwen25_vl_vision import (
+from darkroom.engine.layers.basic import Linear, linear
+from darkroom.engine.layers.qwen25_vl_vision import (
     FRAMES,
     MERGED,
     Rotation,
@@ -27,7 +27,7 @@ from engine.layers.qwen25_vl_vision import (
     patches_of_picture,
     rotated,
 )
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 PATCH_PX = 16  # a side
 HEADS = 16

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import attention
-from engine.layers.basic import Linear
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.attention import attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 HEAD_WIDTH = 64  # of most encoders
 NUM_BUCKETS = 32  # of distances, half of them for each direction

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.layers.basic import Linear
-from engine.layers.unet_layers import (
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.unet_layers import (
     BasicTransformerBlock,
     Options,
     ResBlock,

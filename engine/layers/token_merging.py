@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.layers.call_options import CallOptions
+from darkroom.engine.layers.call_options import CallOptions
 
 STRIDE = 2
 MAX_DOWNSAMPLE = 1  # only the transformers at full size have tokens worth merging

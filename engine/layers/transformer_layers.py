@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.rotary import rotated, rotated_by_channel, rotated_halves, rotated_pairs
+from darkroom.engine.layers.rotary import rotated, rotated_by_channel, rotated_halves, rotated_pairs
 
 LARGEST_HALF: Final = 65504.0
 

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.layers.basic import Conv2d, GroupNorm, Linear
-from engine.layers.temporal_layers import TemporalTransformer, VideoResBlock
-from engine.layers.unet_layers import (
+from darkroom.engine.layers.basic import Conv2d, GroupNorm, Linear
+from darkroom.engine.layers.temporal_layers import TemporalTransformer, VideoResBlock
+from darkroom.engine.layers.unet_layers import (
     BasicTransformerBlock,
     BlockSpec,
     ConvSpec,
@@ -37,7 +37,7 @@ from engine.layers.unet_layers import (
     UpSpec,
     timestep_embedding,
 )
-from engine.log_context import report_warning
+from darkroom.engine.log_context import report_warning
 
 log = logging.getLogger(__name__)
 

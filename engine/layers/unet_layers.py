@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Conv2d, GroupNorm, Linear, linear
-from engine.layers.call_options import CallOptions
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Conv2d, GroupNorm, Linear, linear
+from darkroom.engine.layers.call_options import CallOptions
 
 Options = dict[str, Any]
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from engine.layers.shapes import Shape, Shapes, count_children
-from engine.layers.unet import UnetConfig
-from engine.layers.unet_layers import BlockSpec, ConvSpec, DownSpec, LayerSpec, ResSpec, TransformerSpec, UpSpec
+from darkroom.engine.layers.shapes import Shape, Shapes, count_children
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.layers.unet_layers import (
+    BlockSpec,
+    ConvSpec,
+    DownSpec,
+    LayerSpec,
+    ResSpec,
+    TransformerSpec,
+    UpSpec,
+)
 
 FIRST = "input_blocks.0.0.weight"  # of every such network, also of its half
 DIFFUSERS_FIRST = "conv_in.weight"

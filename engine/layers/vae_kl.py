@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.layers.basic import Conv2d, GroupNorm
-from engine.layers.shapes import Shapes
-from engine.layers.vae_levels import vae_levels
+from darkroom.engine.layers.basic import Conv2d, GroupNorm
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.vae_levels import vae_levels
 
 # Bytes of working memory per pixel and byte of the dtype, of the 128-channel network.
 ENCODE_BYTES_PER_PIXEL = 1767

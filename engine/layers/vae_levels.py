@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 
 class VaeLevels(NamedTuple):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from engine.layers.language_model import QWEN3_VL, LanguageModel, LanguageModelConfig, language_model_config
-from engine.layers.qwen3_vl_vision import MARK as DEEP_VISION_MARK
-from engine.layers.qwen3_vl_vision import Qwen3VlVision, Qwen3VlVisionConfig, qwen3_vl_vision_config
-from engine.layers.qwen25_vl_vision import MARK as VISION_MARK
-from engine.layers.qwen25_vl_vision import Qwen25VlVision, Qwen25VlVisionConfig, qwen25_vl_vision_config
-from engine.layers.shapes import Shapes
+from darkroom.engine.layers.language_model import QWEN3_VL, LanguageModel, LanguageModelConfig, language_model_config
+from darkroom.engine.layers.qwen3_vl_vision import MARK as DEEP_VISION_MARK
+from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVision, Qwen3VlVisionConfig, qwen3_vl_vision_config
+from darkroom.engine.layers.qwen25_vl_vision import MARK as VISION_MARK
+from darkroom.engine.layers.qwen25_vl_vision import Qwen25VlVision, Qwen25VlVisionConfig, qwen25_vl_vision_config
+from darkroom.engine.layers.shapes import Shapes
 
 VISION_PREFIX = "visual."
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.shapes import Shapes
+from darkroom.engine.layers.shapes import Shapes
 
 LATER_NAMES = {".weight_g": ".parametrizations.weight.original0", ".weight_v": ".parametrizations.weight.original1"}
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from engine.media.limits import BYTES_PER_SAMPLE, check_declared_sound, sound_too_long
-from engine.media.opened import Source, opened_for_reading, opened_for_writing
-from engine.media.resample import resample
+from darkroom.engine.media.limits import BYTES_PER_SAMPLE, check_declared_sound, sound_too_long
+from darkroom.engine.media.opened import Source, opened_for_reading, opened_for_writing
+from darkroom.engine.media.resample import resample
 
 OPUS_RATES_HZ = (8000, 12000, 16000, 24000, 48000)
 FULL_SCALE = {torch.int16: 2.0**15, torch.int32: 2.0**31, torch.int64: 2.0**63}

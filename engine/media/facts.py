@@ -1,4 +1,4 @@
-"""Size, frames, duration and rates of videos and sounds, and a first frame: `python -m engine media-facts FILE…`.
+"""Size, frames, duration and rates of videos and sounds, and a first frame: `python -m darkroom.engine media-facts FILE…`.
 
 A process of its own, so that whoever asks does not read media itself. The number of frames and the duration are the
 container's, else those of the packets; nothing but a first frame is decoded.
@@ -15,8 +15,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from engine.media.limits import MICROSECONDS
-from engine.media.opened import BadMedia, opened_for_reading
+from darkroom.engine.media.limits import MICROSECONDS
+from darkroom.engine.media.opened import BadMedia, opened_for_reading
 
 COMMAND = "media-facts"
 MAX_MEMORY_BYTES = 2 << 30
@@ -81,7 +81,7 @@ def _limit_process() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the facts of each file as a JSON list, null for one that cannot be read; return the exit code."""
-    parser = argparse.ArgumentParser(prog=f"python -m engine {COMMAND}")
+    parser = argparse.ArgumentParser(prog=f"python -m darkroom.engine {COMMAND}")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--first-frame", type=Path, metavar="PNG", help="write the first frame of the first file")
     given = parser.parse_args(arguments)

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from engine.media.limits import check_declared_sound
-from engine.media.opened import BadMedia, opened_for_reading
-from engine.media.video_files import video_stream_of
+from darkroom.engine.media.limits import check_declared_sound
+from darkroom.engine.media.opened import BadMedia, opened_for_reading
+from darkroom.engine.media.video_files import video_stream_of
 
 WITH_PLACES: Final = frozenset({"mov", "mp4"})
 """Containers that list the place of every packet, so that a missing end shows."""

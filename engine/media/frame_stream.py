@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from contract.graph.streamed import Streamed
-from engine.cancel import check_cancelled
+from darkroom.contract.graph.streamed import Streamed
+from darkroom.engine.cancel import check_cancelled
 
 Shape = tuple[int, int, int, int]
 

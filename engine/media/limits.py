@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from engine.media.opened import BadMedia
+from darkroom.engine.media.opened import BadMedia
 
 BYTES_PER_PIXEL = 18  # while a video is read: as bytes, as floats, and one frame more
 BYTES_PER_SAMPLE = 12  # while a sound is read: the samples in their own type, as float32, and joined

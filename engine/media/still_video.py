@@ -6,8 +6,8 @@ import io
 
 import torch
 
-from engine.media.opened import opened_for_reading, opened_for_writing
-from engine.media.video_files import video_stream_of
+from darkroom.engine.media.opened import opened_for_reading, opened_for_writing
+from darkroom.engine.media.video_files import video_stream_of
 
 
 def compressed(picture: torch.Tensor, crf: int) -> torch.Tensor:

@@ -19,10 +19,10 @@ from typing import Any, TypedDict
 
 import torch
 
-from engine.cancel import check_cancelled
-from engine.media import video_files
-from engine.media.frame_stream import FrameStream
-from engine.media.opened import Source
+from darkroom.engine.cancel import check_cancelled
+from darkroom.engine.media import video_files
+from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.media.opened import Source
 
 
 class Audio(TypedDict):

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.media.audio_files import audio_frame, join_frames, layout_of
-from engine.media.limits import BYTES_PER_PIXEL, check_declared_frames, check_declared_sound, video_too_large
-from engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
+from darkroom.engine.media.audio_files import audio_frame, join_frames, layout_of
+from darkroom.engine.media.limits import BYTES_PER_PIXEL, check_declared_frames, check_declared_sound, video_too_large
+from darkroom.engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
 
 KEEPS_TAGS = {"movflags": "use_metadata_tags"}  # MP4 drops tags with names of their own otherwise
 WEBM_CODECS = {"vp9": ("libvpx-vp9", "yuv420p", {}), "av1": ("libsvtav1", "yuv420p10le", {"preset": "6"})}

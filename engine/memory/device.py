@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from engine.errors import DeviceLost, OutOfMemory
-from engine.memory import machine_memory
-from engine.memory.device_facts import DeviceFacts, DeviceKind
-from engine.settings import DtypeName, EngineSettings
+from darkroom.engine.errors import DeviceLost, OutOfMemory
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.device_facts import DeviceFacts, DeviceKind
+from darkroom.engine.settings import DtypeName, EngineSettings
 
 # CUDA's messages for a context that no later call can use. Torch has no exception type for them.
 LOST_DEVICE_WORDS = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from engine.memory.plan import eviction_order
-from engine.memory.pool_entries import PoolEntries
-from engine.memory.pool_entry import PoolEntry
-from engine.memory.pool_report import PoolCounters
-from engine.memory.ram_room import RamRoom
-from engine.memory.resident import DeviceMemory
+from darkroom.engine.memory.plan import eviction_order
+from darkroom.engine.memory.pool_entries import PoolEntries
+from darkroom.engine.memory.pool_entry import PoolEntry
+from darkroom.engine.memory.pool_report import PoolCounters
+from darkroom.engine.memory.ram_room import RamRoom
+from darkroom.engine.memory.resident import DeviceMemory
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from engine.memory.device_facts import DeviceFacts
-from engine.settings import DtypeName, DtypePolicy, DtypeSettings
+from darkroom.engine.memory.device_facts import DeviceFacts
+from darkroom.engine.settings import DtypeName, DtypePolicy, DtypeSettings
 
 FLOAT8: tuple[DtypeName, ...] = ("float8_e4m3fn", "float8_e5m2")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.memory.device import Device, Dtype, Tensor
+from darkroom.engine.memory.device import Device, Dtype, Tensor
 
 
 class FreshCasts:

@@ -6,7 +6,7 @@ import gc
 import weakref
 from typing import Any
 
-from engine.memory.resident import Origin, Resident
+from darkroom.engine.memory.resident import Origin, Resident
 
 
 class ReleasedModels:

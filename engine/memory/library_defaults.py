@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from host.cores import allowed_processors, cpu_quota
+from darkroom.host.cores import allowed_processors, cpu_quota
 
 SPIN_COUNT: Final = 3000
 """Checks of a barrier before a thread sleeps. The GNU library's default of 300,000 (some 10 ms) burns the time of the

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from host import memory
-from host.control_groups import ROOT
+from darkroom.host import memory
+from darkroom.host.control_groups import ROOT
 
 FLOOR_SHARE = 0.1  # of RAM: what models leave to everything else
 MAX_FLOOR_BYTES = 2 << 30

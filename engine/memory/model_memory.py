@@ -9,23 +9,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.memory import machine_memory
-from engine.memory.device import Device, DeviceReport, dtype_of, find_device
-from engine.memory.device_facts import DeviceFacts
-from engine.memory.durations import DurationHistogram
-from engine.memory.model_pool import ModelPool
-from engine.memory.offload.host_weights import WeightSource
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.offload.packing import needs_casting
-from engine.memory.placement import Role, place_of
-from engine.memory.plan import Limits, limits_of
-from engine.memory.pool_report import PoolReport
-from engine.memory.relief import MemorySavings, ReliefStep, savings_by_step
-from engine.memory.residency import Residency
-from engine.memory.resolve import resolve_settings, state_of
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.transfer_streams import PINNED_SHARE_ELSEWHERE, PINNED_SHARE_LINUX, PinnedMemory, TransferStreams
-from engine.settings import DtypeName, DtypePolicies, EngineSettings, MemorySettings, ResolvedSettings
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.device import Device, DeviceReport, dtype_of, find_device
+from darkroom.engine.memory.device_facts import DeviceFacts
+from darkroom.engine.memory.durations import DurationHistogram
+from darkroom.engine.memory.model_pool import ModelPool
+from darkroom.engine.memory.offload.host_weights import WeightSource
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.offload.packing import needs_casting
+from darkroom.engine.memory.placement import Role, place_of
+from darkroom.engine.memory.plan import Limits, limits_of
+from darkroom.engine.memory.pool_report import PoolReport
+from darkroom.engine.memory.relief import MemorySavings, ReliefStep, savings_by_step
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.resolve import resolve_settings, state_of
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.transfer_streams import (
+    PINNED_SHARE_ELSEWHERE,
+    PINNED_SHARE_LINUX,
+    PinnedMemory,
+    TransferStreams,
+)
+from darkroom.engine.settings import DtypeName, DtypePolicies, EngineSettings, MemorySettings, ResolvedSettings
 
 GIB = 1 << 30
 DEFAULT_STREAMS = 2

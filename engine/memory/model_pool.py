@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from engine.memory import machine_memory
-from engine.memory.device_room import DeviceRoom
-from engine.memory.plan import Limits
-from engine.memory.pool_entries import PoolEntries
-from engine.memory.pool_entry import PoolEntry
-from engine.memory.pool_loader import PoolLoader
-from engine.memory.pool_report import PoolCounters, PoolReport
-from engine.memory.ram_room import RamRoom
-from engine.memory.relief import MemorySavings, OomContext, ReliefStep
-from engine.memory.residency import Residency
-from engine.memory.resident import DeviceMemory, Origin, Resident
-from engine.memory.state import VramState
-from engine.memory.work_measure import WorkMeasure
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.device_room import DeviceRoom
+from darkroom.engine.memory.plan import Limits
+from darkroom.engine.memory.pool_entries import PoolEntries
+from darkroom.engine.memory.pool_entry import PoolEntry
+from darkroom.engine.memory.pool_loader import PoolLoader
+from darkroom.engine.memory.pool_report import PoolCounters, PoolReport
+from darkroom.engine.memory.ram_room import RamRoom
+from darkroom.engine.memory.relief import MemorySavings, OomContext, ReliefStep
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.resident import DeviceMemory, Origin, Resident
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.memory.work_measure import WorkMeasure
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.memory.state import VramState
+from darkroom.engine.memory.state import VramState
 
 Role = Literal["unet", "controlnet", "text_encoder", "vision", "vae", "other"]  # other: upscalers, hypernetworks
 

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from engine.memory.leaks import ReleasedModels
-from engine.memory.plan import ResidentModel
-from engine.memory.pool_entry import PoolEntry
-from engine.memory.residency import Residency
-from engine.memory.resident import DeviceMemory, Resident
+from darkroom.engine.memory.leaks import ReleasedModels
+from darkroom.engine.memory.plan import ResidentModel
+from darkroom.engine.memory.pool_entry import PoolEntry
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.resident import DeviceMemory, Resident
 
 
 class PoolEntries:

@@ -6,10 +6,10 @@ import sys
 import weakref
 from dataclasses import dataclass
 
-from engine.memory.plan import LoadRequest, ResidentModel
-from engine.memory.pool_report import ModelReport, WeightsLevel
-from engine.memory.residency import Residency
-from engine.memory.resident import Origin, Resident
+from darkroom.engine.memory.plan import LoadRequest, ResidentModel
+from darkroom.engine.memory.pool_report import ModelReport, WeightsLevel
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.resident import Origin, Resident
 
 HANDLE_REFERENCES = 2  # references that `getrefcount` counts without any value holding the handle
 

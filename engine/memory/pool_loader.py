@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from engine.memory.device_room import DeviceRoom
-from engine.memory.plan import Limits, ResidencyPlan, plan_residency
-from engine.memory.pool_entries import PoolEntries
-from engine.memory.pool_entry import PoolEntry
-from engine.memory.pool_report import PoolCounters
-from engine.memory.ram_room import RamRoom
-from engine.memory.resident import DeviceMemory
-from engine.memory.state import VramState
+from darkroom.engine.memory.device_room import DeviceRoom
+from darkroom.engine.memory.plan import Limits, ResidencyPlan, plan_residency
+from darkroom.engine.memory.pool_entries import PoolEntries
+from darkroom.engine.memory.pool_entry import PoolEntry
+from darkroom.engine.memory.pool_report import PoolCounters
+from darkroom.engine.memory.ram_room import RamRoom
+from darkroom.engine.memory.resident import DeviceMemory
+from darkroom.engine.memory.state import VramState
 
 
 class PoolLoader:

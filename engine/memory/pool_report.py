@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.memory.durations import DurationHistogram
+from darkroom.engine.memory.durations import DurationHistogram
 
 MODEL_ROLES = ("unet", "text_encoder", "vae", "other")  # by which loads are counted; any further role is `other`
 WeightsLevel = Literal["device", "ram", "file"]

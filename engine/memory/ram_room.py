@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from engine.memory import machine_memory
-from engine.memory.plan import eviction_order
-from engine.memory.pool_entries import PoolEntries
-from engine.memory.pool_entry import PoolEntry
-from engine.memory.pool_report import PoolCounters
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.plan import eviction_order
+from darkroom.engine.memory.pool_entries import PoolEntries
+from darkroom.engine.memory.pool_entry import PoolEntry
+from darkroom.engine.memory.pool_report import PoolCounters
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
-from engine.memory.relief import MemorySavings, ReliefStep
-from engine.memory.resident import DeviceMemory, Patches, Resident
+from darkroom.engine.memory.relief import MemorySavings, ReliefStep
+from darkroom.engine.memory.resident import DeviceMemory, Patches, Resident
 
 
 class PoolOfHandles(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.memory.transfer_streams import TransferStreams
 
 Patches = Mapping[str, Sequence[Any]]
 

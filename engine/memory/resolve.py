@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.memory.device_facts import DeviceFacts
-from engine.memory.dtypes import text_encoder_types, unet_types, vae_types
-from engine.memory.placement import place_of
-from engine.memory.state import VramState, choose_state
-from engine.settings import DtypePolicies, EngineSettings, ResolvedSettings
+from darkroom.engine.memory.device_facts import DeviceFacts
+from darkroom.engine.memory.dtypes import text_encoder_types, unet_types, vae_types
+from darkroom.engine.memory.placement import place_of
+from darkroom.engine.memory.state import VramState, choose_state
+from darkroom.engine.settings import DtypePolicies, EngineSettings, ResolvedSettings
 
 DEFAULT_POLICIES = DtypePolicies()
 

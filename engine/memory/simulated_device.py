@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import OutOfMemory
-from engine.memory.device import Device, DeviceReport, Dtype, Mark, Stream, Tensor
-from engine.memory.device_facts import DeviceFacts
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.memory.device import Device, DeviceReport, Dtype, Mark, Stream, Tensor
+from darkroom.engine.memory.device_facts import DeviceFacts
 
 
 class StreamHazard(RuntimeError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from engine.memory.device import Device, Dtype, Tensor, as_bytes
+from darkroom.engine.memory.device import Device, Dtype, Tensor, as_bytes
 
 MAX_CHUNK_BYTES = 16 << 20
 MIN_CHUNK_BYTES = 64 << 10  # fewer chunks are better than smaller ones

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from engine.memory.device_facts import DeviceFacts
-from engine.settings import VramChoice
+from darkroom.engine.memory.device_facts import DeviceFacts
+from darkroom.engine.settings import VramChoice
 
 
 class VramState(Enum):

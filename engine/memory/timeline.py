@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.memory.plan import LoadRequest, ResidentModel, limits_of, plan_residency
+from darkroom.engine.memory.plan import LoadRequest, ResidentModel, limits_of, plan_residency
 
 StageKind = Literal["text_encoder", "network", "vae"]
 

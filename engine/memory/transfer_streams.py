@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.memory import machine_memory
-from engine.memory.device import Device, Dtype, Stream, Tensor
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.device import Device, Dtype, Stream, Tensor
 
 ALIGNMENT_BYTES = 256
 PINNED_SHARE_LINUX = 0.95  # of RAM; other systems let a process have less

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from engine.log_context import report_warning
+from darkroom.engine.log_context import report_warning
 
 WeightPatch = tuple[float, Any, float, Any, Any]
 Patches = Mapping[str, Sequence[WeightPatch]]

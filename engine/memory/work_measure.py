@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.memory.calibration import Calibration
-from engine.memory.resident import DeviceMemory
+from darkroom.engine.memory.calibration import Calibration
+from darkroom.engine.memory.resident import DeviceMemory
 
 
 class WorkMeasure:

@@ -9,10 +9,10 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.sampling_run import SamplingRun, sampling_run
-from engine.layers.tiles import AxisScale, even_scale, run_in_tiles
-from engine.models.vae import TILE_SHARE, Vae
-from engine.models.weight_handle import Network
+from darkroom.engine.diffusion.sampling_run import SamplingRun, sampling_run
+from darkroom.engine.layers.tiles import AxisScale, even_scale, run_in_tiles
+from darkroom.engine.models.vae import TILE_SHARE, Vae
+from darkroom.engine.models.weight_handle import Network
 
 TILE_CELLS, OVERLAP_CELLS, LEAST_CELLS = 128, 32, 2  # after memory ran out
 ENCODED_TILE_CELLS, ENCODED_OVERLAP_CELLS = 256, 64

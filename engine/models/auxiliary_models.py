@@ -7,28 +7,28 @@ from pathlib import Path
 
 import torch
 
-from engine.formats.weight_file import open_weights
-from engine.models.kinds.audio_encoder_value import AudioEncoder
-from engine.models.kinds.clip_vision_value import ClipVision, StyleModel
-from engine.models.kinds.control_lora_value import ControlLora
-from engine.models.kinds.controlnet_value import ControlNet, T2IAdapter
-from engine.models.kinds.load_audio_encoder import load_audio_encoder
-from engine.models.kinds.load_clip_vision import load_clip_vision
-from engine.models.kinds.load_control_lora import is_control_lora
-from engine.models.kinds.load_controlnet import load_controlnet, steering_kind
-from engine.models.kinds.load_gligen import load_gligen
-from engine.models.kinds.load_hypernetwork import load_hypernetwork
-from engine.models.kinds.load_model_patch import load_model_patch
-from engine.models.kinds.load_photomaker import load_photomaker
-from engine.models.kinds.load_style_model import load_style_model
-from engine.models.kinds.load_upscaler import load_upscaler
-from engine.models.kinds.photomaker_value import PhotoMakerEncoder
-from engine.models.kinds.upscaler_value import UpscaleModel
-from engine.models.load import LoadTypes, vision_prefix
-from engine.models.loaded_files import LoadedFiles
-from engine.models.model import Model
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.weight_handle import WeightHandle
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder
+from darkroom.engine.models.kinds.clip_vision_value import ClipVision, StyleModel
+from darkroom.engine.models.kinds.control_lora_value import ControlLora
+from darkroom.engine.models.kinds.controlnet_value import ControlNet, T2IAdapter
+from darkroom.engine.models.kinds.load_audio_encoder import load_audio_encoder
+from darkroom.engine.models.kinds.load_clip_vision import load_clip_vision
+from darkroom.engine.models.kinds.load_control_lora import is_control_lora
+from darkroom.engine.models.kinds.load_controlnet import load_controlnet, steering_kind
+from darkroom.engine.models.kinds.load_gligen import load_gligen
+from darkroom.engine.models.kinds.load_hypernetwork import load_hypernetwork
+from darkroom.engine.models.kinds.load_model_patch import load_model_patch
+from darkroom.engine.models.kinds.load_photomaker import load_photomaker
+from darkroom.engine.models.kinds.load_style_model import load_style_model
+from darkroom.engine.models.kinds.load_upscaler import load_upscaler
+from darkroom.engine.models.kinds.photomaker_value import PhotoMakerEncoder
+from darkroom.engine.models.kinds.upscaler_value import UpscaleModel
+from darkroom.engine.models.load import LoadTypes, vision_prefix
+from darkroom.engine.models.loaded_files import LoadedFiles
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.weight_handle import WeightHandle
 
 
 class AuxiliaryModels:

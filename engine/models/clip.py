@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.options import OptionDict
-from engine.models.network_value import NetworkValue
-from engine.models.patching.hooks import HookGroup
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.weight_handle import Network, WeightHandle
-from engine.text.chunk_encoding import Encoded
-from engine.text.chunk_tokens import Chunks
+from darkroom.engine.diffusion.options import OptionDict
+from darkroom.engine.models.network_value import NetworkValue
+from darkroom.engine.models.patching.hooks import HookGroup
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.weight_handle import Network, WeightHandle
+from darkroom.engine.text.chunk_encoding import Encoded
+from darkroom.engine.text.chunk_tokens import Chunks
 
 Tokens = Any  # what `tokenize` gives, or a pack's own form of it
 Entries = list[list[Any]]  # CONDITIONING: pairs of tokens [B, T, D] and a dictionary

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.inert_pickle import plain, read_inert
-from engine.formats.pickle_file import check_size, check_sizes, is_plain, is_zip, read_pickle
-from engine.formats.refusals import refuses
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.log_context import report_warning
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.inert_pickle import plain, read_inert
+from darkroom.engine.formats.pickle_file import check_size, check_sizes, is_plain, is_zip, read_pickle
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.log_context import report_warning
 
 ENDINGS = (".safetensors", ".pt", ".bin")
 EXPECTED = "a textual inversion: a vector of numbers, or rows of them"

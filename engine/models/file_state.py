@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.formats.arriving_file import stat_of
+from darkroom.engine.formats.arriving_file import stat_of
 
 
 class FileState(NamedTuple):

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from contract.errors import EngineError
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import (
+from darkroom.contract.errors import EngineError
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import (
     ModelFamily,
     Network,
     NotRecognised,
@@ -27,14 +27,14 @@ from engine.families.base import (
     TextEncoder,
     Vocabulary,
 )
-from engine.formats.fill import Destination, check_tensors, fill, set_weight
-from engine.formats.quantised.open_model import open_model
-from engine.formats.quantised.packed_layers import has_packed_weights
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import Names, WeightFile
-from engine.text.clip_encoding import TextEncoderSet
+from darkroom.engine.formats.fill import Destination, check_tensors, fill, set_weight
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.quantised.packed_layers import has_packed_weights
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import Names, WeightFile
+from darkroom.engine.text.clip_encoding import TextEncoderSet
 
 # Where checkpoints have text encoders.
 TEXT_PREFIXES = ("cond_stage_model.", "conditioner.embedders.", "text_encoders.")

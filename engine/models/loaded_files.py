@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.mapped_file import MappedFile
-from engine.formats.weight_file import all_tensors, open_weights
-from engine.formats.weight_source import source_of
-from engine.models.file_state import FileState, has_changed, state_of
-from engine.models.files.folders import ModelFolders
-from engine.models.recent_models import RecentModels
-from engine.models.weight_handle import WeightHandle
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.mapped_file import MappedFile
+from darkroom.engine.formats.weight_file import all_tensors, open_weights
+from darkroom.engine.formats.weight_source import source_of
+from darkroom.engine.models.file_state import FileState, has_changed, state_of
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.recent_models import RecentModels
+from darkroom.engine.models.weight_handle import WeightHandle
 
 # What a network of a part is to the pool.
 ROLES: Mapping[str, str] = {

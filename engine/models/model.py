@@ -9,11 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.cancel import check_cancelled
-from engine.diffusion.guidance import REFERENCES
-from engine.models.patching.hooks import EnumHookMode, EnumHookType, EnumWeightTarget, HookGroup, create_target_dict
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.weight_handle import Network, WeightHandle
+from darkroom.engine.cancel import check_cancelled
+from darkroom.engine.diffusion.guidance import REFERENCES
+from darkroom.engine.models.patching.hooks import (
+    EnumHookMode,
+    EnumHookType,
+    EnumWeightTarget,
+    HookGroup,
+    create_target_dict,
+)
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.weight_handle import Network, WeightHandle
 
 REGISTERED = "registered_hooks"
 VIDEO_DIMENSIONS = 3  # of a latent: frames, rows, columns

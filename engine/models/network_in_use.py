@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
 
 
 class NetworkInUse:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.weight_handle import WeightHandle
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.weight_handle import WeightHandle
 
 
 class NetworkValue:

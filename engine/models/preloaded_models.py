@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from engine.models.kinds.controlnet_value import ControlBase
-from engine.models.model import Model
-from engine.models.store import ModelStore
-from engine.models.weight_handle import WeightHandle
+from darkroom.engine.models.kinds.controlnet_value import ControlBase
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.models.weight_handle import WeightHandle
 
 # What can be read before a prompt names it: the folder's kind -> the values of a file of it.
 PRELOADED_KINDS: Mapping[str, Callable[[ModelStore, str], tuple[Any, ...]]] = {

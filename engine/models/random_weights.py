@@ -13,18 +13,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.base import ModelFamily
-from engine.families.registry import default_family
-from engine.formats.fill import wants_channels_last
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.unfilled import give_memory, unfilled
-from engine.layers.frozen_norm import FrozenBatchNorm
-from engine.layers.image_encoders import ImageEncoderConfig, image_encoder
-from engine.layers.unet import UnetModel
-from engine.layers.weight_norm import WeightNorm
-from engine.models.load import LoadTypes
-from engine.models.saved_layout import denoiser_tensors, description, text_tensors, vae_tensors, vocabulary_tensors
-from engine.text.clip_encoding import TextEncoderSet
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.formats.fill import wants_channels_last
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.unfilled import give_memory, unfilled
+from darkroom.engine.layers.frozen_norm import FrozenBatchNorm
+from darkroom.engine.layers.image_encoders import ImageEncoderConfig, image_encoder
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.layers.weight_norm import WeightNorm
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.saved_layout import (
+    denoiser_tensors,
+    description,
+    text_tensors,
+    vae_tensors,
+    vocabulary_tensors,
+)
+from darkroom.engine.text.clip_encoding import TextEncoderSet
 
 # Layers that end a residual branch: small, so that depth does not make activations grow.
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from engine.families import registry
-from engine.families.base import ModelFamily, Tensors
-from engine.text.clip_encoding import TextEncoderSet
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, Tensors
+from darkroom.engine.text.clip_encoding import TextEncoderSet
 
 
 def denoiser_tensors(family: ModelFamily, weights: Tensors) -> dict[str, torch.Tensor]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.diffusion.options import OptionDict
-from engine.models.vae import Vae
+from darkroom.engine.diffusion.options import OptionDict
+from darkroom.engine.models.vae import Vae
 
 CHUNK_POINTS, RESOLUTION = 8000, 256  # ComfyUI's, where nothing else is asked for
 

@@ -9,20 +9,20 @@ from typing import Any, cast
 
 import torch
 
-from engine.diffusion.denoiser import Denoiser, ModelConfig
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ModelFamily, TokenizerParts
-from engine.formats.weight_file import WeightFile
-from engine.layers.pixel_space import NAME as PIXEL_SPACE
-from engine.layers.pixel_space import PixelSpace
-from engine.models.auxiliary_models import AuxiliaryModels
-from engine.models.clip import Clip
-from engine.models.embeddings import EmbeddingFinder
-from engine.models.files.diffusers_folder import diffusers_files
-from engine.models.files.folders import ModelFolders
-from engine.models.kinds.load_tiny_autoencoder import load_tiny_autoencoder
-from engine.models.load import (
+from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, TokenizerParts
+from darkroom.engine.formats.weight_file import WeightFile
+from darkroom.engine.layers.pixel_space import NAME as PIXEL_SPACE
+from darkroom.engine.layers.pixel_space import PixelSpace
+from darkroom.engine.models.auxiliary_models import AuxiliaryModels
+from darkroom.engine.models.clip import Clip
+from darkroom.engine.models.embeddings import EmbeddingFinder
+from darkroom.engine.models.files.diffusers_folder import diffusers_files
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.kinds.load_tiny_autoencoder import load_tiny_autoencoder
+from darkroom.engine.models.load import (
     LoadedDenoiser,
     LoadTypes,
     load_checkpoint,
@@ -32,15 +32,15 @@ from engine.models.load import (
     text_encoders_of,
     unet_of,
 )
-from engine.models.loaded_files import KeepsWeights, LoadedFiles
-from engine.models.model import Model
-from engine.models.random_weights import random_networks
-from engine.models.recent_models import RecentModels
-from engine.models.vae import Vae
-from engine.models.vae_of import vae_of
-from engine.models.weight_handle import WeightHandle
-from engine.text.clip_encoding import TextEncoderSet
-from engine.text.clip_tokens import BytePairs, TokenizerSet
+from darkroom.engine.models.loaded_files import KeepsWeights, LoadedFiles
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.models.recent_models import RecentModels
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.models.vae_of import vae_of
+from darkroom.engine.models.weight_handle import WeightHandle
+from darkroom.engine.text.clip_encoding import TextEncoderSet
+from darkroom.engine.text.clip_tokens import BytePairs, TokenizerSet
 
 CHECKPOINT_PARTS = ("unet", "clip", "vae")
 TINY_HALVES = ("encoder", "decoder")

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.fill import fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import open_weights
-from engine.models.files.folders import ModelFolders
-from engine.models.kinds.tiny_decoder import TinyDecoder
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.kinds.tiny_decoder import TinyDecoder
 
 KIND = "vae_approx"
 FIRST = "1.weight"

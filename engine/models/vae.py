@@ -8,12 +8,12 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.options import OptionDict
-from engine.diffusion.sampling_run import SamplingRun, sampling_run
-from engine.diffusion.stored_dtype import stored_dtype
-from engine.layers.tiles import run_in_tiles
-from engine.models.network_value import NetworkValue
-from engine.models.weight_handle import Network
+from darkroom.engine.diffusion.options import OptionDict
+from darkroom.engine.diffusion.sampling_run import SamplingRun, sampling_run
+from darkroom.engine.diffusion.stored_dtype import stored_dtype
+from darkroom.engine.layers.tiles import run_in_tiles
+from darkroom.engine.models.network_value import NetworkValue
+from darkroom.engine.models.weight_handle import Network
 
 LARGEST_TILE_CELLS, SMALLEST_TILE_CELLS = 64, 8
 TILE_SHARE = 0.75  # of the device's room: the rest is for weights

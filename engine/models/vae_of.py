@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.models.audio_vae import AudioVae
-from engine.models.shape_vae import ShapeVae
-from engine.models.vae import Vae
-from engine.models.video_vae import VideoVae
-from engine.models.weight_handle import WeightHandle
+from darkroom.engine.models.audio_vae import AudioVae
+from darkroom.engine.models.shape_vae import ShapeVae
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.models.video_vae import VideoVae
+from darkroom.engine.models.weight_handle import WeightHandle
 
 
 def vae_of(weights: WeightHandle) -> Vae:

@@ -13,10 +13,10 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.sampling_run import SamplingRun, sampling_run
-from engine.layers.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
-from engine.media.frame_stream import FrameStream
-from engine.models.vae import Vae
+from darkroom.engine.diffusion.sampling_run import SamplingRun, sampling_run
+from darkroom.engine.layers.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
+from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.models.vae import Vae
 
 WHOLE_VIDEO = 9999  # frames; more than fit any memory
 TILE_PX = 256  # a side, of tiles for lack of memory

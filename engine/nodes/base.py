@@ -37,8 +37,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
-from contract.graph.facts import NO_FACTS, NodeFacts, SamplerFacts
-from contract.graph.spec import (
+from darkroom.contract.graph.facts import NO_FACTS, NodeFacts, SamplerFacts
+from darkroom.contract.graph.spec import (
     ANY_TYPE,
     DYNAMIC_COMBO,
     GROWING,
@@ -51,8 +51,8 @@ from contract.graph.spec import (
     ValueDict,
     rules_of,
 )
-from engine.cancel import CancelToken
-from engine.text.prompt_weights import nesting_problem
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.text.prompt_weights import nesting_problem
 
 LOADED_TYPES = frozenset({"MODEL", "CLIP", "VAE", "CLIP_VISION"})  # of which a file may lack one
 

@@ -10,9 +10,9 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator
 
-from engine.families import registry
-from engine.nodes import library
-from engine.nodes.base import NodeClass
+from darkroom.engine.families import registry
+from darkroom.engine.nodes import library
+from darkroom.engine.nodes.base import NodeClass
 
 
 def built_in_nodes() -> tuple[NodeClass, ...]:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from contract.graph.facts import FACTS_KEY
-from contract.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
-from engine.nodes.base import NodeClass, NodeEnvironment
+from darkroom.contract.graph.facts import FACTS_KEY
+from darkroom.contract.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
+from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 _FLAGS = (

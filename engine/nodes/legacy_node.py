@@ -9,9 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from contract.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
-from engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
-from engine.nodes.running_call import call_of
+from darkroom.contract.graph.spec import (
+    InputCheck,
+    InputSpec,
+    NodeRules,
+    NodeSpec,
+    OutputSpec,
+    Section,
+    Values,
+    rules_of,
+)
+from darkroom.engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
+from darkroom.engine.nodes.running_call import call_of
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 _OPEN: tuple[Section, ...] = ("optional", "hidden")  # sections that may take names beyond those they list

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from contract.graph.spec import ValueDict, Values
-from engine.models.files.folders import ModelFolders
-from engine.nodes.base import FunctionNode, ModelFile
-from engine.nodes.catalogue import Catalogue
+from darkroom.contract.graph.spec import ValueDict, Values
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.nodes.base import FunctionNode, ModelFile
+from darkroom.engine.nodes.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from engine.diffusion.sampling_run import sampling_run
-from engine.nodes.base import NodeContext
+from darkroom.engine.diffusion.sampling_run import sampling_run
+from darkroom.engine.nodes.base import NodeContext
 
 
 class RunningCall:

@@ -12,17 +12,17 @@ from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 
 import torch
 
-from engine.diffusion.sample import Guider, Sampler
-from engine.images.svg import Svg
-from engine.media.frame_stream import FrameStream
-from engine.media.video import Audio, VideoInput
-from engine.models.clip import Clip
-from engine.models.kinds.audio_encoder_value import AudioEncoder, AudioEncoderOutput
-from engine.models.model import Model
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.shape_vae import Mesh, Voxel
-from engine.models.vae import Vae
-from engine.nodes.base import Hidden, Socket, Streams
+from darkroom.engine.diffusion.sample import Guider, Sampler
+from darkroom.engine.images.svg import Svg
+from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.media.video import Audio, VideoInput
+from darkroom.engine.models.clip import Clip
+from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder, AudioEncoderOutput
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.shape_vae import Mesh, Voxel
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.nodes.base import Hidden, Socket, Streams
 
 
 class Latent(TypedDict):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.memory import device as devices
+from darkroom.engine.memory import device as devices
 
 MIB = 1024**2
 BUDGET_SECONDS = 0.15  # for each figure

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from contract.graph.arriving import arriving_files, lateness
-from contract.graph.dynamic_prompt import DynamicPrompt
-from contract.graph.node_ref import NodeRef
-from contract.graph.prompt import Node, is_link
-from contract.graph.schedule import Schedule
-from contract.graph.spec import NodeRules
-from contract.wire import OWN_FILES
-from engine.cancel import CancelToken
-from engine.errors import Interrupted
-from engine.events import (
+from darkroom.contract.graph.arriving import arriving_files, lateness
+from darkroom.contract.graph.dynamic_prompt import DynamicPrompt
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.contract.graph.prompt import Node, is_link
+from darkroom.contract.graph.schedule import Schedule
+from darkroom.contract.graph.spec import NodeRules
+from darkroom.contract.wire import OWN_FILES
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.errors import Interrupted
+from darkroom.engine.events import (
     Event,
     NodeFinished,
     NodesCached,
@@ -31,16 +31,16 @@ from engine.events import (
     RunStarted,
     RunSucceeded,
 )
-from engine.log_context import logged_as
-from engine.nodes.base import ExecutionBlocker, NodeClass, Returned
-from engine.runtime.cache.store import KeptWarning, NodeResult
-from engine.runtime.mapping import merge_outputs, merge_ui
-from engine.runtime.node_calls import NodeCalls
-from engine.runtime.outputs import RunFiles
-from engine.runtime.request import RunRequest, RunResult
-from engine.runtime.run_graph import RunGraph
-from engine.runtime.run_report import DependencyCycleError, RunReport, now_ms
-from engine.runtime.run_services import RunServices
+from darkroom.engine.log_context import logged_as
+from darkroom.engine.nodes.base import ExecutionBlocker, NodeClass, Returned
+from darkroom.engine.runtime.cache.store import KeptWarning, NodeResult
+from darkroom.engine.runtime.mapping import merge_outputs, merge_ui
+from darkroom.engine.runtime.node_calls import NodeCalls
+from darkroom.engine.runtime.outputs import RunFiles
+from darkroom.engine.runtime.request import RunRequest, RunResult
+from darkroom.engine.runtime.run_graph import RunGraph
+from darkroom.engine.runtime.run_report import DependencyCycleError, RunReport, now_ms
+from darkroom.engine.runtime.run_services import RunServices
 
 # What ends a process or a task; from a node's own code (a command line's parser, a cancelled request) it is a failure.
 NO_ERRORS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)

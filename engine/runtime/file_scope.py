@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import BadInputFile
+from darkroom.engine.errors import BadInputFile
 
 FETCHED_FOLDER = "darkroom"  # in the input folder: files that requests brought
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contract.graph.spec import NodeRules, ValueDict, Values
-from contract.graph.streamed import Streamed
-from engine.nodes.base import ExecutionBlocker, Returned
+from darkroom.contract.graph.spec import NodeRules, ValueDict, Values
+from darkroom.contract.graph.streamed import Streamed
+from darkroom.engine.nodes.base import ExecutionBlocker, Returned
 
 
 def calls_of(inputs: Mapping[str, Sequence[object]], input_is_list: bool) -> list[dict[str, object]]:

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from contract.graph.dynamic_inputs import nested
-from contract.graph.node_ref import NodeRef
-from contract.graph.prompt import Node
-from contract.graph.spec import NodeRules
-from engine.cancel import CancelToken
-from engine.errors import NodeFailed, OutOfMemory
-from engine.events import NodeBlocked, NodeProgress, NodeText, PreviewMade
-from engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, Returned
-from engine.runtime.mapping import blocker_in, calls_of, with_whole_results
-from engine.runtime.outputs import RunFiles
-from engine.runtime.request import RunRequest
-from engine.runtime.run_graph import RunGraph
-from engine.runtime.run_report import RunReport
-from engine.runtime.run_services import RunServices
+from darkroom.contract.graph.dynamic_inputs import nested
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.contract.graph.prompt import Node
+from darkroom.contract.graph.spec import NodeRules
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.errors import NodeFailed, OutOfMemory
+from darkroom.engine.events import NodeBlocked, NodeProgress, NodeText, PreviewMade
+from darkroom.engine.nodes.base import ExecutionBlocker, NodeClass, NodeContext, Returned
+from darkroom.engine.runtime.mapping import blocker_in, calls_of, with_whole_results
+from darkroom.engine.runtime.outputs import RunFiles
+from darkroom.engine.runtime.request import RunRequest
+from darkroom.engine.runtime.run_graph import RunGraph
+from darkroom.engine.runtime.run_report import RunReport
+from darkroom.engine.runtime.run_services import RunServices
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.errors import BadFileName, BadInputFile
-from engine.runtime.file_scope import FileScope
+from darkroom.engine.errors import BadFileName, BadInputFile
+from darkroom.engine.runtime.file_scope import FileScope
 
 FileKind = Literal["output", "temp", "input"]
 

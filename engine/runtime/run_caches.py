@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from engine.runtime.cache.instances import InstanceCache
-from engine.runtime.cache.store import ResultCache
+from darkroom.engine.runtime.cache.instances import InstanceCache
+from darkroom.engine.runtime.cache.store import ResultCache
 
 
 class RunCaches:

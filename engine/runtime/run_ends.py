@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from engine.runtime.request import RunResult
+from darkroom.engine.runtime.request import RunResult
 
 NUM_WRITERS = 2
 

@@ -7,17 +7,17 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from contract.graph.consumers import Consumers
-from contract.graph.dynamic_inputs import expanded, nested
-from contract.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
-from contract.graph.prompt import Node, is_link
-from contract.graph.signature import Signatures
-from contract.graph.spec import NodeRules, Values
-from contract.graph.validate import cast_value
-from engine.nodes.base import NodeClass, NodeEnvironment
-from engine.runtime.cache.instances import InstanceCache
-from engine.runtime.cache.store import NodeResult, ResultCache
-from engine.runtime.mapping import calls_of
+from darkroom.contract.graph.consumers import Consumers
+from darkroom.contract.graph.dynamic_inputs import expanded, nested
+from darkroom.contract.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
+from darkroom.contract.graph.prompt import Node, is_link
+from darkroom.contract.graph.signature import Signatures
+from darkroom.contract.graph.spec import NodeRules, Values
+from darkroom.contract.graph.validate import cast_value
+from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
+from darkroom.engine.runtime.cache.instances import InstanceCache
+from darkroom.engine.runtime.cache.store import NodeResult, ResultCache
+from darkroom.engine.runtime.mapping import calls_of
 
 log = logging.getLogger(__name__)
 

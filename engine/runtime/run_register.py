@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 
-from engine.cancel import CancelToken
+from darkroom.engine.cancel import CancelToken
 
 
 class RunRegister:

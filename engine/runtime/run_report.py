@@ -8,15 +8,15 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from contract.errors import EngineError
-from contract.graph.node_ref import NodeRef
-from engine.errors import NodeFailed, OutOfMemory
-from engine.events import Event, MemoryRelieved, NodeFinished, NodeWarned, RunFailed, RunInterrupted
-from engine.log_context import NodeWarning, logged_as
-from engine.runtime.cache.store import KeptWarning
-from engine.runtime.request import RunRequest, RunResult
-from engine.runtime.run_graph import RunGraph
-from engine.runtime.run_services import ReliefTaken
+from darkroom.contract.errors import EngineError
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.engine.errors import NodeFailed, OutOfMemory
+from darkroom.engine.events import Event, MemoryRelieved, NodeFinished, NodeWarned, RunFailed, RunInterrupted
+from darkroom.engine.log_context import NodeWarning, logged_as
+from darkroom.engine.runtime.cache.store import KeptWarning
+from darkroom.engine.runtime.request import RunRequest, RunResult
+from darkroom.engine.runtime.run_graph import RunGraph
+from darkroom.engine.runtime.run_services import ReliefTaken
 
 log = logging.getLogger(__name__)
 

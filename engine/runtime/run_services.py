@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from contract.graph.signature import Signatures
-from engine.events import EncodedPreview
-from engine.nodes.base import NodeEnvironment
-from engine.runtime.cache.instances import InstanceCache
-from engine.runtime.cache.store import ResultCache
-from engine.runtime.outputs import RunFiles
-from engine.runtime.run_graph import FindClass
+from darkroom.contract.graph.signature import Signatures
+from darkroom.engine.events import EncodedPreview
+from darkroom.engine.nodes.base import NodeEnvironment
+from darkroom.engine.runtime.cache.instances import InstanceCache
+from darkroom.engine.runtime.cache.store import ResultCache
+from darkroom.engine.runtime.outputs import RunFiles
+from darkroom.engine.runtime.run_graph import FindClass
 
 
 class ReliefTaken(Protocol):

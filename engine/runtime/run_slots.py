@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from engine.runtime.run_threads import RunThreads
+from darkroom.engine.runtime.run_threads import RunThreads
 
 
 class RunSlots:

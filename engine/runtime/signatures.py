@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from contract.graph.signature import Signatures, unique_keys
+from darkroom.contract.graph.signature import Signatures, unique_keys
 
 UNIQUE_BYTES = 16
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from engine.server import (
+from darkroom.engine.server import (
     catalogue,
     device,
     empty_installation,
@@ -23,17 +23,17 @@ from engine.server import (
     v1,
     web_folders,
 )
-from engine.server.engine_start import EngineStart
-from engine.server.history import History
-from engine.server.origin import PageRules, allow_origin, refuse_other_pages
-from engine.server.packs import PackRoutes
-from engine.server.queue import PromptQueue
-from engine.server.run_figures import RunFigures
-from engine.server.runner import PromptRunner
-from engine.server.services import SERVICES, Services, services
-from engine.server.token import require_token
-from engine.server.websocket import Clients, serve_client
-from engine.settings import EngineSettings
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.server.history import History
+from darkroom.engine.server.origin import PageRules, allow_origin, refuse_other_pages
+from darkroom.engine.server.packs import PackRoutes
+from darkroom.engine.server.queue import PromptQueue
+from darkroom.engine.server.run_figures import RunFigures
+from darkroom.engine.server.runner import PromptRunner
+from darkroom.engine.server.services import SERVICES, Services, services
+from darkroom.engine.server.token import require_token
+from darkroom.engine.server.websocket import Clients, serve_client
+from darkroom.engine.settings import EngineSettings
 
 API_PREFIX = "/api"
 EVERYTHING_ELSE = "/{path:.*}"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from contract.graph.spec import ValueDict
-from engine.server import machine
-from engine.server.memory_report import memory_json
-from engine.server.services import services
-from engine.settings import EngineSettings
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.server import machine
+from darkroom.engine.server.memory_report import memory_json
+from darkroom.engine.server.services import services
+from darkroom.engine.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from engine.engine import DeviceReport
+    from darkroom.engine.engine import DeviceReport
 
 NOT_MODELS = ("configs", "custom_nodes")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.errors import DeviceLost, OutOfMemory
-from engine.server.machine import system
-from engine.server.services import services
+from darkroom.engine.errors import DeviceLost, OutOfMemory
+from darkroom.engine.server.machine import system
+from darkroom.engine.server.services import services
 
 
 async def get_device(request: web.Request) -> web.Response:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from engine.server import machine
-from engine.server.folders import inside
+from darkroom.engine.server import machine
+from darkroom.engine.server.folders import inside
 
 USER_FOLDER = Path("/user/default")  # no such folder: only to tell names that climb out of it
 NOTHING_IS_KEPT = "this engine keeps no files of users"

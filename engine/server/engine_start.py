@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.settings import EngineSettings
+from darkroom.engine.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from engine.engine import Engine
+    from darkroom.engine.engine import Engine
 
 CLOSE_SECONDS = 5.0
 
@@ -30,7 +30,7 @@ def build_engine(settings: EngineSettings) -> Engine:
     """
     gc.disable()
     try:
-        from engine.engine import Engine
+        from darkroom.engine.engine import Engine
 
         return Engine(settings)
     finally:

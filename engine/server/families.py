@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from aiohttp import web
 
-from engine.server.services import services
+from darkroom.engine.server.services import services
 
 
 async def get_families(request: web.Request) -> web.Response:

@@ -20,12 +20,12 @@ from aiohttp import web
 from aiohttp.web_request import FileField
 from PIL import Image
 
-from contract.graph.file_names import split_annotation
-from engine.server import view_images
-from engine.server.folders import folder_of, inside, is_unsafe_name
-from engine.server.requests import read_form
-from engine.server.services import services
-from engine.settings import EngineSettings
+from darkroom.contract.graph.file_names import split_annotation
+from darkroom.engine.server import view_images
+from darkroom.engine.server.folders import folder_of, inside, is_unsafe_name
+from darkroom.engine.server.requests import read_form
+from darkroom.engine.server.services import services
+from darkroom.engine.settings import EngineSettings
 
 SHOWN_AS_DOWNLOAD = frozenset(
     {"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css", "image/svg+xml"}

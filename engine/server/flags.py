@@ -1,4 +1,4 @@
-"""The flags of `python -m engine`: ComfyUI's names and defaults, read into `EngineSettings`.
+"""The flags of `python -m darkroom.engine`: ComfyUI's names and defaults, read into `EngineSettings`.
 
 Flags of ComfyUI that mean nothing here are accepted, so that its command lines work, and named in a warning.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from contract.argument_parser import SuggestingParser
-from contract.concurrency import AUTO, AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
-from contract.quality import read_choice
-from engine.server.log_records import LogFormat
-from engine.settings import (
+from darkroom.contract.argument_parser import SuggestingParser
+from darkroom.contract.concurrency import AUTO, AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
+from darkroom.contract.quality import read_choice
+from darkroom.engine.server.log_records import LogFormat
+from darkroom.engine.settings import (
     CacheSettings,
     CacheStrategy,
     Confinement,
@@ -133,7 +133,9 @@ def read_flags(arguments: Sequence[str]) -> ServeCommand:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SuggestingParser(prog="python -m engine", description="The engine alone: ComfyUI's API, no front.")
+    parser = SuggestingParser(
+        prog="python -m darkroom.engine", description="The engine alone: ComfyUI's API, no front."
+    )
     _add_server_flags(parser.add_argument_group("Server and access"))
     _add_limit_flags(parser.add_argument_group("Limits"))
     _add_folder_flags(parser.add_argument_group("Folders"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engine.settings import EngineSettings
+from darkroom.engine.settings import EngineSettings
 
 
 def folder_of(settings: EngineSettings, kind: str) -> Path | None:

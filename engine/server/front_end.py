@@ -17,9 +17,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from engine.server import log_tail, pack_extras, user_files
-from engine.server.log_tail import LOG_TAIL, LogTail
-from engine.server.services import SERVICES
+from darkroom.engine.server import log_tail, pack_extras, user_files
+from darkroom.engine.server.log_tail import LOG_TAIL, LogTail
+from darkroom.engine.server.services import SERVICES
 
 KINDS = {".webp": "image/webp", ".woff2": "font/woff2", ".avif": "image/avif"}  # unknown to Python 3.11
 PACKAGE, TEMPLATES_PREFIX = "comfyui_frontend_package", "comfyui_workflow_templates"

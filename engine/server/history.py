@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from contract.graph.spec import ValueDict
-from contract.wire import CONTINUED_BY
-from engine.server.queue import QueuedPrompt
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.contract.wire import CONTINUED_BY
+from darkroom.engine.server.queue import QueuedPrompt
 
 MAX_ENTRIES = 10_000
 

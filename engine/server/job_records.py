@@ -8,9 +8,9 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from contract.graph.spec import ValueDict
-from engine.server.history import HistoryEntry
-from engine.server.queue import QueuedPrompt
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.server.history import HistoryEntry
+from darkroom.engine.server.queue import QueuedPrompt
 
 SHOWN_TEXT_CHARS = 1024
 SHOWN_KINDS = frozenset({"images", "video", "audio", "3d", "text"})

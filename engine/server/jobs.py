@@ -10,15 +10,15 @@ import json
 
 from aiohttp import web
 
-from engine.server.job_records import (
+from darkroom.engine.server.job_records import (
     JobQuery,
     JobStatus,
     full_record,
     list_records,
     waiting_record,
 )
-from engine.server.requests import read_object
-from engine.server.services import Services, services
+from darkroom.engine.server.requests import read_object
+from darkroom.engine.server.services import Services, services
 
 SORT_FIELDS = ("created_at", "execution_duration")
 SORT_ORDERS = ("asc", "desc")

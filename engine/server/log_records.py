@@ -7,8 +7,8 @@ import logging
 import sys
 from typing import Literal
 
-from engine.log_context import log_context
-from engine.settings import LogLevel
+from darkroom.engine.log_context import log_context
+from darkroom.engine.settings import LogLevel
 
 LogFormat = Literal["text", "json"]
 

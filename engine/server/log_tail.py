@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from engine.server.log_records import TEXT_FORMAT
-from engine.server.requests import read_object
-from engine.server.services import services
-from engine.server.websocket import Clients
+from darkroom.engine.server.log_records import TEXT_FORMAT
+from darkroom.engine.server.requests import read_object
+from darkroom.engine.server.services import services
+from darkroom.engine.server.websocket import Clients
 
 MAX_LINES = 300
 TERMINAL_SIZE = {"cols": 200, "rows": 50}

@@ -7,8 +7,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from contract.graph.spec import ValueDict
-from host.distribution import installed_version
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.host.distribution import installed_version
 
 COMFYUI_VERSION = "0.3.64"  # whose API is spoken
 FRONTEND_VERSION, TEMPLATES_VERSION = "1.27.10", "0.1.95"  # what that version asks for

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from contract.errors import CallerError, Problem
-from contract.graph.spec import ValueDict
-from engine.errors import OutOfMemory
-from engine.server.machine import system
-from engine.server.requests import problem_response, read_object
-from engine.server.services import services
+from darkroom.contract.errors import CallerError, Problem
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.server.machine import system
+from darkroom.engine.server.requests import problem_response, read_object
+from darkroom.engine.server.services import services
 
 if TYPE_CHECKING:
-    from engine.engine import Engine, MemoryReport
-    from engine.server.metrics import MemoryFigures
+    from darkroom.engine.engine import Engine, MemoryReport
+    from darkroom.engine.server.metrics import MemoryFigures
 
 
 async def post_preload(request: web.Request) -> web.Response:
@@ -32,8 +32,8 @@ async def post_preload(request: web.Request) -> web.Response:
     if problem is not None:
         return problem_response(problem)
     engine = await services(request).start.engine()
-    # Not imported above: engine.engine imports torch, and the server answers before that is there.
-    from engine.engine import PRELOADED_KINDS
+    # Not imported above: darkroom.engine.engine imports torch, and the server answers before that is there.
+    from darkroom.engine.engine import PRELOADED_KINDS
 
     told: list[dict[str, Any]] = []
     for entry in body["models"]:
@@ -76,7 +76,7 @@ async def get_metrics(request: web.Request) -> web.Response:
     engine = await parts.start.engine()
     report = await asyncio.to_thread(engine.memory.report)
     # Not imported above: prometheus-client takes a tenth of the time until the server answers.
-    from engine.server.metrics import METRICS_TYPE, EngineMetrics, exposition
+    from darkroom.engine.server.metrics import METRICS_TYPE, EngineMetrics, exposition
 
     failures = engine.tuner.failures
     metrics = EngineMetrics(_figures(report), parts.figures, _batches(engine), failures, _info(report))
@@ -135,7 +135,7 @@ def _counts(report: MemoryReport) -> dict[str, int]:
 
 
 def _figures(report: MemoryReport) -> MemoryFigures:
-    from engine.server.metrics import MemoryFigures
+    from darkroom.engine.server.metrics import MemoryFigures
 
     gauges: dict[str, int | None] = {f"device_{name}": value for name, value in _device_figures(report).items()}
     gauges |= {"pinned_bytes": report.pinned_bytes, "pinned_limit_bytes": report.pinned_limit_bytes}

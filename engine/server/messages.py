@@ -11,8 +11,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from contract.graph.node_ref import NodeRef
-from engine.events import (
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.engine.events import (
     Event,
     MemoryRelieved,
     NodeProgress,

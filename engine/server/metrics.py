@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from engine.server.run_figures import RunFigures
+from darkroom.engine.server.run_figures import RunFigures
 
 METRICS_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from engine.settings import EngineSettings
+from darkroom.engine.settings import EngineSettings
 
 ANY_ORIGIN = "*"
 LOCALHOST = "localhost"

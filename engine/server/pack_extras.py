@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.server.services import services
+from darkroom.engine.server.services import services
 
 EXAMPLE_FOLDERS = ("example_workflows", "example", "examples", "workflow", "workflows")
 BLUEPRINT_FOLDER = "subgraphs"

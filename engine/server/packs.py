@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from PIL import Image
 
-from engine.log_context import log_context
-from engine.server import messages
-from engine.server.queue import SECRET_EXTRA_DATA, Continuation, PromptQueue, QueuedPrompt
-from engine.server.runner import PromptRunner
-from engine.server.websocket import Clients
-from engine.settings import EngineSettings
+from darkroom.engine.log_context import log_context
+from darkroom.engine.server import messages
+from darkroom.engine.server.queue import SECRET_EXTRA_DATA, Continuation, PromptQueue, QueuedPrompt
+from darkroom.engine.server.runner import PromptRunner
+from darkroom.engine.server.websocket import Clients
+from darkroom.engine.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from engine.engine import Engine, PackReport
+    from darkroom.engine.engine import Engine, PackReport
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 
-from contract.graph.node_ref import NodeRef
-from engine.events import Event, NodeFinished, NodeProgress, NodeStarted
-from engine.server.messages import node_progress
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.engine.events import Event, NodeFinished, NodeProgress, NodeStarted
+from darkroom.engine.server.messages import node_progress
 
 WHOLE_UP_TO = 64
 PER_SECOND = 10

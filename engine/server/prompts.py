@@ -9,11 +9,11 @@ import uuid
 
 from aiohttp import web
 
-from contract.errors import Problem, PromptRejected
-from contract.graph.arriving import arriving_files
-from engine.server import messages
-from engine.server.queue import QueuedPrompt
-from engine.server.requests import (
+from darkroom.contract.errors import Problem, PromptRejected
+from darkroom.contract.graph.arriving import arriving_files
+from darkroom.engine.server import messages
+from darkroom.engine.server.queue import QueuedPrompt
+from darkroom.engine.server.requests import (
     problem_response,
     read_extra_data,
     read_int,
@@ -21,7 +21,7 @@ from engine.server.requests import (
     read_object,
     read_targets,
 )
-from engine.server.services import services
+from darkroom.engine.server.services import services
 
 log = logging.getLogger(__name__)
 

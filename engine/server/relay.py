@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from engine.events import Event, NodeStarted, NodeText, PreviewMade, RunInterrupted, RunSaving
-from engine.server import messages
-from engine.server.messages import Message
-from engine.server.progress import PER_SECOND, PROGRESS_STATE, ProgressBoard
-from engine.server.queue import QueuedPrompt
-from engine.server.run_figures import RunFigures
-from engine.server.websocket import Clients
+from darkroom.engine.events import Event, NodeStarted, NodeText, PreviewMade, RunInterrupted, RunSaving
+from darkroom.engine.server import messages
+from darkroom.engine.server.messages import Message
+from darkroom.engine.server.progress import PER_SECOND, PROGRESS_STATE, ProgressBoard
+from darkroom.engine.server.queue import QueuedPrompt
+from darkroom.engine.server.run_figures import RunFigures
+from darkroom.engine.server.websocket import Clients
 
 
 class RunRelay:

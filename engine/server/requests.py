@@ -11,11 +11,11 @@ from typing import get_args
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from contract.errors import Problem
-from contract.graph.spec import ValueDict, Values
-from contract.quality import QUALITIES
-from contract.wire import CHECKPOINT_KEY, KEY_FORM, PREVIEW_METHOD_KEY, QUALITY_KEY, is_checkpoint_key
-from engine.settings import PreviewMethod
+from darkroom.contract.errors import Problem
+from darkroom.contract.graph.spec import ValueDict, Values
+from darkroom.contract.quality import QUALITIES
+from darkroom.contract.wire import CHECKPOINT_KEY, KEY_FORM, PREVIEW_METHOD_KEY, QUALITY_KEY, is_checkpoint_key
+from darkroom.engine.settings import PreviewMethod
 
 LONGEST_SHOWN = 200
 LARGE_BODY_BYTES = 256 * 1024  # from here on parsed off the event loop

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from contract.errors import EngineError
-from engine.events import (
+from darkroom.contract.errors import EngineError
+from darkroom.engine.events import (
     Event,
     NodeFinished,
     NodeProgress,

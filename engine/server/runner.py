@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engine.log_context import logged_as
-from engine.server import messages
-from engine.server.engine_start import EngineStart
-from engine.server.history import History, HistoryEntry
-from engine.server.log_records import PROMPT_ENDS
-from engine.server.messages import Message
-from engine.server.queue import PromptQueue, QueuedPrompt
-from engine.server.relay import RunRelay
-from engine.server.run_figures import RunFigures
-from engine.server.websocket import Clients
+from darkroom.engine.log_context import logged_as
+from darkroom.engine.server import messages
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.server.history import History, HistoryEntry
+from darkroom.engine.server.log_records import PROMPT_ENDS
+from darkroom.engine.server.messages import Message
+from darkroom.engine.server.queue import PromptQueue, QueuedPrompt
+from darkroom.engine.server.relay import RunRelay
+from darkroom.engine.server.run_figures import RunFigures
+from darkroom.engine.server.websocket import Clients
 
 if TYPE_CHECKING:
-    from engine.engine import Engine, RunRequest
+    from darkroom.engine.engine import Engine, RunRequest
 
 RETRY_SECONDS = 0.005
 
@@ -221,8 +221,8 @@ class PromptRunner:
         )
 
     def _request(self, item: QueuedPrompt) -> RunRequest:
-        # Not imported above: engine.engine imports torch, and the server answers before that is there.
-        from engine.engine import RunRequest
+        # Not imported above: darkroom.engine.engine imports torch, and the server answers before that is there.
+        from darkroom.engine.engine import RunRequest
 
         return RunRequest(
             prompt_id=item.prompt_id,

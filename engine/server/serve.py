@@ -19,10 +19,10 @@ import threading
 
 from aiohttp import web
 
-from engine.server.app import create_app
-from engine.server.engine_start import EngineStart
-from engine.server.front_end import FrontEndMissing
-from engine.settings import EngineSettings
+from darkroom.engine.server.app import create_app
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.server.front_end import FrontEndMissing
+from darkroom.engine.settings import EngineSettings
 
 EXIT_FAILED = 1
 EXIT_PORT_TAKEN = 3

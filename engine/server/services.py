@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from engine.server.engine_start import EngineStart
-from engine.server.history import History
-from engine.server.packs import PackRoutes
-from engine.server.queue import PromptQueue
-from engine.server.run_figures import RunFigures
-from engine.server.runner import PromptRunner
-from engine.server.websocket import Clients
-from engine.settings import EngineSettings
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.server.history import History
+from darkroom.engine.server.packs import PackRoutes
+from darkroom.engine.server.queue import PromptQueue
+from darkroom.engine.server.run_figures import RunFigures
+from darkroom.engine.server.runner import PromptRunner
+from darkroom.engine.server.websocket import Clients
+from darkroom.engine.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)

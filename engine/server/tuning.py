@@ -6,9 +6,9 @@ import asyncio
 
 from aiohttp import web
 
-from engine.errors import BadModelFile, DeviceLost, OutOfMemory
-from engine.server.requests import read_object
-from engine.server.services import services
+from darkroom.engine.errors import BadModelFile, DeviceLost, OutOfMemory
+from darkroom.engine.server.requests import read_object
+from darkroom.engine.server.services import services
 
 
 async def get_tuning(request: web.Request) -> web.Response:

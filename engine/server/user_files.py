@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from engine.server.folders import inside
-from engine.server.requests import read_object
-from engine.server.services import services
+from darkroom.engine.server.folders import inside
+from darkroom.engine.server.requests import read_object
+from darkroom.engine.server.services import services
 
 SETTINGS: Final = "comfy.settings.json"
 UNSTORED: Final = {"user.css": ("text/css", ""), "comfy.templates.json": ("application/json", "[]")}

@@ -8,13 +8,13 @@ from functools import partial
 
 from aiohttp import web
 
-from contract.errors import Problem, PromptRejected
-from contract.graph.explain import explain, explain_rejection
-from contract.graph.file_names import is_pending
-from engine.server.history import HistoryEntry
-from engine.server.queue import QueuedPrompt
-from engine.server.requests import problem_response, read_int, read_object, read_targets
-from engine.server.services import services
+from darkroom.contract.errors import Problem, PromptRejected
+from darkroom.contract.graph.explain import explain, explain_rejection
+from darkroom.contract.graph.file_names import is_pending
+from darkroom.engine.server.history import HistoryEntry
+from darkroom.engine.server.queue import QueuedPrompt
+from darkroom.engine.server.requests import problem_response, read_int, read_object, read_targets
+from darkroom.engine.server.services import services
 
 
 async def get_queue(request: web.Request) -> web.Response:

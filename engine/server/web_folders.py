@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from engine.server.services import services
+from darkroom.engine.server.services import services
 
 
 async def get_extensions(request: web.Request) -> web.Response:

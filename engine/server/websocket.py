@@ -16,8 +16,8 @@ from typing import Any
 
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 
-from engine.server import messages
-from engine.server.messages import Message
+from darkroom.engine.server import messages
+from darkroom.engine.server.messages import Message
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.text.bert_tokens import END_TOKEN, PAD_TOKEN, START_TOKEN
-from engine.text.t5_encoding import T5Encoder
+from darkroom.engine.text.bert_tokens import END_TOKEN, PAD_TOKEN, START_TOKEN
+from darkroom.engine.text.t5_encoding import T5Encoder
 
 
 class BertEncoder(T5Encoder):

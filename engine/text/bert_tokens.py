@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from engine.text.chunk_tokens import ChunkTokenizer, FindEmbedding, Weighted, Word
-from engine.text.t5_encoding import T5Encoding
-from engine.text.vocabulary import LibraryVocabulary, TextVocabulary
+from darkroom.engine.text.chunk_tokens import ChunkTokenizer, FindEmbedding, Weighted, Word
+from darkroom.engine.text.t5_encoding import T5Encoding
+from darkroom.engine.text.vocabulary import LibraryVocabulary, TextVocabulary
 
 START_TOKEN, END_TOKEN, PAD_TOKEN = 101, 102, 0
 SPECIAL = {"[PAD]": PAD_TOKEN, "[UNK]": 100, "[CLS]": START_TOKEN, "[SEP]": END_TOKEN, "[MASK]": 103}

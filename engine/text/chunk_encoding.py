@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from engine.log_context import report_warning
-from engine.text.encoded import NO_OPTIONS as NO_OPTIONS
-from engine.text.encoded import Encoded as Encoded
-from engine.text.encoder_members import EncoderMembers
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.text.encoded import NO_OPTIONS as NO_OPTIONS
+from darkroom.engine.text.encoded import Encoded as Encoded
+from darkroom.engine.text.encoder_members import EncoderMembers
 
 log = logging.getLogger(__name__)
 

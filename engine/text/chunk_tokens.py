@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.text.prompt_weights import parse_weights, unescaped
-from engine.text.vocabulary import TextVocabulary
+from darkroom.engine.text.prompt_weights import parse_weights, unescaped
+from darkroom.engine.text.vocabulary import TextVocabulary
 
 FindEmbedding = Callable[[str], tuple[Any, str]]  # name -> (tensor [n, D] or [D] or None, text left over)
 TokenizerOptions = Mapping[str, Any]  # shortest and longest chunks by key, and what packs add

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.text.chunk_encoding import ChunkEncoder, Encoded, TokenWeights
-from engine.text.encoder_members import Result, encoded_of, result_of
+from darkroom.engine.text.chunk_encoding import ChunkEncoder, Encoded, TokenWeights
+from darkroom.engine.text.encoder_members import Result, encoded_of, result_of
 
 START_TOKEN, END_TOKEN = 49406, 49407
 

@@ -6,6 +6,6 @@ padding behind the prompt.
 
 from __future__ import annotations
 
-from engine.text.clip_encoding import ClipEncoding
+from darkroom.engine.text.clip_encoding import ClipEncoding
 
 CLIP_G_ENCODING = ClipEncoding(slot="g", embedding_width=1280, pad_token=0, layer=-2, normalises_layer=False)

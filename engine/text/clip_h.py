@@ -5,6 +5,6 @@ Its output is the layer before the last, with zeros as padding behind the prompt
 
 from __future__ import annotations
 
-from engine.text.clip_encoding import ClipEncoding
+from darkroom.engine.text.clip_encoding import ClipEncoding
 
 CLIP_H_ENCODING = ClipEncoding(slot="h", embedding_width=1024, pad_token=0, layer=-2, num_layers=24)

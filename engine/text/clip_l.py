@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.text.clip_encoding import ClipEncoding
+from darkroom.engine.text.clip_encoding import ClipEncoding
 
 CLIP_L_ENCODING = ClipEncoding(slot="l", embedding_width=768, projects_pooled=False)

@@ -16,9 +16,9 @@ from functools import cached_property
 from importlib import resources
 from typing import Any
 
-from engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, Weighted, Word
-from engine.text.clip_encoding import END_TOKEN, START_TOKEN
-from engine.text.tokenizer_members import EncoderTokenizer
+from darkroom.engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, Weighted, Word
+from darkroom.engine.text.clip_encoding import END_TOKEN, START_TOKEN
+from darkroom.engine.text.tokenizer_members import EncoderTokenizer
 
 START_TEXT, END_TEXT = "<|startoftext|>", "<|endoftext|>"
 MAX_LENGTH = 77
@@ -51,7 +51,7 @@ class BytePairs:
 
     @cached_property
     def _merges(self) -> list[tuple[str, str]]:
-        packed = resources.files("engine.text").joinpath("clip_merges.txt.gz").read_bytes()
+        packed = resources.files("darkroom.engine.text").joinpath("clip_merges.txt.gz").read_bytes()
         lines = gzip.decompress(packed).decode("utf-8").splitlines()
         return [(first, second) for first, _, second in (line.partition(" ") for line in lines)]
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.text.encoded import NO_OPTIONS, Encoded
+from darkroom.engine.text.encoded import NO_OPTIONS, Encoded
 
 LOGIT_SCALE = 4.6055  # of CLIP's contrastive loss, which encoding does not use
 CLIP_LENGTH = 77

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.text.chunk_encoding import MaskingEncoder
+from darkroom.engine.text.chunk_encoding import MaskingEncoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, TokenizerOptions
-from engine.text.language_encoding import LanguageEncoding
-from engine.text.qwen_tokens import QWEN3_MARKS, qwen_vocabulary
-from engine.text.vocabulary import LibraryVocabulary, TextVocabulary
+from darkroom.engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, TokenizerOptions
+from darkroom.engine.text.language_encoding import LanguageEncoding
+from darkroom.engine.text.qwen_tokens import QWEN3_MARKS, qwen_vocabulary
+from darkroom.engine.text.vocabulary import LibraryVocabulary, TextVocabulary
 
 
 @cache

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from engine.text.clip_tokens import byte_letters
-from engine.text.vocabulary import LibraryVocabulary
+from darkroom.engine.text.clip_tokens import byte_letters
+from darkroom.engine.text.vocabulary import LibraryVocabulary
 
 START_TOKEN, PAD_TOKEN = 128000, 128009
 SPECIAL = {"<|begin_of_text|>": START_TOKEN, "<|eot_id|>": PAD_TOKEN}

@@ -10,8 +10,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from engine.text.english_numbers import with_spoken_abbreviations, with_spoken_numbers, with_spoken_symbols
-from engine.text.romaji import romanised
+from darkroom.engine.text.english_numbers import with_spoken_abbreviations, with_spoken_numbers, with_spoken_symbols
+from darkroom.engine.text.romaji import romanised
 
 START_TOKEN, LINE_END = 261, 2
 LANGUAGES = frozenset(

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from engine.text.chunk_encoding import Encoded, TokenEncoder, TokenWeights, numbers_of, seen_rows
-from engine.text.picture_places import SeenPicture, places_among
-from engine.text.qwen_tokens import END_TOKEN, NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
+from darkroom.engine.text.chunk_encoding import Encoded, TokenEncoder, TokenWeights, numbers_of, seen_rows
+from darkroom.engine.text.picture_places import SeenPicture, places_among
+from darkroom.engine.text.qwen_tokens import END_TOKEN, NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
 
 
 @dataclass(frozen=True, slots=True)

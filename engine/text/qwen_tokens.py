@@ -13,9 +13,9 @@ from importlib import resources
 
 import torch
 
-from engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
-from engine.text.clip_tokens import byte_letters
-from engine.text.vocabulary import LibraryVocabulary
+from darkroom.engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
+from darkroom.engine.text.clip_tokens import byte_letters
+from darkroom.engine.text.vocabulary import LibraryVocabulary
 
 # Behind the pairs, in the order of their ids.
 MARKS = (
@@ -41,7 +41,7 @@ def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> LibraryVocabulary:
     """Return Qwen2.5's tokenizer, with the marks of a model behind the pairs."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers  # here alone
 
-    packed = resources.files("engine.text").joinpath("qwen2_merges.txt.gz").read_bytes()
+    packed = resources.files("darkroom.engine.text").joinpath("qwen2_merges.txt.gz").read_bytes()
     lines = gzip.decompress(packed).decode("utf-8").splitlines()
     merges = [(first, second) for first, _, second in (line.partition(" ") for line in lines)]
     pieces = [*byte_letters().values(), *(first + second for first, second in merges)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.text.chunk_encoding import MaskingEncoder
+from darkroom.engine.text.chunk_encoding import MaskingEncoder
 
 PAD_TOKEN, END_TOKEN = 0, 1
 

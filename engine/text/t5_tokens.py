@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import cache
 from importlib import resources
 
-from engine.text.chunk_tokens import ChunkTokenizer, FindEmbedding
-from engine.text.sentence_pieces import SentencePieces
-from engine.text.t5_encoding import T5Encoding
-from engine.text.vocabulary import LibraryVocabulary, TextVocabulary
+from darkroom.engine.text.chunk_tokens import ChunkTokenizer, FindEmbedding
+from darkroom.engine.text.sentence_pieces import SentencePieces
+from darkroom.engine.text.t5_encoding import T5Encoding
+from darkroom.engine.text.vocabulary import LibraryVocabulary, TextVocabulary
 
 
 @cache
@@ -33,7 +33,7 @@ def pile_t5_vocabulary() -> TextVocabulary:
 
 
 def _unpacked(name: str) -> bytes:
-    return gzip.decompress(resources.files("engine.text").joinpath(name).read_bytes())
+    return gzip.decompress(resources.files("darkroom.engine.text").joinpath(name).read_bytes())
 
 
 class T5Tokenizer(ChunkTokenizer):

@@ -12,8 +12,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from engine.text.clip_tokens import byte_letters
-from engine.text.vocabulary import LibraryVocabulary
+from darkroom.engine.text.clip_tokens import byte_letters
+from darkroom.engine.text.vocabulary import LibraryVocabulary
 
 START_TOKEN, UNKNOWN_TOKEN = 1, 0
 WORDS = (

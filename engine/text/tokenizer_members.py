@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableSequence, Sequence
 from typing import Any
 
-from engine.text.chunk_tokens import EMBEDDING_PREFIX
-from engine.text.encoder_members import CLIP_LENGTH
+from darkroom.engine.text.chunk_tokens import EMBEDDING_PREFIX
+from darkroom.engine.text.encoder_members import CLIP_LENGTH
 
 MAX_WORD_LENGTH = 8  # tokens of a word that is still kept in one chunk
 UNBOUNDED = 99_999_999  # the length of a chunk of encoders that take any

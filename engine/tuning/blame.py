@@ -8,7 +8,7 @@ from types import FrameType, FunctionType, MethodType
 
 from torch import nn
 
-from engine.tuning.strategy import Strategy
+from darkroom.engine.tuning.strategy import Strategy
 
 OWN_CALLS = ("unfit", "options", "apply")
 CALL_OF_MODULE = nn.Module._call_impl.__code__

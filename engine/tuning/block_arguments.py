@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.tuning.strategy import NETWORK_OPTIONS
+from darkroom.engine.tuning.strategy import NETWORK_OPTIONS
 
 CONSTANTS = (bool, int, float, str, type(None))
 

@@ -14,8 +14,8 @@ from weakref import WeakSet
 
 import torch
 
-from engine.errors import DeviceLost
-from engine.tuning.capture_rules import capture_rules
+from darkroom.engine.errors import DeviceLost
+from darkroom.engine.tuning.capture_rules import capture_rules
 
 NUM_WARM_UPS = 1  # before the run under the rules: in the first calls kernels are chosen and workspaces allocated
 

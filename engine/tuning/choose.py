@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.tuning.outcome import Choice, Figure
-from engine.tuning.quality import Quality
+from darkroom.engine.tuning.outcome import Choice, Figure
+from darkroom.engine.tuning.quality import Quality
 
 TIME_OVER = "not measured: the time for tuning was over"
 CERTAIN = "used wherever it fits: it leaves out work"

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.tuning.barred import error_in_words
-from engine.tuning.block_arguments import Arguments, with_forms, with_zeros
+from darkroom.engine.tuning.barred import error_in_words
+from darkroom.engine.tuning.block_arguments import Arguments, with_forms, with_zeros
 
 MAX_FORMS = 64  # of one kind of block
 MOST_FAILURES = 3  # in a row before anything was compiled

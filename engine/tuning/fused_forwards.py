@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from engine.layers.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -29,8 +29,8 @@ from engine.layers.transformer_layers import (
     Tables,
     finite,
 )
-from engine.tuning.kernels.activation import activate
-from engine.tuning.kernels.residual_norm import (
+from darkroom.engine.tuning.kernels.activation import activate
+from darkroom.engine.tuning.kernels.residual_norm import (
     LAYER_NORM,
     MAX_WIDTH,
     NO_NORM,
@@ -40,7 +40,7 @@ from engine.tuning.kernels.residual_norm import (
     Residual,
     residual_norm,
 )
-from engine.tuning.kernels.rotary_heads import (
+from darkroom.engine.tuning.kernels.rotary_heads import (
     CHANNELS,
     HALVES,
     MATRICES,
@@ -50,7 +50,7 @@ from engine.tuning.kernels.rotary_heads import (
     Turns,
     rotary_heads,
 )
-from engine.tuning.kernels.rows import Rows, modulator_rows
+from darkroom.engine.tuning.kernels.rows import Rows, modulator_rows
 
 TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 KINDS: Final = {"none": NO_NORM, "layer": LAYER_NORM, "rms": RMS_NORM}

@@ -13,14 +13,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP
-from engine.errors import DeviceLost, OutOfMemory
-from engine.layers.attention import KERNEL_OPTION
-from engine.tuning.barred import BarredStrategies, error_in_words
-from engine.tuning.capture import CaptureFailed, NotNow, Recorder, Recording
-from engine.tuning.capture_rules import memory_of
-from engine.tuning.made_tensors import OwnTensors
-from engine.tuning.strategy import NETWORK_OPTIONS, PROMPTS_OF_ROWS, SamplingUse
+from darkroom.engine.diffusion.options import KNOWN_TIMESTEP, RECORDING_STEP
+from darkroom.engine.errors import DeviceLost, OutOfMemory
+from darkroom.engine.layers.attention import KERNEL_OPTION
+from darkroom.engine.tuning.barred import BarredStrategies, error_in_words
+from darkroom.engine.tuning.capture import CaptureFailed, NotNow, Recorder, Recording
+from darkroom.engine.tuning.capture_rules import memory_of
+from darkroom.engine.tuning.made_tensors import OwnTensors
+from darkroom.engine.tuning.strategy import NETWORK_OPTIONS, PROMPTS_OF_ROWS, SamplingUse
 
 MAX_GRAPHS = 8
 MEMORY_SHARE = 0.15  # of the memory that is free when a graph is captured

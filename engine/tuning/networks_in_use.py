@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from engine.tuning.barred import BarredStrategies, error_in_words
-from engine.tuning.graphs import place_of_weights
-from engine.tuning.made_tensors import KeptTensors
-from engine.tuning.network_state import NetworkChanges, NetworkState
-from engine.tuning.strategy import SamplingUse, Strategy, Undo, nothing
+from darkroom.engine.tuning.barred import BarredStrategies, error_in_words
+from darkroom.engine.tuning.graphs import place_of_weights
+from darkroom.engine.tuning.made_tensors import KeptTensors
+from darkroom.engine.tuning.network_state import NetworkChanges, NetworkState
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy, Undo, nothing
 
 log = logging.getLogger(__name__)
 

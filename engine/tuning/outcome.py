@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from contract.quality import RETIRED, STRATEGIES
-from engine.tuning.quality import Quality
+from darkroom.contract.quality import RETIRED, STRATEGIES
+from darkroom.engine.tuning.quality import Quality
 
 VERSION = 2  # 1: by the class of the network alone, whose shape is not known
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from engine.tuning.strategy import Undo
+from darkroom.engine.tuning.strategy import Undo
 
 T = TypeVar("T")
 

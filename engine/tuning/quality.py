@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from contract.quality import DEFAULT_QUALITY
+from darkroom.contract.quality import DEFAULT_QUALITY
 
 SAME_TOLERANCE = 1e-3  # relative L2 of latents, as for parity with ComfyUI
 DRAFT_TOLERANCE = 0.25

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from contract.quality import STRATEGIES
-from engine.tuning.barred import BarredStrategies
-from engine.tuning.compiled_forms import CompiledForms
-from engine.tuning.strategies.attention_kernels import AttentionKernels
-from engine.tuning.strategies.compiled_blocks import CompiledBlocks
-from engine.tuning.strategies.cuda_graph import CudaGraph, CudaRecorder, Graphs
-from engine.tuning.strategies.direct_casts import DirectCasts
-from engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
-from engine.tuning.strategies.fused_geglu import FusedGeglu
-from engine.tuning.strategies.fused_layers import FusedActivations, FusedModulation, FusedRotary
-from engine.tuning.strategies.fused_qkv import FusedQkv
-from engine.tuning.strategies.half_vae import HalfVae
-from engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
-from engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear, Int8Linear
-from engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
-from engine.tuning.strategies.packed_products import PackedProducts
-from engine.tuning.strategies.prompt_cache import PromptCache
-from engine.tuning.strategies.step_graph import StepGraph
-from engine.tuning.strategies.threads import Threads
-from engine.tuning.strategies.vae_graph import MAX_GRAPHS, VaeGraph
-from engine.tuning.strategies.winograd import WinogradConvolutions
-from engine.tuning.strategies.zero_blocks import ZeroBlocks
-from engine.tuning.strategy import Strategy
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine.tuning.barred import BarredStrategies
+from darkroom.engine.tuning.compiled_forms import CompiledForms
+from darkroom.engine.tuning.strategies.attention_kernels import AttentionKernels
+from darkroom.engine.tuning.strategies.compiled_blocks import CompiledBlocks
+from darkroom.engine.tuning.strategies.cuda_graph import CudaGraph, CudaRecorder, Graphs
+from darkroom.engine.tuning.strategies.direct_casts import DirectCasts
+from darkroom.engine.tuning.strategies.fewer_evaluations import MergedTokens, StepCache
+from darkroom.engine.tuning.strategies.fused_geglu import FusedGeglu
+from darkroom.engine.tuning.strategies.fused_layers import FusedActivations, FusedModulation, FusedRotary
+from darkroom.engine.tuning.strategies.fused_qkv import FusedQkv
+from darkroom.engine.tuning.strategies.half_vae import HalfVae
+from darkroom.engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
+from darkroom.engine.tuning.strategies.low_precision import Bfloat16Layers, Fp8Linear, Int8Linear
+from darkroom.engine.tuning.strategies.nhwc_norm import NhwcGroupNorm, NhwcVae
+from darkroom.engine.tuning.strategies.packed_products import PackedProducts
+from darkroom.engine.tuning.strategies.prompt_cache import PromptCache
+from darkroom.engine.tuning.strategies.step_graph import StepGraph
+from darkroom.engine.tuning.strategies.threads import Threads
+from darkroom.engine.tuning.strategies.vae_graph import MAX_GRAPHS, VaeGraph
+from darkroom.engine.tuning.strategies.winograd import WinogradConvolutions
+from darkroom.engine.tuning.strategies.zero_blocks import ZeroBlocks
+from darkroom.engine.tuning.strategy import Strategy
 
 
 def make_strategies(folder: Path | None = None, barred: BarredStrategies | None = None) -> Mapping[str, Strategy]:

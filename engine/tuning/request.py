@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.tuning.outcome import Fields
+from darkroom.engine.tuning.outcome import Fields
 
 MAX_SIDE_PX, MAX_STEPS, MAX_SETTLE_SECONDS = 4096, 1000, 3600.0
 

@@ -11,17 +11,17 @@ from typing import TypeVar
 
 import torch
 
-from contract.errors import EngineError
-from engine.diffusion.options import Network, OptionDict, Options
-from engine.diffusion.tuned import RunTuning
-from engine.diffusion.wrappers import merge_options
-from engine.errors import DeviceLost, OutOfMemory
-from engine.tuning.barred import BarredStrategies, error_in_words
-from engine.tuning.blame import asked_strategy, strategy_of_code
-from engine.tuning.networks_in_use import NetworksInUse
-from engine.tuning.outcome import Choice
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import SamplingUse, Strategy
+from darkroom.contract.errors import EngineError
+from darkroom.engine.diffusion.options import Network, OptionDict, Options
+from darkroom.engine.diffusion.tuned import RunTuning
+from darkroom.engine.diffusion.wrappers import merge_options
+from darkroom.engine.errors import DeviceLost, OutOfMemory
+from darkroom.engine.tuning.barred import BarredStrategies, error_in_words
+from darkroom.engine.tuning.blame import asked_strategy, strategy_of_code
+from darkroom.engine.tuning.networks_in_use import NetworksInUse
+from darkroom.engine.tuning.outcome import Choice
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class _RunState:
 
 
 class TunedRun:
-    """Implementation of `engine.diffusion.tuned.RunTuning` for one run.
+    """Implementation of `darkroom.engine.diffusion.tuned.RunTuning` for one run.
 
     With a `fallback` the first error of a strategy costs the strategy: what was being sampled or decoded is repeated
     plainly. Without one it is raised, as a measurement wants it. `may_share` is True where other runs may compute at

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from engine.diffusion.options import Options
-from engine.tuning.made_tensors import MadeTensors
-from engine.tuning.quality import Quality
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.tuning.made_tensors import MadeTensors
+from darkroom.engine.tuning.quality import Quality
 
 Undo = Callable[[], None]
 

@@ -6,8 +6,8 @@ import importlib.util
 
 import torch
 
-from engine.diffusion.compilation import missing_launcher_compiler
-from engine.tuning.strategy import MachineFacts
+from darkroom.engine.diffusion.compilation import missing_launcher_compiler
+from darkroom.engine.tuning.strategy import MachineFacts
 
 
 def missing_triton(machine: MachineFacts) -> str | None:

@@ -14,20 +14,20 @@ from typing import Any
 
 import torch
 
-from contract.errors import EngineError
-from engine.diffusion.sampling_run import sampling_run
-from engine.errors import OutOfMemory
-from engine.tuning.barred import BarredStrategies, error_in_words
-from engine.tuning.blame import asked_strategy, strategy_of_code
-from engine.tuning.choose import TIME_OVER, Measured, Names, choose
-from engine.tuning.network_identity import NetworkIdentities
-from engine.tuning.networks_in_use import NetworksInUse
-from engine.tuning.outcome import PLAIN, Choice, Outcome
-from engine.tuning.quality import Quality
-from engine.tuning.registry import make_strategies
-from engine.tuning.run import Fallback, TunedRun, Usage
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, nothing
-from engine.tuning.workload import Trial
+from darkroom.contract.errors import EngineError
+from darkroom.engine.diffusion.sampling_run import sampling_run
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.tuning.barred import BarredStrategies, error_in_words
+from darkroom.engine.tuning.blame import asked_strategy, strategy_of_code
+from darkroom.engine.tuning.choose import TIME_OVER, Measured, Names, choose
+from darkroom.engine.tuning.network_identity import NetworkIdentities
+from darkroom.engine.tuning.networks_in_use import NetworksInUse
+from darkroom.engine.tuning.outcome import PLAIN, Choice, Outcome
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.registry import make_strategies
+from darkroom.engine.tuning.run import Fallback, TunedRun, Usage
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, nothing
+from darkroom.engine.tuning.workload import Trial
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.diffusion.ksampler import fix_empty_latent_channels, sample
-from engine.diffusion.likeness import relative_error
-from engine.diffusion.options import Conditioning
-from engine.tuning.choose import Measured, Names
-from engine.tuning.network_identity import NetworkIdentity, identity_of
-from engine.tuning.outcome import Fields
-from engine.tuning.run import Usage
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.diffusion.options import Conditioning
+from darkroom.engine.tuning.choose import Measured, Names
+from darkroom.engine.tuning.network_identity import NetworkIdentity, identity_of
+from darkroom.engine.tuning.outcome import Fields
+from darkroom.engine.tuning.run import Usage
 
 MIN_TURNS, MAX_TURNS = 3, 9
 PROMPT, NEGATIVE_PROMPT = "a lighthouse on a cliff at dawn", "blurry"

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.gpu_floors import TFLOP, floor_seconds
 from benchmark.gpu_parts.networks import FULL
-from engine.families.registry import family_named
-from engine.formats.unfilled import unfilled
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.unfilled import unfilled
 
 
 def counted_tflop(work: str, rows: int) -> float:

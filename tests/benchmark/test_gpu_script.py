@@ -17,7 +17,7 @@ import pytest
 
 from benchmark.gpu_parts.sampling import STAND_IN
 from benchmark.gpu_schedule import PARTS
-from contract.quality import STRATEGIES
+from darkroom.contract.quality import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 24

@@ -9,8 +9,8 @@ import pytest
 
 from benchmark.gpu_parts.bench import Bench, Report
 from benchmark.gpu_parts.sampling import GRAPHS, STAND_IN, usable_strategies, usual_ways
-from contract.quality import STRATEGIES
-from engine.tuning.registry import make_strategies
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine.tuning.registry import make_strategies
 
 
 @pytest.fixture

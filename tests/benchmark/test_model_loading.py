@@ -8,7 +8,7 @@ import pytest
 
 from benchmark.model_loading import measure_calls, measure_loads, ways_of
 from benchmark.other_readers import readers_for
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmark.parity_flags import CASES, SETS, add_to_results, chosen, read_lines, run_set
-from engine.server.flags import read_flags
+from darkroom.engine.server.flags import read_flags
 
 
 def test_every_flag_of_model_memory_is_in_a_set() -> None:

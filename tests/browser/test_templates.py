@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.families.registry import family_named
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.worker.prompts.workflows.to_prompt import to_prompt
 from tests.browser.interface import Interface
 from tests.browser.visitor import SECONDS, visitor
 from tests.engine.server.running_engine import RunningEngine, running_engine
-from worker.prompts.workflows.to_prompt import to_prompt
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -42,7 +42,7 @@ class FrontProcess:
 
 @asynccontextmanager
 async def front_process(base: Path, port: int, **environment: str) -> AsyncIterator[FrontProcess]:
-    """`python -m worker` on a port, its state below `base`; asked to stop at the end."""
+    """`python -m darkroom.worker` on a port, its state below `base`; asked to stop at the end."""
     await asyncio.to_thread(base.mkdir, parents=True, exist_ok=True)
     give_database(base / "state")
     log = base / "worker.log"
@@ -51,7 +51,7 @@ async def front_process(base: Path, port: int, **environment: str) -> AsyncItera
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "worker",
+            "darkroom.worker",
             cwd=ROOT,
             env={**os.environ, **settings, **environment},
             stdout=output,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.argument_parser import SuggestingParser
+from darkroom.contract.argument_parser import SuggestingParser
 
 
 def parser() -> SuggestingParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contract.missing_file import missing_file, unreadable_file
+from darkroom.contract.missing_file import missing_file, unreadable_file
 
 
 def test_the_nearest_name_of_the_folder_is_named_and_nothing_that_is_far(tmp_path: Path) -> None:

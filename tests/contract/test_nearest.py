@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given, strategies
 
-from contract.nearest import MAX_COMPARISONS, MAX_NAME_LENGTH, nearest_name, nearest_names
+from darkroom.contract.nearest import MAX_COMPARISONS, MAX_NAME_LENGTH, nearest_name, nearest_names
 
 
 @pytest.mark.parametrize(

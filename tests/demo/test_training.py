@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from darkroom.engine.diffusion.model_sampling import DiscreteSchedule
+from darkroom.engine.layers.vae_kl import AutoencoderKl
 from demo import carry
 from demo.export import SCALE, fold_moments
 from demo.fit import fit_last_layer
 from demo.networks import RESTING_BLOCKS, VAE, carry_colours, rest_large_blocks
 from demo.run import Budget, Course, load, rate_factor, save
 from demo.train_diffusion import signal_shares
-from engine.diffusion.model_sampling import DiscreteSchedule
-from engine.layers.vae_kl import AutoencoderKl
 
 
 def small_pictures() -> torch.Tensor:

@@ -13,6 +13,14 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.api import health
+from darkroom.worker.app.serve_gateway import GOODBYE_SECONDS
+from darkroom.worker.integrations.redis.streams import GROUP
+from darkroom.worker.models.manifest import built_in_manifest
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.variable_names import known_names
+from darkroom.worker.sources.stream_order import PRIORITIES, JobStream
 from tests.deploy.recipes import (
     DEPLOY,
     all_values,
@@ -27,14 +35,6 @@ from tests.deploy.recipes import (
     yaml_documents,
     yaml_files,
 )
-from worker.api import health
-from worker.app.serve_gateway import GOODBYE_SECONDS
-from worker.integrations.redis.streams import GROUP
-from worker.models.manifest import built_in_manifest
-from worker.settings.broker import BrokerConfig
-from worker.settings.environment import load_settings
-from worker.settings.variable_names import known_names
-from worker.sources.stream_order import PRIORITIES, JobStream
 
 ROOT = DEPLOY.parent
 ROUTES = {getattr(route, "path", "") for route in health.router.routes}

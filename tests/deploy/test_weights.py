@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from darkroom.worker.models.manifest import built_in_manifest
 from tests.deploy.recipes import DEPLOY
-from worker.models.manifest import built_in_manifest
 
 WEIGHTS = b"weights" * 1000
 

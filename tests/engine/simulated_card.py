@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from benchmark.small_models import node, workflow, write_small_models
-from engine.engine import Engine, RunRequest
-from engine.events import Event, RunFailed
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.settings import EngineSettings, MemorySettings, VramChoice
+from darkroom.engine.engine import Engine, RunRequest
+from darkroom.engine.events import Event, RunFailed
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.settings import EngineSettings, MemorySettings, VramChoice
 
 __all__ = ["GIB", "MIB", "engine_of", "latent_of", "node", "run", "workflow", "write_small_models"]
 

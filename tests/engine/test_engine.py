@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from contract.errors import PromptRejected
-from engine import Engine, EngineSettings, RunRequest
-from engine.errors import DeviceLost
-from engine.events import NodeStarted, RunInterrupted
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine import Engine, EngineSettings, RunRequest
+from darkroom.engine.errors import DeviceLost
+from darkroom.engine.events import NodeStarted, RunInterrupted
 from tests.contract.graph.declared import node
 from tests.engine.runtime.small_nodes import Calls, small_nodes
 
@@ -116,7 +116,7 @@ def test_a_report_names_the_device(engine: Engine) -> None:
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    modules = "engine, engine.settings, contract.graph.validate, engine.runtime.executor"
+    modules = "engine, darkroom.engine.settings, darkroom.contract.graph.validate, darkroom.engine.runtime.executor"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
@@ -132,8 +132,8 @@ def test_models_that_nodes_have_saved_are_found_again(engine: Engine, tmp_path: 
 
 
 def test_what_the_library_needs_is_importable_from_its_package() -> None:
-    import engine
-    from contract.errors import PromptRejected
+    from darkroom import engine
+    from darkroom.contract.errors import PromptRejected
 
     assert engine.PromptRejected is PromptRejected
     assert all(getattr(engine, name) is not None for name in engine.__all__)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from contract.errors import PromptRejected
-from engine.engine import Engine
-from engine.events import MemoryRelieved
-from engine.memory import machine_memory
-from engine.settings import VramChoice
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.engine import Engine
+from darkroom.engine.events import MemoryRelieved
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.settings import VramChoice
 from tests.engine.simulated_card import GIB, MIB, engine_of, latent_of, run, workflow, write_small_models
 
 SMALL: dict[str, Any] = {"second": None, "size": 32, "steps": 1}

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from worker.app.serve import serve
-from worker.engines.client.prompt_runner import PromptRunner
-from worker.jobs.delivered_outputs import DeliveredOutputs
-from worker.jobs.fetched_inputs import FetchedInputs
-from worker.jobs.outbox import Outbox
-from worker.outputs.webhook import WebhookSender
-from worker.storage.store import JobStore
+from darkroom.worker.app.serve import serve
+from darkroom.worker.engines.client.prompt_runner import PromptRunner
+from darkroom.worker.jobs.delivered_outputs import DeliveredOutputs
+from darkroom.worker.jobs.fetched_inputs import FetchedInputs
+from darkroom.worker.jobs.outbox import Outbox
+from darkroom.worker.outputs.webhook import WebhookSender
+from darkroom.worker.storage.store import JobStore
 
 AFTER: dict[str, tuple[type, str]] = {
     "acknowledging": (JobStore, "insert"),  # on disk, and the client does not know

@@ -21,12 +21,12 @@ from typing import Any
 import redis.asyncio as redis
 
 from benchmark.fleet import STEP_PIXELS, Kind, World, poisson, simulate
+from darkroom.worker.gateway.routing import Policy
 from tests.fakes import FakeEngine, wait
 from tests.faults.fleet_rounds import Member
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
 from tests.worker.sources.servers import redis_server
-from worker.gateway.routing import Policy
 
 NUM_WORKERS = 4
 LENGTHS = (0.5, 3.5)

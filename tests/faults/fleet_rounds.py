@@ -27,13 +27,13 @@ from typing import Any
 
 import httpx
 
+from darkroom.worker.engines.supervisor import free_port
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.databases import give_database
 from tests.worker.postgres_server import PostgresServer, running_postgres
 from tests.worker.receiver import Receiver, running_receiver
 from tests.worker.running_front import until
 from tests.worker.sources.servers import RedisServer, redis_server
-from worker.engines.supervisor import free_port
 
 LEASE_SECONDS = 5
 AWAY_SECONDS = (0.0, 2.0)
@@ -63,7 +63,13 @@ class Member:
         names = {"WORKER_PORT": str(self.port), "LOG_FORMAT": "json", "ACCESS_LOG": "false", **self.environment}
         with (self.folder / "log").open("a") as log:  # noqa: ASYNC230 - the child writes to it
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "worker", *self.arguments, env={**os.environ, **names}, stdout=log, stderr=log
+                sys.executable,
+                "-m",
+                "darkroom.worker",
+                *self.arguments,
+                env={**os.environ, **names},
+                stdout=log,
+                stderr=log,
             )
 
     async def kill(self) -> None:

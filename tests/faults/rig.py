@@ -14,12 +14,12 @@ from typing import Any
 
 import aiohttp
 
+from darkroom.worker.engines.supervisor import free_port
 from tests.faults.dying_front import TRIGGER
 from tests.faults.nodes import Stroke, read_tally, write_pack
 from tests.faults.peers import WAIT_SECONDS
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
-from worker.engines.supervisor import free_port
 
 ROOT = Path(__file__).parents[2]
 FINAL = frozenset({"completed", "failed", "cancelled", "timeout"})
@@ -56,7 +56,7 @@ class Rig:
             **settings,
         }
         dying = ["-m", "tests.faults.dying_front", dies_at, str(self.base / TRIGGER)]
-        program = dying if dies_at else ["-m", "worker"]
+        program = dying if dies_at else ["-m", "darkroom.worker"]
         with self.log.open("ab") as log:  # noqa: ASYNC230 - the child writes to it
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, *program, env={**os.environ, **environment}, stdout=log, stderr=log, cwd=ROOT

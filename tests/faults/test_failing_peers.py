@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.engines.supervisor import free_port
 from tests.fakes import FakeEngine, draw
 from tests.faults.peers import Peers, running_peers
 from tests.worker.running_front import RunningFront, running_front
-from worker.engines.supervisor import free_port
 
 
 @pytest.fixture

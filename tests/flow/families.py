@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.families.flux.controlnet import HintKind
-from engine.families.sd3.controlnet import Sd35ControlNet, Sd35ControlNetConfig
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.random_weights import write_random_checkpoint
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.flux.controlnet import HintKind
+from darkroom.engine.families.sd3.controlnet import Sd35ControlNet, Sd35ControlNetConfig
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
 from tests.engine.families.test_transformer_controlnets import control_network, write_control
 from tests.flow.running_worker import RunningWorker
 from tests.flow.small_models import write_control_net, write_lora

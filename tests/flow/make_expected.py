@@ -22,7 +22,9 @@ EXPECTED = Path(__file__).parent / "expected"
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "small.safetensors"
-        subprocess.run([sys.executable, "-m", "engine", "random-checkpoint", str(checkpoint)], check=True, cwd=ROOT)
+        subprocess.run(
+            [sys.executable, "-m", "darkroom.engine", "random-checkpoint", str(checkpoint)], check=True, cwd=ROOT
+        )
         with running_worker(Path(folder), checkpoint) as worker, running_receiver() as host:
             result = worker.generate(modifier_request()).raise_for_status().json()
             (EXPECTED / "text_to_image.png").write_bytes(worker.output_bytes(result))

@@ -1,4 +1,4 @@
-"""The real processes: `python -m worker serve` with its engine as a child, on free ports and a folder of their own."""
+"""The real processes: `python -m darkroom.worker serve` with its engine as a child, on free ports and a folder of their own."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def running_worker(base: Path, checkpoint: Path | None, **environment: str) -> I
     log = base / "worker.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker"],
+            [sys.executable, "-m", "darkroom.worker"],
             cwd=ROOT,
             env={**os.environ, **settings},
             stdout=output,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from engine.families.base import ModelFamily
-from engine.families.registry import default_family
-from engine.families.sd15.unet_files import PREFIX
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.kinds.controlnet import ControlNetModel
-from engine.models.kinds.upscaler import RrdbConfig, RrdbNet
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.families.sd15.unet_files import PREFIX
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.models.kinds.upscaler import RrdbConfig, RrdbNet
 
 LORAS = ("first.safetensors", "second.safetensors")
 CONTROL_NET = "small_control.safetensors"

@@ -34,7 +34,7 @@ type = "file"
 
 BY_CODE = """
 from typing import ClassVar
-from modifiers.modifier import Into, Modifier
+from darkroom.modifiers.modifier import Into, Modifier
 from typing import Annotated
 
 class Postcard(Modifier):

@@ -16,10 +16,10 @@ import pytest
 import redis
 from PIL import Image
 
+from darkroom.worker.models.demo_model import DEMO_CHECKPOINT
 from tests.flow.running_worker import RunningWorker, running_worker
 from tests.s3_server import S3Server, client, running_s3_server
 from tests.worker.sources.servers import redis_server
-from worker.models.demo_model import DEMO_CHECKPOINT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

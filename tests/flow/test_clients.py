@@ -64,7 +64,7 @@ async def test_the_python_library_with_coroutines(worker: RunningWorker, workflo
 
 def test_the_command(worker: RunningWorker, workflow: Path, tmp_path: Path) -> None:
     words = ("generate", str(workflow), "--url", worker.url, "--output", str(tmp_path / "drawn.png"), "--json")
-    assert '"completed"' in ran("-c", "from worker.cli.main import main; main()", *words)
+    assert '"completed"' in ran("-c", "from darkroom.worker.cli.main import main; main()", *words)
     assert (tmp_path / "drawn.png").read_bytes().startswith(PNG)
 
 
@@ -111,7 +111,7 @@ def test_comfy_cli(worker: RunningWorker, workflow: Path, tmp_path: Path) -> Non
 
 
 async def test_an_assistant(worker: RunningWorker) -> None:
-    arguments = ["-c", "from worker.cli.main import main; main()", "mcp", "--url", worker.url]
+    arguments = ["-c", "from darkroom.worker.cli.main import main; main()", "mcp", "--url", worker.url]
     server = StdioServerParameters(command=sys.executable, args=arguments, cwd=str(ROOT))
     values: dict[str, Any] = {"prompt": "an apple", **SMALL}
     async with asyncio.timeout(LONGEST_SECONDS), McpClient(stdio_client(server)) as assistant:

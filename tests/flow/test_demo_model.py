@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from darkroom.worker.models.demo_model import DEMO_CHECKPOINT
 from tests.flow.running_worker import RunningWorker
-from worker.models.demo_model import DEMO_CHECKPOINT
 
 EXPECTED = Path(__file__).parent / "expected"
 DEMO_PICTURES = {

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from engine.families.base import ModelFamily
-from modifiers.example_picture import EXAMPLE_PICTURE
-from modifiers.registry import build_registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.registry import build_registry
 from tests.flow.families import DRAWN, MEASURED, STEERED, drawn, file_of, sampling_of
 from tests.flow.running_worker import CHECKPOINT, RunningWorker
 

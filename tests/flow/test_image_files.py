@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from engine.images.decode import find_damage, read_image
-from worker.media.kinds import BrokenFile, check_file
+from darkroom.engine.images.decode import find_damage, read_image
+from darkroom.worker.media.kinds import BrokenFile, check_file
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "field" / "inputs"
 NOISE = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)

@@ -9,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
 from tests.flow.running_worker import CHECKPOINT, RunningWorker
 from tests.flow.small_models import CONTROL_NET, LORAS, UPSCALER
 

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from PIL import Image
 
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.worker.inputs.fetch import decode_data_uri
 from tests.flow.bodies import image_request
 from tests.flow.running_worker import RunningWorker
-from worker.inputs.fetch import decode_data_uri
 
 
 def picture(colour: str = "red", side_px: int = 64) -> bytes:

@@ -22,12 +22,12 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from darkroom.worker.observe.gpu_metrics import GpuMetrics
 from tests.flow.bodies import workflow_request
 from tests.flow.running_worker import RunningWorker
 from tests.promtool import find_prometheus
 from tests.s3_server import free_ports
 from tests.worker.nvml import Nvml
-from worker.observe.gpu_metrics import GpuMetrics
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "observability"

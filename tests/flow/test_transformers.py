@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.families.base import ModelFamily
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.engine.families.base import ModelFamily
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
 from tests.flow.families import FLUX, SD3, drawn, file_of, sampling_of
 from tests.flow.running_worker import RunningWorker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.memory.device import identity
-from engine.probes.device import FIXED_CHECKSUM, checksum, fixed_matrices, measure
+from darkroom.engine.memory.device import identity
+from darkroom.engine.probes.device import FIXED_CHECKSUM, checksum, fixed_matrices, measure
 
 pytestmark = [
     pytest.mark.gpu,

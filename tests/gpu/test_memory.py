@@ -10,14 +10,14 @@ import torch
 
 from benchmark.gpu_parts.memory import MODES, hooked_workflow, memory_of
 from benchmark.gpu_parts.runs import prompt_engine, run_prompt
-from engine.memory.device import device_of
-from engine.memory.model_pool import ModelPool
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.plan import Limits
-from engine.memory.relief import MemorySavings
-from engine.memory.residency import Residency
-from engine.memory.state import VramState
-from engine.memory.transfer_streams import PinnedMemory, TransferStreams
+from darkroom.engine.memory.device import device_of
+from darkroom.engine.memory.model_pool import ModelPool
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.plan import Limits
+from darkroom.engine.memory.relief import MemorySavings
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.memory.transfer_streams import PinnedMemory, TransferStreams
 from tests.engine.memory.simulated import network, patch
 from tests.engine.simulated_card import engine_of, latent_of, run, workflow, write_small_models
 from tests.gpu.benches import bench_in

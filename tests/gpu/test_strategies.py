@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from benchmark.gpu_parts.sampling import COMPILING, Drawing, computing_engine, usable_strategies
-from contract.quality import STRATEGIES
-from engine.diffusion.likeness import relative_error
-from engine.tuning.quality import Quality
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.tuning.quality import Quality
 from tests.gpu.benches import bench_in
 
 pytestmark = [

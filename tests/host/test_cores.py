@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from host.cores import cpu_quota, physical_cores, processor_flags, processor_model, usable_cores
+from darkroom.host.cores import cpu_quota, physical_cores, processor_flags, processor_model, usable_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from host.distribution import DISTRIBUTION, install_command, installed_version
+from darkroom.host.distribution import DISTRIBUTION, install_command, installed_version
 from tests.installed import tracked_files
 
 ROOT = Path(__file__).parents[2]

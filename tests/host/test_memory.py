@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from host.memory import available_bytes, total_bytes
-from worker.observe.memory import MachineMemory
+from darkroom.host.memory import available_bytes, total_bytes
+from darkroom.worker.observe.memory import MachineMemory
 
 GIB = 2**30
 

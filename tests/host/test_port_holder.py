@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from host.port_holder import find_port_holder
+from darkroom.host.port_holder import find_port_holder
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from host.processor import busy_seconds, process_seconds
+from darkroom.host.processor import busy_seconds, process_seconds
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

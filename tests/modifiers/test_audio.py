@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import ModifierRegistry, build_registry
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import ModifierRegistry, build_registry
 
 ACE: dict[str, Any] = {"audio_latent": "EmptyAceStepLatentAudio", "seconds": 120.0, "shift": 5.0}
 ACE |= {"shift_by": "ModelSamplingSD3"}

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from engine.engine import Engine
-from engine.families.registry import family_named
-from engine.models.random_weights import write_random_checkpoint
-from engine.runtime.request import RunRequest
-from engine.settings import EngineSettings
-from modifiers.edit import Edit
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import ModifierRegistry, build_registry
-from worker.engines.families import read_families
-from worker.prompts.modifier_defaults import parameters_of
+from darkroom.engine.engine import Engine
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.runtime.request import RunRequest
+from darkroom.engine.settings import EngineSettings
+from darkroom.modifiers.edit import Edit
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import ModifierRegistry, build_registry
+from darkroom.worker.engines.families import read_families
+from darkroom.worker.prompts.modifier_defaults import parameters_of
 
 ONE = {"prompt": "make it winter", "input_image": "a.png", "ckpt_name": "m.safetensors", "seed": 1}
 THREE = {**ONE, "input_image_2": "b.png", "input_image_3": "c.png"}

@@ -12,17 +12,17 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.engine import Engine
-from engine.families.base import TensorIndex
-from engine.families.registry import families, family_named
-from engine.runtime.request import RunRequest
-from engine.settings import EngineSettings
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import MODIFIERS, ModifierRegistry, build_registry
+from darkroom.engine.engine import Engine
+from darkroom.engine.families.base import TensorIndex
+from darkroom.engine.families.registry import families, family_named
+from darkroom.engine.runtime.request import RunRequest
+from darkroom.engine.settings import EngineSettings
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import MODIFIERS, ModifierRegistry, build_registry
+from darkroom.worker.engines.families import Family, read_families
+from darkroom.worker.prompts.modifier_defaults import parameters_of
 from tests.parity.models import write_models_of
 from tests.parity.recorded import Case
-from worker.engines.families import Family, read_families
-from worker.prompts.modifier_defaults import parameters_of
 
 SMALL = {"seed": 1, "steps": 1, "prompt": "a lighthouse"}
 PICTURE = {"input_image": "photo.png", "mask_image": "mask.png"}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modifiers.model_files import NetworkFields
-from modifiers.modifier import RANDOM_INT, ModificationsRejected, Modifier
-from modifiers.registry import MODIFIERS, ModifierRegistry, UnknownModifier, build_registry
+from darkroom.modifiers.model_files import NetworkFields
+from darkroom.modifiers.modifier import RANDOM_INT, ModificationsRejected, Modifier
+from darkroom.modifiers.registry import MODIFIERS, ModifierRegistry, UnknownModifier, build_registry
 
 WORKFLOWS = Path(__file__).parents[2] / "modifiers" / "workflows"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modifiers.modifier import RANDOM_INT, ModificationsRejected
-from modifiers.registry import ModifierUnusable, UnknownModifier, build_registry
-from modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
+from darkroom.modifiers.modifier import RANDOM_INT, ModificationsRejected
+from darkroom.modifiers.registry import ModifierUnusable, UnknownModifier, build_registry
+from darkroom.modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
 
 WORKFLOW = {
     "1": {"class_type": "A", "inputs": {"text": "as drawn", "steps": 9, "seed": 1, "link": ["2", 0]}},

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.families.registry import families
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import ModifierRegistry, build_registry
+from darkroom.engine.families.registry import families
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import ModifierRegistry, build_registry
 
 LTX = {"video_latent": "EmptyLTXVLatentVideo", "video_start": "LTXVImgToVideo", "frames": 97, "frame_rate": 25.0}
 WAN = {"video_latent": "EmptyHunyuanLatentVideo", "width": 832, "height": 480, "frames": 81, "frame_rate": 16.0}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.engine import Engine
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import EngineSettings
 from tests.parity.recorded import INPUTS
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.engine import Engine
-from engine.runtime.request import RunRequest
+from darkroom.engine.engine import Engine
+from darkroom.engine.runtime.request import RunRequest
 from tests.parity.models import write_models_of
 from tests.parity.outputs import Tolerance, compare_outputs
 from tests.parity.recorded import Case

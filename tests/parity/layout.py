@@ -16,10 +16,10 @@ from pathlib import Path
 
 from torch import nn
 
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.formats.unfilled import unfilled
-from engine.models.saved_layout import denoiser_tensors, text_tensors, vae_tensors
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.models.saved_layout import denoiser_tensors, text_tensors, vae_tensors
 from tests.parity.models import LAYOUTS
 
 

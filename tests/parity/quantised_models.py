@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from engine.formats.gguf_file import BLOCK_TYPES
-from engine.formats.quantised.comfy_quant import FLOAT4, hadamard
-from engine.formats.quantised.gguf_blocks import UNPACK
+from darkroom.engine.formats.gguf_file import BLOCK_TYPES
+from darkroom.engine.formats.quantised.comfy_quant import FLOAT4, hadamard
+from darkroom.engine.formats.quantised.gguf_blocks import UNPACK
 
 Tensors = Mapping[str, torch.Tensor]
 FLOAT8_MAX = 448.0

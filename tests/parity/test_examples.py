@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.engine import Engine
+from darkroom.engine.engine import Engine
 from tests.parity.in_process import assert_like_the_reference
 from tests.parity.recorded import Case, find_cases
 

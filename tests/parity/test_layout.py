@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.families.base import ModelFamily
-from engine.families.registry import families
-from engine.models.load import LoadTypes, load_checkpoint
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.registry import families
+from darkroom.engine.models.load import LoadTypes, load_checkpoint
 from tests.parity.layout import write_layout
 from tests.parity.models import read_layouts, write_model
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from engine.engine import Engine
-from engine.settings import DtypeName, DtypeSettings, EngineSettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import DtypeName, DtypeSettings, EngineSettings
 from tests.parity.in_process import run_case
 from tests.parity.recorded import case_named, find_cases
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.engine import Engine
-from engine.settings import EngineSettings
-from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
-from engine.tuning.strategies.step_graph import StepGraph
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import EngineSettings
+from darkroom.engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
+from darkroom.engine.tuning.strategies.step_graph import StepGraph
 from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.replaying import Replaying
 from tests.parity.in_process import assert_like_the_reference, run_case

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from engine.nodes.built_in import built_in_nodes
-from engine.nodes.catalogue import object_info
+from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.catalogue import object_info
+from darkroom.worker.engines.graph_check import find_problems
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.prompts.workflows.page_graph import definitions_in, read_graph
+from darkroom.worker.prompts.workflows.subgraph_values import PromotedInputs, read_host_values
+from darkroom.worker.prompts.workflows.to_prompt import to_prompt
+from darkroom.worker.prompts.workflows.widgets import read_class
 from tests.engine.nodes.test_object_info import Environment
-from worker.engines.graph_check import find_problems
-from worker.errors import RequestRejected
-from worker.prompts.workflows.page_graph import definitions_in, read_graph
-from worker.prompts.workflows.subgraph_values import PromotedInputs, read_host_values
-from worker.prompts.workflows.to_prompt import to_prompt
-from worker.prompts.workflows.widgets import read_class
 
 PACKAGE = "comfyui_workflow_templates_json"
 MAX_NODES = 5000

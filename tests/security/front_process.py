@@ -13,11 +13,11 @@ from pathlib import Path
 
 import httpx
 
+from darkroom.worker.engines.supervisor import free_port
+from darkroom.worker.settings.listener import TlsFiles
 from tests.fakes import FakeEngine
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
-from worker.engines.supervisor import free_port
-from worker.settings.listener import TlsFiles
 
 
 @dataclass
@@ -52,7 +52,7 @@ async def front_process(
     give_database(folder / "state")
     with log.open("a") as output:  # noqa: ASYNC230 - the child writes to it
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "worker"),
+            *(sys.executable, "-m", "darkroom.worker"),
             env={**os.environ, **settings},
             stdout=output,
             stderr=output,

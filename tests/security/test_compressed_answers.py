@@ -15,23 +15,23 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.engines.http import EngineHttp
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.guard.plain_responses import plain_client
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.inputs.refusals import DownloadFailed
+from darkroom.worker.integrations.vast.ledger import Ledger
+from darkroom.worker.integrations.vast.public_key import PublicKeySource
+from darkroom.worker.integrations.vast.reports import Reporter
+from darkroom.worker.models.download.open_source import SourceAccess
+from darkroom.worker.models.errors import DownloadBroke
+from darkroom.worker.outputs.webhook import WebhookSender
+from darkroom.worker.settings.environment import HubAccess
+from darkroom.worker.settings.platforms import VastConfig, VastTiming
+from darkroom.worker.storage.webhook_rows import WebhookRow
 from tests.security.lying_server import BUFFERED_BYTES, MIB, LyingServer, answer, endless
 from tests.worker.inputs.test_fetch import asking, fetcher, picture
 from tests.worker.models.downloading import downloader_at, entry_of
-from worker.engines.http import EngineHttp
-from worker.errors import EngineUnreachable
-from worker.guard.plain_responses import plain_client
-from worker.guard.safe_address import AddressGuard
-from worker.inputs.refusals import DownloadFailed
-from worker.integrations.vast.ledger import Ledger
-from worker.integrations.vast.public_key import PublicKeySource
-from worker.integrations.vast.reports import Reporter
-from worker.models.download.open_source import SourceAccess
-from worker.models.errors import DownloadBroke
-from worker.outputs.webhook import WebhookSender
-from worker.settings.environment import HubAccess
-from worker.settings.platforms import VastConfig, VastTiming
-from worker.storage.webhook_rows import WebhookRow
 
 ROOT = Path(__file__).parents[2]
 PICTURE = picture()
@@ -209,7 +209,7 @@ def test_every_client_of_the_front_comes_from_one_place() -> None:
 
 
 def test_a_compressing_server_is_refused_by_the_command_line(liar: LyingServer) -> None:
-    from worker.cli.worker_client import worker_client
+    from darkroom.worker.cli.worker_client import worker_client
 
     liar.scripts["GET /health"] = answer(200, bomb("br"), Content_Encoding="br")
     with PeakMemory() as peak, worker_client() as http, pytest.raises(httpx.TransportError, match="Content-Encoding"):

@@ -10,12 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.engine.server.certificate import write_certificate
-from tests.fakes import FakeEngine, draw
-from tests.security.front_process import FrontProcess, front_process
-from tests.security.raw_http import RawClient
-from tests.worker.running_front import RunningFront, running_front
-from worker.guard.listener.connections import (
+from darkroom.worker.guard.listener.connections import (
     OWN_PROBE_SLOTS,
     PROBE_SLOTS,
     PROBE_SLOTS_PER_ADDRESS,
@@ -24,8 +19,13 @@ from worker.guard.listener.connections import (
     Slot,
     group_of,
 )
-from worker.guard.listener.open_files import fitting
-from worker.settings.listener import ConnectionLimits, TlsFiles
+from darkroom.worker.guard.listener.open_files import fitting
+from darkroom.worker.settings.listener import ConnectionLimits, TlsFiles
+from tests.engine.server.certificate import write_certificate
+from tests.fakes import FakeEngine, draw
+from tests.security.front_process import FrontProcess, front_process
+from tests.security.raw_http import RawClient
+from tests.worker.running_front import RunningFront, running_front
 
 BODY = {"input": {"workflow_json": draw()}}
 ATTACKERS = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")

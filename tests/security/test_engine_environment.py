@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.errors import SettingsInvalid
-from worker.settings.environment import child_environment, load_settings, runpod_environment
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.environment import child_environment, load_settings, runpod_environment
 
 SECRETS = (
     *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "OPENAI_API_KEY", "KUBECONFIG"),
@@ -81,6 +81,6 @@ def test_the_nodes_command_holds_no_planted_secret(tmp_path: Path) -> None:
         f"import os\nNODE_CLASS_MAPPINGS = {{}}\nopen({str(tmp_path / 'told')!r}, 'w').write(repr(dict(os.environ)))\n"
     )
     environment = {"PATH": "/usr/bin:/bin", "HF_TOKEN": "planted", "API_KEYS": "planted"}
-    command = [sys.executable, "-m", "worker", "nodes", "check", str(pack)]
+    command = [sys.executable, "-m", "darkroom.worker", "nodes", "check", str(pack)]
     subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], check=False, timeout=120)
     assert "planted" not in (tmp_path / "told").read_text()

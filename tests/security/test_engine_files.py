@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from worker.errors import DeliveryFailed
-from worker.outputs import collect
-from worker.outputs.collect import collect_outputs
-from worker.outputs.listing import ListedFile
+from darkroom.worker.errors import DeliveryFailed
+from darkroom.worker.outputs import collect
+from darkroom.worker.outputs.collect import collect_outputs
+from darkroom.worker.outputs.listing import ListedFile
 
 SECRET = b"planted-secret"
 

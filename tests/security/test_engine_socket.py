@@ -14,15 +14,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.engines.command import engine_command
+from darkroom.worker.engines.http import MAX_ANSWER_BYTES, EngineHttp
+from darkroom.worker.engines.unix_socket import MAX_PATH_BYTES, UnixSocket
+from darkroom.worker.errors import EngineUnreachable, SettingsInvalid
+from darkroom.worker.settings.engines import EngineLaunch
 from tests.flow.running_worker import RunningWorker
 from tests.s3_server import free_ports
 from tests.security.worker_process import PICTURE, inodes_of, job, processes_below, tcp_listeners, worker_process
-from worker.engines.address import EngineAddress
-from worker.engines.command import engine_command
-from worker.engines.http import MAX_ANSWER_BYTES, EngineHttp
-from worker.engines.unix_socket import MAX_PATH_BYTES, UnixSocket
-from worker.errors import EngineUnreachable, SettingsInvalid
-from worker.settings.engines import EngineLaunch
 
 
 def mode_of(path: Path) -> int:

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.guard.bodies import UNKNOWN_ELEMENTS
 from tests.fakes import FakeEngine, draw
 from tests.security.raw_http import STRANGER, RawClient
 from tests.worker.integrations.vast.stand_in import StandIn
 from tests.worker.integrations.vast.test_worker import QUICK, VastFront, vast_settings
 from tests.worker.running_front import running_front, until
-from worker.guard.bodies import UNKNOWN_ELEMENTS
 
 MIB = 1024 * 1024
 BOUNDARY = {"Content-Type": "multipart/form-data; boundary=x"}

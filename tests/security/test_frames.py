@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS
 from tests.flow.running_worker import RunningWorker
 from tests.flow.test_files import data_uri
-from worker.media.picture_bounds import MAX_INPUT_PIXELS
 
 FRAME_PIXELS = 512 * 512
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.errors import RequestRejected
-from worker.guard.json_scan import MAX_WIDE_STRING_BYTES, JsonScan, check_json
-from worker.settings.listener import JsonLimits
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.guard.json_scan import MAX_WIDE_STRING_BYTES, JsonScan, check_json
+from darkroom.worker.settings.listener import JsonLimits
 
 
 def limits(depth: int = 10**9, elements: int = 10**9, string_bytes: int = 10**9) -> JsonLimits:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.guard.plain_paths import plain_path
+from darkroom.worker.inputs.download_headers import find_prefix_problem, headers_for
+from darkroom.worker.models.download.credentials import BearerToken, Credentials
+from darkroom.worker.models.errors import SourceRefused
+from darkroom.worker.models.sources import parse_source
 from tests.worker.models.downloading import access_to, downloader_at, entry_of
 from tests.worker.models.model_server import ModelServer, checkpoint, model_server
-from worker.guard.plain_paths import plain_path
-from worker.inputs.download_headers import find_prefix_problem, headers_for
-from worker.models.download.credentials import BearerToken, Credentials
-from worker.models.errors import SourceRefused
-from worker.models.sources import parse_source
 
 TOKEN = "planted-hub-token"
 SOURCES = {

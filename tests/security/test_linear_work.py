@@ -14,30 +14,30 @@ from typing import Any
 
 import pytest
 
-from contract.graph.explain import explain_prompt
-from contract.graph.object_info import rules_in
-from contract.graph.work import PromptGraph, PromptWork, model_files_in, price_of
+from darkroom.contract.graph.explain import explain_prompt
+from darkroom.contract.graph.object_info import rules_in
+from darkroom.contract.graph.work import PromptGraph, PromptWork, model_files_in, price_of
+from darkroom.worker.engines.choices import with_hints
+from darkroom.worker.engines.graph_check import find_problems
+from darkroom.worker.engines.long_names import find_long_names
+from darkroom.worker.engines.save_names import find_name_problems
+from darkroom.worker.errors import RequestRejected, shortened
+from darkroom.worker.guard.url_secrets import has_url_secrets, without_url_secrets
+from darkroom.worker.inputs.references import find_references, replace_references
+from darkroom.worker.models.manifest import built_in_manifest
+from darkroom.worker.observe.prompt_texts import texts_of
+from darkroom.worker.prompts.graph_size import find_size_problem
+from darkroom.worker.prompts.model_needs import find_needs
+from darkroom.worker.prompts.prompt_parts import split_prompt
+from darkroom.worker.prompts.random_values import resolve
+from darkroom.worker.prompts.workflow_plan import find_missing_nodes
+from darkroom.worker.prompts.workflows.app_mode import read_app_mode
+from darkroom.worker.prompts.workflows.node_uses import model_hints, uses_in_prompt, uses_on_page
+from darkroom.worker.prompts.workflows.overrides import override
+from darkroom.worker.prompts.workflows.page_texts import choose_alternatives, without_comments
+from darkroom.worker.prompts.workflows.to_prompt import to_prompt
+from darkroom.worker.settings.jobs import PromptLimits
 from tests.security.costly_pages import PAGES, node, page, sub_graph, with_names
-from worker.engines.choices import with_hints
-from worker.engines.graph_check import find_problems
-from worker.engines.long_names import find_long_names
-from worker.engines.save_names import find_name_problems
-from worker.errors import RequestRejected, shortened
-from worker.guard.url_secrets import has_url_secrets, without_url_secrets
-from worker.inputs.references import find_references, replace_references
-from worker.models.manifest import built_in_manifest
-from worker.observe.prompt_texts import texts_of
-from worker.prompts.graph_size import find_size_problem
-from worker.prompts.model_needs import find_needs
-from worker.prompts.prompt_parts import split_prompt
-from worker.prompts.random_values import resolve
-from worker.prompts.workflow_plan import find_missing_nodes
-from worker.prompts.workflows.app_mode import read_app_mode
-from worker.prompts.workflows.node_uses import model_hints, uses_in_prompt, uses_on_page
-from worker.prompts.workflows.overrides import override
-from worker.prompts.workflows.page_texts import choose_alternatives, without_comments
-from worker.prompts.workflows.to_prompt import to_prompt
-from worker.settings.jobs import PromptLimits
 
 Json = dict[str, Any]
 

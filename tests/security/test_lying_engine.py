@@ -98,15 +98,15 @@ SHOWN = {"GET /system_stats", "GET /object_info", "GET /queue", "GET /history"}
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOOK_SECONDS_FOREIGN", "LOOK_DOWN_SECONDS"):
-        monkeypatch.setattr(f"worker.engines.watch.{name}", 0.02)
+        monkeypatch.setattr(f"darkroom.worker.engines.watch.{name}", 0.02)
     for name in ("GIVE_UP_SECONDS", "LOOK_SECONDS", "LOOK_SECONDS_WITHOUT_SOCKET"):
-        monkeypatch.setattr(f"worker.engines.client.prompt_runner.{name}", 0.05)
-    monkeypatch.setattr("worker.engines.watch.PROBE_SECONDS", 0.0)
-    monkeypatch.setattr("worker.engines.client.calls.FAULT_SECONDS", 0.2)
-    monkeypatch.setattr("worker.engines.pool.FOREIGN_WAIT_SECONDS", 0.1)
-    monkeypatch.setattr("worker.engines.pool.GIVE_UP_SECONDS", 0.5)
-    monkeypatch.setattr("worker.engines.pool.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("worker.jobs.pipeline.deliver.COLLECT_TRIES", 1)
+        monkeypatch.setattr(f"darkroom.worker.engines.client.prompt_runner.{name}", 0.05)
+    monkeypatch.setattr("darkroom.worker.engines.watch.PROBE_SECONDS", 0.0)
+    monkeypatch.setattr("darkroom.worker.engines.client.calls.FAULT_SECONDS", 0.2)
+    monkeypatch.setattr("darkroom.worker.engines.pool.FOREIGN_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.engines.pool.GIVE_UP_SECONDS", 0.5)
+    monkeypatch.setattr("darkroom.worker.engines.pool.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.jobs.pipeline.deliver.COLLECT_TRIES", 1)
 
 
 @pytest.mark.slow

@@ -12,6 +12,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.inputs.refusals import DownloadFailed, InputTooLarge
+from darkroom.worker.inputs.s3_source import S3Source
+from darkroom.worker.outputs.targets.s3 import S3Uploader
+from darkroom.worker.outputs.targets.target import UploadFailed
+from darkroom.worker.s3.stores import PART_BYTES, S3Stores
+from darkroom.worker.s3.targets import S3Target
+from darkroom.worker.settings.outputs import InputLimits, S3Config
 from tests.fakes import FakeEngine, draw, paint
 from tests.security.lying_server import (
     BUFFERED_BYTES,
@@ -28,14 +36,6 @@ from tests.security.lying_server import (
 from tests.worker.inputs.test_fetch import picture
 from tests.worker.running_front import running_front
 from tests.worker.running_front import until as wait_until
-from worker.guard.safe_address import AddressGuard
-from worker.inputs.refusals import DownloadFailed, InputTooLarge
-from worker.inputs.s3_source import S3Source
-from worker.outputs.targets.s3 import S3Uploader
-from worker.outputs.targets.target import UploadFailed
-from worker.s3.stores import PART_BYTES, S3Stores
-from worker.s3.targets import S3Target
-from worker.settings.outputs import InputLimits, S3Config
 
 NO_STORE = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
 LARGE_BYTES = PART_BYTES + MIB

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.guard.safe_address import resolve_host
+from darkroom.worker.jobs.fetched_inputs import FETCHED_AT_ONCE
 from tests.fakes import FakeEngine, paint
 from tests.security.lying_server import LyingServer, Wire, answer
 from tests.worker.inputs.test_fetch import picture
 from tests.worker.running_front import running_front
-from worker.guard.safe_address import resolve_host
-from worker.jobs.fetched_inputs import FETCHED_AT_ONCE
 
 NUM_INPUTS = 3 * FETCHED_AT_ONCE
 

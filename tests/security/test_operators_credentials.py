@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.s3.targets import choose_target, find_write_problem, may_read
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.outputs import S3Config
+from darkroom.worker.storage.webhook_rows import SecretSource, WebhookRow, webhook_insert
 from tests.fakes import FakeEngine, draw, paint
 from tests.s3_server import S3Server, client
 from tests.worker.inputs.test_fetch import picture
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront, running_front
-from worker.s3.targets import choose_target, find_write_problem, may_read
-from worker.settings.environment import load_settings
-from worker.settings.outputs import S3Config
-from worker.storage.webhook_rows import SecretSource, WebhookRow, webhook_insert
 
 OTHER_BUCKET = "somebody-elses"
 OPERATORS = S3Config(

@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
+from darkroom.worker.cli.main import app
+from darkroom.worker.guard.identity.own_key import read_own_key
+from darkroom.worker.integrations.runpod.loop import Handler
+from darkroom.worker.settings.api_keys import find_key, parse_key
+from darkroom.worker.settings.settings import own_key_path
 from tests.fakes import FakeEngine, draw, running_engine
 from tests.worker.app.test_recovery import front_process
 from tests.worker.running_front import running_front
-from worker.cli.main import app
-from worker.guard.identity.own_key import read_own_key
-from worker.integrations.runpod.loop import Handler
-from worker.settings.api_keys import find_key, parse_key
-from worker.settings.settings import own_key_path
 
 KEYS: dict[str, Any] = {"api_keys": ("shop:planted-shop",)}
 
@@ -54,7 +54,7 @@ async def test_a_second_front_on_the_same_state_leaves_the_firsts_key(tmp_path: 
         path = own_key_path(tmp_path / "state")
         before = read_own_key(path)
         second = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "worker"),
+            *(sys.executable, "-m", "darkroom.worker"),
             env={
                 **os.environ,
                 "STATE_DIRECTORY": str(tmp_path / "state"),
@@ -105,7 +105,7 @@ async def test_a_made_key_fits_its_line() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 async def test_an_open_door_stops_the_start_and_says_how_to_close_it(tmp_path: Path, host: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker"),
+        *(sys.executable, "-m", "darkroom.worker"),
         env={**os.environ, "WORKER_HOST": host, "STATE_DIRECTORY": str(tmp_path), "WORKER_PORT": "0"},
         stderr=asyncio.subprocess.PIPE,
     )

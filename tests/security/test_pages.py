@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from fastapi.openapi.utils import get_openapi
 
+from darkroom.worker.api.page_headers import file_headers
+from darkroom.worker.json import finite as finite_json
+from darkroom.worker.json.finite import FiniteJSONResponse
 from tests.fakes import FakeEngine, draw
 from tests.worker.receiver import running_receiver
 from tests.worker.running_front import RunningFront, running_front
-from worker.api.page_headers import file_headers
-from worker.json import finite as finite_json
-from worker.json.finite import FiniteJSONResponse
 
 DIRECTIVES = ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "connect-src 'self'")
 
@@ -89,7 +89,7 @@ async def test_the_document_is_made_once_for_all_and_known_by_its_tag(
         made.append(1)
         return get_openapi(*arguments, **named)
 
-    monkeypatch.setattr("worker.api.documentation.get_openapi", counted)
+    monkeypatch.setattr("darkroom.worker.api.documentation.get_openapi", counted)
     first = await front.http.get("/openapi.json")
     again = await front.http.get("/openapi.json")
     assert first.json()["paths"] and first.content == again.content and len(made) == 1

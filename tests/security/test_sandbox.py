@@ -20,16 +20,16 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.engines.command import engine_command
+from darkroom.worker.engines.loss import LossReason
+from darkroom.worker.engines.sandbox import Sandbox, packages_in
+from darkroom.worker.engines.sandbox_start import find_user, prepare, try_sandbox
+from darkroom.worker.errors import EngineStartFailed, SettingsInvalid
+from darkroom.worker.settings.engines import EngineLaunch, SandboxConfig
+from darkroom.worker.settings.environment import load_settings
 from tests.flow.running_worker import ROOT, RunningWorker, stop, wait_until_ready
 from tests.s3_server import free_ports
 from tests.security.worker_process import PICTURE, job, processes_below
-from worker.engines.command import engine_command
-from worker.engines.loss import LossReason
-from worker.engines.sandbox import Sandbox, packages_in
-from worker.engines.sandbox_start import find_user, prepare, try_sandbox
-from worker.errors import EngineStartFailed, SettingsInvalid
-from worker.settings.engines import EngineLaunch, SandboxConfig
-from worker.settings.environment import load_settings
 
 ENGINE_UID = 10002
 OTHER_UID = 12345
@@ -140,7 +140,7 @@ def attacked(level: Level, **environment: str) -> Iterator[Attacked]:
     log = base.with_suffix(".log")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*as_user, python, "-m", "darkroom.run", "worker"],
+            [*as_user, python, "-m", "darkroom.worker"],
             cwd=base,
             env=settings,
             stdout=output,

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.errors import WebhookNotReady
+from darkroom.worker.guard.url_secrets import is_erased, without_url_secrets
+from darkroom.worker.jobs.outbox import Outbox
+from darkroom.worker.outputs.webhook import DeliveryOutcome
+from darkroom.worker.settings.outputs import WebhookConfig
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
 from tests.worker.databases import opened
-from worker.errors import WebhookNotReady
-from worker.guard.url_secrets import is_erased, without_url_secrets
-from worker.jobs.outbox import Outbox
-from worker.outputs.webhook import DeliveryOutcome
-from worker.settings.outputs import WebhookConfig
-from worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 PLANTED = b"planted"
 SOON_SECONDS = 20.0

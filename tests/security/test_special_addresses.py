@@ -6,8 +6,8 @@ import ipaddress
 
 import pytest
 
-from worker.guard.safe_address import AddressGuard, AddressRefused
-from worker.guard.special_addresses import is_public
+from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused
+from darkroom.worker.guard.special_addresses import is_public
 
 SPECIAL_BLOCKS = [
     "0.0.0.0/8",

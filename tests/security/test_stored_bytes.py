@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.worker.inputs.fetch import decode_data_uri
+from darkroom.worker.jobs.checkpoints import JobCheckpoints, _key_of
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.running_front import RunningFront, running_front
-from worker.inputs.fetch import decode_data_uri
-from worker.jobs.checkpoints import JobCheckpoints, _key_of
-from worker.storage.job import Job, JobRequest, JobTimes
 
 PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
 ALLOWED_BYTES = 100_000

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.nodes.library.basic import patterns, strings
-from engine.nodes.library.basic.patterns import CallerPattern, PatternTimedOut, PatternTooLarge, TextTooLong
+from darkroom.engine.nodes.library.basic import patterns, strings
+from darkroom.engine.nodes.library.basic.patterns import CallerPattern, PatternTimedOut, PatternTooLarge, TextTooLong
 
 context: Any = None
 PLAIN = {"case_insensitive": False, "multiline": False, "dotall": False}

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from darkroom.worker.guard.listener.certificate import LOOK_SECONDS, Certificate
+from darkroom.worker.settings.listener import TlsFiles
 from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine, draw
 from tests.security.front_process import FrontProcess, front_process
 from tests.worker.running_front import until
-from worker.guard.listener.certificate import LOOK_SECONDS, Certificate
-from worker.settings.listener import TlsFiles
 
 
 def shown_by(url: str) -> str:

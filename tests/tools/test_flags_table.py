@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.server.flags import IGNORED_OPTIONS, IGNORED_SWITCHES, build_parser
+from darkroom.engine.server.flags import IGNORED_OPTIONS, IGNORED_SWITCHES, build_parser
 from tests.markdown import table_rows
 from tools import flags_table
 from tools.flags_table import flags_tables, shown_default

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.families.registry import families, family_named
+from darkroom.engine.families.registry import families, family_named
 from tests.markdown import table_rows
 from tools.models_table import main, num_cases, parts
 

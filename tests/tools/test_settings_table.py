@@ -8,13 +8,13 @@ from pathlib import PurePath
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.settings.section import variables_of
+from darkroom.worker.settings.settings import Settings
+from darkroom.worker.settings.variable_names import IGNORED_NAMES, known_names
 from tests.markdown import list_items
 from tools import settings_table
 from tools.marked_part import with_part
 from tools.settings_table import PAGE, settings_tables, shown_default
-from worker.settings.section import variables_of
-from worker.settings.settings import Settings
-from worker.settings.variable_names import IGNORED_NAMES, known_names
 
 
 def described(text: str) -> list[tuple[str, str]]:

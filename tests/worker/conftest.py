@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import structlog
 
+from darkroom.worker.engines import watch
+from darkroom.worker.engines.client import prompt_runner
+from darkroom.worker.qualification import readiness
+from darkroom.worker.storage.postgres_database import PostgresDatabase
 from tests.fakes import FakeEngine
 from tests.worker.databases import NewDatabase, file_of_directory
 from tests.worker.postgres_server import PostgresServer, running_postgres
 from tests.worker.receiver import Receiver, running_receiver
 from tests.worker.running_front import RunningFront, running_front
-from worker.engines import watch
-from worker.engines.client import prompt_runner
-from worker.qualification import readiness
-from worker.storage.postgres_database import PostgresDatabase
 
 
 @pytest.fixture(autouse=True)

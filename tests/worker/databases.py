@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from worker.storage.job_database import JobDatabase
-from worker.storage.migrations.__main__ import migrate
-from worker.storage.store import JobStore
+from darkroom.worker.storage.job_database import JobDatabase
+from darkroom.worker.storage.migrations.__main__ import migrate
+from darkroom.worker.storage.store import JobStore
 
 
 def give_database(state: Path) -> None:

@@ -17,10 +17,10 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from worker.engines.supervisor import free_port
-from worker.gateway.job_records import SUFFIX
-from worker.settings.database import DatabaseConfig
-from worker.storage.migrations.__main__ import migrate
+from darkroom.worker.engines.supervisor import free_port
+from darkroom.worker.gateway.job_records import SUFFIX
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.storage.migrations.__main__ import migrate
 
 SCHEMA = "darkroom"
 FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=16MB")

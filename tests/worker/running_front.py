@@ -14,18 +14,18 @@ from typing import Any
 import httpx
 import uvicorn
 
+from darkroom.worker.api.busy import busy
+from darkroom.worker.app.application import create_app
+from darkroom.worker.app.assembly import Front
+from darkroom.worker.guard.listener.certificate import Certificate
+from darkroom.worker.guard.listener.server import GuardedServer
+from darkroom.worker.guard.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
+from darkroom.worker.guard.listener.web_socket import GuardedWebSocket
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.platforms import VastTiming
+from darkroom.worker.settings.settings import Settings
 from tests.fakes import FakeEngine
 from tests.worker.databases import give_database
-from worker.api.busy import busy
-from worker.app.application import create_app
-from worker.app.assembly import Front
-from worker.guard.listener.certificate import Certificate
-from worker.guard.listener.server import GuardedServer
-from worker.guard.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
-from worker.guard.listener.web_socket import GuardedWebSocket
-from worker.settings.environment import load_settings
-from worker.settings.platforms import VastTiming
-from worker.settings.settings import Settings
 
 
 class ServerWithoutSignals(GuardedServer):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import functools
 
-from worker.media.process.processes import MediaProcesses
-from worker.outputs.confined_coding import ConfinedCoding
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.outputs.confined_coding import ConfinedCoding
 
 
 @functools.cache

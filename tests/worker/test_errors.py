@@ -7,8 +7,8 @@ import json
 import pkgutil
 from typing import Any
 
-import worker
-from worker.errors import (
+from darkroom import worker
+from darkroom.worker.errors import (
     MAX_SHOWN_LENGTH,
     Problem,
     RequestRejected,
@@ -24,7 +24,7 @@ def all_subclasses(cls: type[WorkerError]) -> set[type[WorkerError]]:
 
 
 def test_every_error_that_can_be_raised_has_a_status_and_a_code_of_its_own() -> None:
-    for module in pkgutil.walk_packages(worker.__path__, "worker."):
+    for module in pkgutil.walk_packages(worker.__path__, "darkroom.worker."):
         if not any(part in module.name for part in ("migrations", "__main__", "ray_serve")):  # Ray is an extra
             importlib.import_module(module.name)
     classes = [cls for cls in all_subclasses(WorkerError) if not cls.__subclasses__()]

@@ -14,9 +14,9 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import clear_contextvars
 
-from worker.api.internal_requests import IDENTITY
-from worker.api.noted_reply import NotedReply
-from worker.guard.identity.loopback import direct_host
+from darkroom.worker.api.internal_requests import IDENTITY
+from darkroom.worker.api.noted_reply import NotedReply
+from darkroom.worker.guard.identity.loopback import direct_host
 
 PROBES: Final = frozenset({"/live", "/ready", "/health", "/metrics"})
 REFUSED: Final = frozenset({401, 403})

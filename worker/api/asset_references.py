@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from worker.api.schemas import GenerateInput, ParsedRequest
-from worker.api.services import Services
-from worker.errors import AssetNotFound, Problem, RequestRejected
-from worker.json.values import object_at
+from darkroom.worker.api.schemas import GenerateInput, ParsedRequest
+from darkroom.worker.api.services import Services
+from darkroom.worker.errors import AssetNotFound, Problem, RequestRejected
+from darkroom.worker.json.values import object_at
 
 PREFIX: Final = "asset:"
 TYPE: Final = "core/ASSET"

@@ -9,11 +9,11 @@ from typing import Any
 from fastapi import Request
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from worker.api.callers import sender_of
-from worker.api.results import caller_of_jobs, services_of
-from worker.errors import Problem, RequestRejected
-from worker.guard.identity.caller import Identity
-from worker.storage.asset_store import CheckRoom
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.results import caller_of_jobs, services_of
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.storage.asset_store import CheckRoom
 
 
 def room_of(request: Request, caller: Identity) -> CheckRoom:

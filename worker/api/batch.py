@@ -8,18 +8,18 @@ import structlog
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from worker.api.body_sizes import takes_jobs
-from worker.api.callers import sender_of
-from worker.api.declared import refusals
-from worker.api.direct_submission import submit_input
-from worker.api.replies.results import BatchReply
-from worker.api.results import caller_of_jobs, check_caller, public_outputs, refuse, services_of
-from worker.errors import Problem, RequestRejected, WorkerError, http_status
-from worker.guard.identity.caller import Identity
-from worker.guard.json_body import nested_too_deeply
-from worker.guard.json_scan import FoundJson
-from worker.jobs.envelope import refusal, result_of
-from worker.json.finite import FiniteJSONResponse
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.direct_submission import submit_input
+from darkroom.worker.api.replies.results import BatchReply
+from darkroom.worker.api.results import caller_of_jobs, check_caller, public_outputs, refuse, services_of
+from darkroom.worker.errors import Problem, RequestRejected, WorkerError, http_status
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.json_body import nested_too_deeply
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.jobs.envelope import refusal, result_of
+from darkroom.worker.json.finite import FiniteJSONResponse
 
 router = APIRouter(tags=["generate"])
 

@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.body_sizes import takes_little
-from worker.api.declared import refusals
-from worker.api.replies.worker import Benchmark
-from worker.api.results import check_operator, refuse, services_of
-from worker.errors import WorkerError
+from darkroom.worker.api.body_sizes import takes_little
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.replies.worker import Benchmark
+from darkroom.worker.api.results import check_operator, refuse, services_of
+from darkroom.worker.errors import WorkerError
 
 router = APIRouter(tags=["worker"])
 

@@ -15,10 +15,10 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from worker.api.results import refuse
-from worker.errors import RequestRejected, RequestTooLarge
-from worker.guard.json_scan import check_json
-from worker.settings.listener import JsonLimits
+from darkroom.worker.api.results import refuse
+from darkroom.worker.errors import RequestRejected, RequestTooLarge
+from darkroom.worker.guard.json_scan import check_json
+from darkroom.worker.settings.listener import JsonLimits
 
 MAX_SMALL_BYTES: Final = 64 * 1024
 BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})

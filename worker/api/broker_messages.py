@@ -10,22 +10,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from worker.api.job_making import JobName, make_job, webhook_target
-from worker.api.request_forms import open_request
-from worker.api.request_warnings import find_form_warnings
-from worker.api.results import outputs_of
-from worker.api.schemas import MAX_METADATA_BYTES, ParsedRequest, WebhookInput, parse_generate
-from worker.api.services import Services
-from worker.concurrency.off_loop import off_loop
-from worker.errors import RequestRejected, WorkerError
-from worker.guard.json_body import parse_json
-from worker.guard.json_scan import FoundJson, check_json
-from worker.jobs.admission import clean_id
-from worker.jobs.envelope import result_of
-from worker.json.values import object_at
-from worker.sources.broker import Delivery
-from worker.sources.oversized_jobs import check_size
-from worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, body_hash
+from darkroom.worker.api.job_making import JobName, make_job, webhook_target
+from darkroom.worker.api.request_forms import open_request
+from darkroom.worker.api.request_warnings import find_form_warnings
+from darkroom.worker.api.results import outputs_of
+from darkroom.worker.api.schemas import MAX_METADATA_BYTES, ParsedRequest, WebhookInput, parse_generate
+from darkroom.worker.api.services import Services
+from darkroom.worker.concurrency.off_loop import off_loop
+from darkroom.worker.errors import RequestRejected, WorkerError
+from darkroom.worker.guard.json_body import parse_json
+from darkroom.worker.guard.json_scan import FoundJson, check_json
+from darkroom.worker.jobs.admission import clean_id
+from darkroom.worker.jobs.envelope import result_of
+from darkroom.worker.json.values import object_at
+from darkroom.worker.sources.broker import Delivery
+from darkroom.worker.sources.oversized_jobs import check_size
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, body_hash
 
 
 async def accept_message(services: Services, delivery: Delivery) -> Job:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from worker.api.results import refuse
-from worker.errors import TooManyConnections
+from darkroom.worker.api.results import refuse
+from darkroom.worker.errors import TooManyConnections
 
 
 async def busy(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from worker.api.results import check_caller, services_of
-from worker.autoscaler.envelope import Envelopes
-from worker.errors import Unauthorized
-from worker.guard.bodies import Sender
+from darkroom.worker.api.results import check_caller, services_of
+from darkroom.worker.autoscaler.envelope import Envelopes
+from darkroom.worker.errors import Unauthorized
+from darkroom.worker.guard.bodies import Sender
 
 
 class EnvelopeSender(Sender):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from worker.api.body_sizes import takes_jobs
-from worker.api.declared import refusals
-from worker.api.replies.workflows import Converted
-from worker.api.services import Services
-from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, body_schema, checked_workflow, reply_to
-from worker.errors import EngineUnreachable
-from worker.json.values import JsonObject
-from worker.prompts.page_workflow import as_prompt
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.replies.workflows import Converted
+from darkroom.worker.api.services import Services
+from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, body_schema, checked_workflow, reply_to
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.page_workflow import as_prompt
 
 router = APIRouter(tags=["generate"])
 

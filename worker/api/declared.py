@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from worker.api.replies.results import Result
+from darkroom.worker.api.replies.results import Result
 
 Responses = dict[int | str, dict[str, Any]]
 

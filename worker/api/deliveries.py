@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import ConfigDict
 
-from worker.api.body_sizes import takes_little
-from worker.api.declared import refusals
-from worker.api.job_making import credentials_of_stores
-from worker.api.replies.results import Result
-from worker.api.results import check_caller, not_found, reply_with, services_of
-from worker.api.schemas import StoresInput
-from worker.jobs.ownership import find_job
+from darkroom.worker.api.body_sizes import takes_little
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.job_making import credentials_of_stores
+from darkroom.worker.api.replies.results import Result
+from darkroom.worker.api.results import check_caller, not_found, reply_with, services_of
+from darkroom.worker.api.schemas import StoresInput
+from darkroom.worker.jobs.ownership import find_job
 
 router = APIRouter(tags=["jobs"])
 

@@ -8,19 +8,19 @@ from typing import Any
 
 from fastapi import Request
 
-from worker.api.job_making import JobName, make_job
-from worker.api.request_forms import open_request
-from worker.api.request_tracing import traceparent_of
-from worker.api.results import caller_of_jobs, services_of
-from worker.api.schemas import ParsedRequest, parse_generate
-from worker.api.services import Services
-from worker.concurrency.off_loop import off_loop
-from worker.errors import RequestIdTaken
-from worker.guard.identity.caller import Identity
-from worker.guard.json_scan import FoundJson
-from worker.jobs.admission import Admitted, clean_id, fresh_id
-from worker.jobs.ownership import id_to_use, own_id
-from worker.storage.job import Job, body_hash
+from darkroom.worker.api.job_making import JobName, make_job
+from darkroom.worker.api.request_forms import open_request
+from darkroom.worker.api.request_tracing import traceparent_of
+from darkroom.worker.api.results import caller_of_jobs, services_of
+from darkroom.worker.api.schemas import ParsedRequest, parse_generate
+from darkroom.worker.api.services import Services
+from darkroom.worker.concurrency.off_loop import off_loop
+from darkroom.worker.errors import RequestIdTaken
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.jobs.admission import Admitted, clean_id, fresh_id
+from darkroom.worker.jobs.ownership import id_to_use, own_id
+from darkroom.worker.storage.job import Job, body_hash
 
 
 async def submit_input(

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from worker.json import finite as finite_json
+from darkroom.worker.json import finite as finite_json
 
 
 @dataclass(frozen=True, slots=True)

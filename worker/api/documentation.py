@@ -16,20 +16,20 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from modifiers.registry import ModifierRegistry
-from worker.api.document_cache import DocumentCache
-from worker.api.page_headers import policy_for
-from worker.api.replies.jobs import StreamEvent
-from worker.api.results import check_caller, services_of
-from worker.api.schemas import GenerateRequest
-from worker.api.workflow_documents import add_typed_routes
-from worker.engines.choices import choices_in
-from worker.errors import EngineUnreachable, Forbidden, Unauthorized
-from worker.json.values import JsonObject
-from worker.models.demo_model import suited_example
-from worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
-from worker.storage.stored_workflow import StoredWorkflow
-from worker.version import version
+from darkroom.modifiers.registry import ModifierRegistry
+from darkroom.worker.api.document_cache import DocumentCache
+from darkroom.worker.api.page_headers import policy_for
+from darkroom.worker.api.replies.jobs import StreamEvent
+from darkroom.worker.api.results import check_caller, services_of
+from darkroom.worker.api.schemas import GenerateRequest
+from darkroom.worker.api.workflow_documents import add_typed_routes
+from darkroom.worker.engines.choices import choices_in
+from darkroom.worker.errors import EngineUnreachable, Forbidden, Unauthorized
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.models.demo_model import suited_example
+from darkroom.worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
+from darkroom.worker.storage.stored_workflow import StoredWorkflow
+from darkroom.worker.version import version
 
 router = APIRouter(include_in_schema=False)
 

@@ -9,15 +9,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from worker.api.body_sizes import takes_jobs
-from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
-from worker.api.replies.results import Result
-from worker.api.results import reply_with, services_of
-from worker.api.services import Services
-from worker.api.stream import stream_of
-from worker.api.submission import as_it_came, submit
-from worker.json.values import JsonObject
-from worker.storage.job import Job
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
+from darkroom.worker.api.replies.results import Result
+from darkroom.worker.api.results import reply_with, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.api.stream import stream_of
+from darkroom.worker.api.submission import as_it_came, submit
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.storage.job import Job
 
 router = APIRouter(tags=["generate"])
 

@@ -8,19 +8,19 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.declared import PLAIN_TEXT, refusals
-from worker.api.replies.health import Health, Liveness, Readiness
-from worker.api.replies.worker import ModifierEntry
-from worker.api.results import check_operator, services_of
-from worker.api.services import Services
-from worker.doctor.check import Check, failed, warning
-from worker.engines.choices import choices_in
-from worker.engines.health import engine_as_json, find_worker_problems
-from worker.engines.watch import EngineState
-from worker.errors import EngineUnreachable
-from worker.models.demo_model import suited_example
-from worker.prompts.modifier_defaults import checkpoints_of, find_all_defaults
-from worker.version import version
+from darkroom.worker.api.declared import PLAIN_TEXT, refusals
+from darkroom.worker.api.replies.health import Health, Liveness, Readiness
+from darkroom.worker.api.replies.worker import ModifierEntry
+from darkroom.worker.api.results import check_operator, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.doctor.check import Check, failed, warning
+from darkroom.worker.engines.choices import choices_in
+from darkroom.worker.engines.health import engine_as_json, find_worker_problems
+from darkroom.worker.engines.watch import EngineState
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.models.demo_model import suited_example
+from darkroom.worker.prompts.modifier_defaults import checkpoints_of, find_all_defaults
+from darkroom.worker.version import version
 
 router = APIRouter(tags=["worker"])
 

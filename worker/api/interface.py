@@ -12,12 +12,12 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from worker.api.body_sizes import takes_jobs
-from worker.api.interface_keys import check_visitor, key_page
-from worker.api.page_headers import CLOSED_POLICY
-from worker.api.results import refuse, services_of
-from worker.engines.interface import EngineInterface
-from worker.errors import RequestTooLarge, RouteNotFound, ScopeMissing, Unauthorized, WorkerError
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.interface_keys import check_visitor, key_page
+from darkroom.worker.api.page_headers import CLOSED_POLICY
+from darkroom.worker.api.results import refuse, services_of
+from darkroom.worker.engines.interface import EngineInterface
+from darkroom.worker.errors import RequestTooLarge, RouteNotFound, ScopeMissing, Unauthorized, WorkerError
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, Field, SecretStr
 
-from worker.api.body_sizes import takes_little
-from worker.api.declared import refusals
-from worker.api.own_pages import own_page
-from worker.api.results import check_operator, services_of
-from worker.errors import Forbidden, WorkerError, http_status
-from worker.guard.foreign_page import is_of_foreign_page
-from worker.guard.identity.browser_sessions import LIFETIME_SECONDS
-from worker.guard.identity.caller import Identity
+from darkroom.worker.api.body_sizes import takes_little
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.own_pages import own_page
+from darkroom.worker.api.results import check_operator, services_of
+from darkroom.worker.errors import Forbidden, WorkerError, http_status
+from darkroom.worker.guard.foreign_page import is_of_foreign_page
+from darkroom.worker.guard.identity.browser_sessions import LIFETIME_SECONDS
+from darkroom.worker.guard.identity.caller import Identity
 
 router = APIRouter(tags=["worker"])
 

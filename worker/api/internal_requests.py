@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from worker.guard.identity.caller import Identity
+from darkroom.worker.guard.identity.caller import Identity
 
 IDENTITY: Final = "darkroom.identity"
 """Key in a request's ASGI scope, which no client can write to."""

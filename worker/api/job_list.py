@@ -7,17 +7,17 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.declared import refusals
-from worker.api.replies.jobs import Deletion, JobPage
-from worker.api.replies.results import Result
-from worker.api.results import check_caller, not_found, services_of
-from worker.errors import Problem, RequestRejected, ScopeMissing
-from worker.guard.identity.caller import Identity
-from worker.jobs.ownership import find_job
-from worker.settings.api_keys import Scope
-from worker.storage.database import storable
-from worker.storage.job import JobState
-from worker.storage.job_list import Cursor, CursorInvalid, JobFilter, ListedJob
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.replies.jobs import Deletion, JobPage
+from darkroom.worker.api.replies.results import Result
+from darkroom.worker.api.results import check_caller, not_found, services_of
+from darkroom.worker.errors import Problem, RequestRejected, ScopeMissing
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.ownership import find_job
+from darkroom.worker.settings.api_keys import Scope
+from darkroom.worker.storage.database import storable
+from darkroom.worker.storage.job import JobState
+from darkroom.worker.storage.job_list import Cursor, CursorInvalid, JobFilter, ListedJob
 
 MAX_PAGE = 1000
 

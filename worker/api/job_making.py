@@ -11,33 +11,33 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from contract.graph.work import Price, PromptWork, model_files_in
-from contract.quality import DEFAULT_QUALITY, QualityName
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import ModifierUnusable, UnknownModifier
-from worker.api.asset_references import with_assets
-from worker.api.request_warnings import RequestWarning, assumed_cost_warnings, find_size_warnings, warning_of
-from worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, WebhookInput
-from worker.api.services import Services
-from worker.concurrency.dedicated_thread import run_in_dedicated_thread
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.client.client import EngineClient
-from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
-from worker.guard.url_secrets import without_url_secrets
-from worker.jobs.deadline_turns import Place
-from worker.jobs.job_models import page_of
-from worker.json.values import JsonObject
-from worker.outputs.options import OutputOptions
-from worker.prompts.missing_families import families_of_missing
-from worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
-from worker.prompts.page_workflow import with_overrides
-from worker.prompts.random_values import repeatable, resolve
-from worker.prompts.workflows.expansion import weight_of
-from worker.prompts.workflows.node_uses import uses_in_prompt
-from worker.prompts.workflows.overrides import Overridden
-from worker.prompts.workflows.page_graph import is_page_format
-from worker.settings.workload import Workload
-from worker.storage.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
+from darkroom.contract.graph.work import Price, PromptWork, model_files_in
+from darkroom.contract.quality import DEFAULT_QUALITY, QualityName
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import ModifierUnusable, UnknownModifier
+from darkroom.worker.api.asset_references import with_assets
+from darkroom.worker.api.request_warnings import RequestWarning, assumed_cost_warnings, find_size_warnings, warning_of
+from darkroom.worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, WebhookInput
+from darkroom.worker.api.services import Services
+from darkroom.worker.concurrency.dedicated_thread import run_in_dedicated_thread
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
+from darkroom.worker.guard.url_secrets import without_url_secrets
+from darkroom.worker.jobs.deadline_turns import Place
+from darkroom.worker.jobs.job_models import page_of
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.options import OutputOptions
+from darkroom.worker.prompts.missing_families import families_of_missing
+from darkroom.worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
+from darkroom.worker.prompts.page_workflow import with_overrides
+from darkroom.worker.prompts.random_values import repeatable, resolve
+from darkroom.worker.prompts.workflows.expansion import weight_of
+from darkroom.worker.prompts.workflows.node_uses import uses_in_prompt
+from darkroom.worker.prompts.workflows.overrides import Overridden
+from darkroom.worker.prompts.workflows.page_graph import is_page_format
+from darkroom.worker.settings.workload import Workload
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
 
 _RANDOM_BOUND = 2**32
 ENGINE_WAIT_SECONDS = 15.0  # of a caller, while an engine is being replaced

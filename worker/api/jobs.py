@@ -11,17 +11,17 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 
-from worker.api.body_sizes import takes_little
-from worker.api.declared import ENDINGS, FILE, refusals
-from worker.api.page_headers import file_headers
-from worker.api.replies.jobs import Cancellation, QueueInfoReply
-from worker.api.replies.results import Result
-from worker.api.results import check_caller, not_found, refuse, reply_with, services_of
-from worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
-from worker.jobs.ownership import find_job, id_in_path
-from worker.media.kinds import HEAD_BYTES
-from worker.outputs.media_types import media_type_of
-from worker.storage.job import JobState
+from darkroom.worker.api.body_sizes import takes_little
+from darkroom.worker.api.declared import ENDINGS, FILE, refusals
+from darkroom.worker.api.page_headers import file_headers
+from darkroom.worker.api.replies.jobs import Cancellation, QueueInfoReply
+from darkroom.worker.api.replies.results import Result
+from darkroom.worker.api.results import check_caller, not_found, refuse, reply_with, services_of
+from darkroom.worker.errors import Forbidden, JobNotFound, Unauthorized, WorkerError
+from darkroom.worker.jobs.ownership import find_job, id_in_path
+from darkroom.worker.media.kinds import HEAD_BYTES
+from darkroom.worker.outputs.media_types import media_type_of
+from darkroom.worker.storage.job import JobState
 
 router = APIRouter(tags=["jobs"])
 

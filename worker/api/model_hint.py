@@ -8,12 +8,12 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 
-from worker.api.declared import refusals
-from worker.api.replies.plan import ModelHints
-from worker.api.results import check_caller, services_of
-from worker.api.services import Services
-from worker.errors import EngineUnreachable
-from worker.models.files import list_models
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.replies.plan import ModelHints
+from darkroom.worker.api.results import check_caller, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.models.files import list_models
 
 router = APIRouter(tags=["worker"])
 

@@ -14,11 +14,11 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from worker.errors import Problem, RequestRejected
-from worker.guard.bodies import Bodies, Lease
-from worker.guard.json_scan import JsonScan
-from worker.inputs.uploads import ReceivedFile, Upload, UploadedFiles
-from worker.inputs.zipped import PART, unzip
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.guard.bodies import Bodies, Lease
+from darkroom.worker.guard.json_scan import JsonScan
+from darkroom.worker.inputs.uploads import ReceivedFile, Upload, UploadedFiles
+from darkroom.worker.inputs.zipped import PART, unzip
 
 JSON_PARTS = ("input", "json")
 MAX_PARTS = 64

@@ -12,9 +12,9 @@ from typing import Final
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
-from worker.api.page_headers import policy_for
-from worker.api.results import refuse
-from worker.errors import RouteNotFound
+from darkroom.worker.api.page_headers import policy_for
+from darkroom.worker.api.results import refuse
+from darkroom.worker.errors import RouteNotFound
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,4 +52,4 @@ def own_page(name: str) -> HTMLResponse:
 
 
 def _folder() -> Path:
-    return Path(str(files("worker.api") / FOLDER))
+    return Path(str(files("darkroom.worker.api") / FOLDER))

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from worker.api.results import refuse
-from worker.errors import EncodingUnsupported, Problem, RequestRejected
+from darkroom.worker.api.results import refuse
+from darkroom.worker.errors import EncodingUnsupported, Problem, RequestRejected
 
 PIECE_BYTES: Final = 256 * 1024
 MAX_MEMBERS: Final = 10_000  # of a gzip body; writers make one, or one for each 64 KiB

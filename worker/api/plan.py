@@ -11,25 +11,25 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from contract.graph.work import SamplerWork, model_files_in, operations_cost, work_of
-from worker.api.body_sizes import takes_jobs
-from worker.api.declared import refusals
-from worker.api.replies.plan import Plan
-from worker.api.services import Services
-from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.client.client import EngineClient
-from worker.errors import EngineUnreachable, Problem, RequestRejected
-from worker.json.values import JsonObject
-from worker.prompts.cards import CARDS, GIB, card_bytes, card_named, seconds_on
-from worker.prompts.memory_request import ROUTE, memory_request
-from worker.prompts.missing_families import families_of_missing
-from worker.prompts.missing_words import MissingInput, missing_inputs, models_summary
-from worker.prompts.model_needs import ModelNeeds
-from worker.prompts.page_workflow import as_prompt
-from worker.prompts.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
-from worker.prompts.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
-from worker.prompts.workflows.page_graph import is_page_format
+from darkroom.contract.graph.work import SamplerWork, model_files_in, operations_cost, work_of
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.replies.plan import Plan
+from darkroom.worker.api.services import Services
+from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import EngineUnreachable, Problem, RequestRejected
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.cards import CARDS, GIB, card_bytes, card_named, seconds_on
+from darkroom.worker.prompts.memory_request import ROUTE, memory_request
+from darkroom.worker.prompts.missing_families import families_of_missing
+from darkroom.worker.prompts.missing_words import MissingInput, missing_inputs, models_summary
+from darkroom.worker.prompts.model_needs import ModelNeeds
+from darkroom.worker.prompts.page_workflow import as_prompt
+from darkroom.worker.prompts.workflow_plan import RunEstimate, WorkflowPlan, find_missing_nodes, other_problems
+from darkroom.worker.prompts.workflows.node_uses import NodeUse, uses_in_prompt, uses_on_page
+from darkroom.worker.prompts.workflows.page_graph import is_page_format
 
 MEMORY_SECONDS: Final = 30.0
 MAX_USES_ON_LOOP: Final = 100

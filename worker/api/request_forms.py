@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.errors import Problem, RequestRejected
-from worker.guard.json_body import parse_text
-from worker.guard.json_scan import FoundJson
-from worker.json.values import JsonObject, object_at
-from worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
-from worker.prompts.workflows.forms import (
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.guard.json_body import parse_text
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
+from darkroom.worker.prompts.workflows.forms import (
     EXPECTED,
     HOLDERS,
     TextReader,
@@ -25,7 +25,7 @@ from worker.prompts.workflows.forms import (
     find_workflow,
     is_workflow,
 )
-from worker.prompts.workflows.media import NoWorkflow, find_encoded_workflow
+from darkroom.worker.prompts.workflows.media import NoWorkflow, find_encoded_workflow
 
 MODES: Final = ("workflow_json", "workflow", "modifier")
 REQUEST_WRAPPERS: Final = ("body", "data", "json", "payload", "params", "input")

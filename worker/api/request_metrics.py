@@ -6,8 +6,8 @@ import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from worker.api.noted_reply import NotedReply, route_of
-from worker.observe.http_metrics import HttpMetrics
+from darkroom.worker.api.noted_reply import NotedReply, route_of
+from darkroom.worker.observe.http_metrics import HttpMetrics
 
 
 class RequestMetrics:

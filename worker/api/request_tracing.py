@@ -6,8 +6,8 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from worker.api.noted_reply import NotedReply, route_of
-from worker.observe.tracing import HEADER, Attribute, Tracer
+from darkroom.worker.api.noted_reply import NotedReply, route_of
+from darkroom.worker.observe.tracing import HEADER, Attribute, Tracer
 
 TRACE_SCOPE = "darkroom.traceparent"
 QUIET = frozenset({"/live", "/ready", "/health", "/metrics"})

@@ -10,11 +10,11 @@ from typing import Final, get_args
 
 from pydantic import BaseModel
 
-from contract.graph.work import Price
-from contract.nearest import nearest_name
-from worker.api.schemas import GenerateInput, StoresInput, WebhookInput
-from worker.errors import Problem
-from worker.json.values import JsonObject, object_at
+from darkroom.contract.graph.work import Price
+from darkroom.contract.nearest import nearest_name
+from darkroom.worker.api.schemas import GenerateInput, StoresInput, WebhookInput
+from darkroom.worker.errors import Problem
+from darkroom.worker.json.values import JsonObject, object_at
 
 RequestWarning = dict[str, object]
 

@@ -10,10 +10,10 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from structlog.contextvars import bind_contextvars
 
-from worker.api.internal_requests import internal_identity
-from worker.api.services import Services
-from worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
-from worker.errors import (
+from darkroom.worker.api.internal_requests import internal_identity
+from darkroom.worker.api.services import Services
+from darkroom.worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
+from darkroom.worker.errors import (
     Forbidden,
     JobNotFound,
     ScopeMissing,
@@ -27,18 +27,18 @@ from worker.errors import (
     http_status,
     http_status_for_vast,
 )
-from worker.guard.auth import require
-from worker.guard.foreign_page import is_of_foreign_page
-from worker.guard.identity.caller import Identity
-from worker.guard.identity.loopback import direct_host
-from worker.guard.rate_limits import caller_name
-from worker.jobs.envelope import refusal, result_of
-from worker.json.finite import FiniteJSONResponse
-from worker.outputs.inline import with_data
-from worker.outputs.public import public_record
-from worker.settings.api_keys import Scope
-from worker.settings.loopback import is_loopback
-from worker.storage.job import Job
+from darkroom.worker.guard.auth import require
+from darkroom.worker.guard.foreign_page import is_of_foreign_page
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.identity.loopback import direct_host
+from darkroom.worker.guard.rate_limits import caller_name
+from darkroom.worker.jobs.envelope import refusal, result_of
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.outputs.inline import with_data
+from darkroom.worker.outputs.public import public_record
+from darkroom.worker.settings.api_keys import Scope
+from darkroom.worker.settings.loopback import is_loopback
+from darkroom.worker.storage.job import Job
 
 COUNTED_SCOPE = "darkroom.counted"
 REALM = "darkroom"

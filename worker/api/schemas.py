@@ -9,22 +9,22 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from contract.quality import QualityName
-from worker.errors import Problem, RequestRejected
-from worker.guard.json_scan import FoundJson
-from worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
-from worker.inputs.uploads import ReceivedFile
-from worker.json.request_model import RequestModel
-from worker.json.values import JsonObject
-from worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
-from worker.outputs.targets.form import OWN_HEADERS, find_header_problem, without_nulls
-from worker.outputs.targets.hub import HubInput
-from worker.outputs.targets.put import PutInput
-from worker.outputs.targets.s3 import S3Input
-from worker.prompts.workflows.media import NoWorkflow, accept, find_encoded_workflow
-from worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
-from worker.storage.job import WebhookEvent
-from worker.storage.stored_workflow import StoredWorkflow
+from darkroom.contract.quality import QualityName
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
+from darkroom.worker.inputs.uploads import ReceivedFile
+from darkroom.worker.json.request_model import RequestModel
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.options import MAX_THUMBNAIL_PX, MIN_THUMBNAIL_PX, ImageFormat, MetadataLevel
+from darkroom.worker.outputs.targets.form import OWN_HEADERS, find_header_problem, without_nulls
+from darkroom.worker.outputs.targets.hub import HubInput
+from darkroom.worker.outputs.targets.put import PutInput
+from darkroom.worker.outputs.targets.s3 import S3Input
+from darkroom.worker.prompts.workflows.media import NoWorkflow, accept, find_encoded_workflow
+from darkroom.worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
+from darkroom.worker.storage.job import WebhookEvent
+from darkroom.worker.storage.stored_workflow import StoredWorkflow
 
 YES = frozenset({"1", "true", "yes", "on"})
 MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of its own

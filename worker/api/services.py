@@ -8,45 +8,45 @@ from typing import Protocol
 
 from fastapi import FastAPI
 
-from modifiers.registry import ModifierRegistry
-from worker.autoscaler.platform import Platform
-from worker.doctor.check import Check
-from worker.engines.fleet import EngineFleet
-from worker.engines.health import Floor
-from worker.engines.interface import EngineInterface
-from worker.engines.pool import EnginePool
-from worker.guard.bodies import Bodies
-from worker.guard.identity.browser_sessions import BrowserSessions
-from worker.guard.identity.caller import Identity
-from worker.guard.listener.connections import ConnectionTable
-from worker.guard.rate_limits import RateLimits
-from worker.inputs.uploads import UploadedFiles
-from worker.jobs.admission import Admission, Gate
-from worker.jobs.caller_quota import CallerQuota
-from worker.jobs.job_models import JobModels
-from worker.jobs.manifest_state import ManifestState
-from worker.jobs.outbox import Outbox
-from worker.jobs.pipeline.pipeline import Pipeline
-from worker.jobs.protocols import JobInputs
-from worker.jobs.queue_info import QueueInfo
-from worker.jobs.redelivery import Redelivery
-from worker.jobs.removal import JobRemoval
-from worker.jobs.wait_estimate import RunClock
-from worker.observe.http_metrics import HttpMetrics
-from worker.observe.metrics import Metrics
-from worker.observe.scrape import Scrape
-from worker.observe.tracing import Tracer
-from worker.outputs.links import LinkSigner
-from worker.outputs.targets.target import OutputTargets
-from worker.prompts.rules import PromptRules
-from worker.qualification.state import Qualification
-from worker.settings.engines import SupervisionConfig
-from worker.settings.jobs import CallerLimits, QueueLimits
-from worker.settings.outputs import OutputConfig, WebhookConfig
-from worker.sources.intake import Intake
-from worker.storage.asset_store import AssetStore
-from worker.storage.store import JobStore
-from worker.storage.workflow_store import WorkflowStore
+from darkroom.modifiers.registry import ModifierRegistry
+from darkroom.worker.autoscaler.platform import Platform
+from darkroom.worker.doctor.check import Check
+from darkroom.worker.engines.fleet import EngineFleet
+from darkroom.worker.engines.health import Floor
+from darkroom.worker.engines.interface import EngineInterface
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.guard.bodies import Bodies
+from darkroom.worker.guard.identity.browser_sessions import BrowserSessions
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.listener.connections import ConnectionTable
+from darkroom.worker.guard.rate_limits import RateLimits
+from darkroom.worker.inputs.uploads import UploadedFiles
+from darkroom.worker.jobs.admission import Admission, Gate
+from darkroom.worker.jobs.caller_quota import CallerQuota
+from darkroom.worker.jobs.job_models import JobModels
+from darkroom.worker.jobs.manifest_state import ManifestState
+from darkroom.worker.jobs.outbox import Outbox
+from darkroom.worker.jobs.pipeline.pipeline import Pipeline
+from darkroom.worker.jobs.protocols import JobInputs
+from darkroom.worker.jobs.queue_info import QueueInfo
+from darkroom.worker.jobs.redelivery import Redelivery
+from darkroom.worker.jobs.removal import JobRemoval
+from darkroom.worker.jobs.wait_estimate import RunClock
+from darkroom.worker.observe.http_metrics import HttpMetrics
+from darkroom.worker.observe.metrics import Metrics
+from darkroom.worker.observe.scrape import Scrape
+from darkroom.worker.observe.tracing import Tracer
+from darkroom.worker.outputs.links import LinkSigner
+from darkroom.worker.outputs.targets.target import OutputTargets
+from darkroom.worker.prompts.rules import PromptRules
+from darkroom.worker.qualification.state import Qualification
+from darkroom.worker.settings.engines import SupervisionConfig
+from darkroom.worker.settings.jobs import CallerLimits, QueueLimits
+from darkroom.worker.settings.outputs import OutputConfig, WebhookConfig
+from darkroom.worker.sources.intake import Intake
+from darkroom.worker.storage.asset_store import AssetStore
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.workflow_store import WorkflowStore
 
 
 class RequestGuard(Protocol):

@@ -18,12 +18,12 @@ from fastapi import APIRouter, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import Response
 from starlette.types import Message
 
-from worker.api.results import check_caller, not_found, refuse, services_of
-from worker.api.stream import Event, events_of
-from worker.api.submission import submit
-from worker.errors import Problem, RequestRejected, WorkerError
-from worker.jobs.ownership import find_job
-from worker.json import finite as finite_json
+from darkroom.worker.api.results import check_caller, not_found, refuse, services_of
+from darkroom.worker.api.stream import Event, events_of
+from darkroom.worker.api.submission import submit
+from darkroom.worker.errors import Problem, RequestRejected, WorkerError
+from darkroom.worker.jobs.ownership import find_job
+from darkroom.worker.json import finite as finite_json
 
 router = APIRouter()
 

@@ -11,23 +11,23 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from worker.api.body_sizes import takes_jobs
-from worker.api.callers import sender_of
-from worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
-from worker.api.generate import reply_at_end, reply_at_once, reply_with_stream
-from worker.api.replies.results import Result
-from worker.api.replies.workflows import Deleted, StoredWorkflowEntry, StoredWorkflowList
-from worker.api.results import check_caller, check_operator, services_of
-from worker.api.services import Services
-from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, workflow_of
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.errors import EngineUnreachable, Problem, RequestRejected
-from worker.json.values import JsonObject, object_at
-from worker.prompts.page_workflow import app_mode_of, as_prompt
-from worker.prompts.workflows.overrides import PlaceFinder
-from worker.prompts.workflows.stored import schema_of_inputs
-from worker.settings.api_keys import Scope
-from worker.storage.stored_workflow import NAME, NAME_RULE, NamedInput, StoredWorkflow
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
+from darkroom.worker.api.generate import reply_at_end, reply_at_once, reply_with_stream
+from darkroom.worker.api.replies.results import Result
+from darkroom.worker.api.replies.workflows import Deleted, StoredWorkflowEntry, StoredWorkflowList
+from darkroom.worker.api.results import check_caller, check_operator, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, workflow_of
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.errors import EngineUnreachable, Problem, RequestRejected
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.page_workflow import app_mode_of, as_prompt
+from darkroom.worker.prompts.workflows.overrides import PlaceFinder
+from darkroom.worker.prompts.workflows.stored import schema_of_inputs
+from darkroom.worker.settings.api_keys import Scope
+from darkroom.worker.storage.stored_workflow import NAME, NAME_RULE, NamedInput, StoredWorkflow
 
 router = APIRouter(tags=["workflows"])
 

@@ -19,14 +19,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from worker.api.declared import EVENT_STREAM, refusals
-from worker.api.results import check_caller, not_found, public_outputs, services_of
-from worker.api.services import Services
-from worker.engines.preview_frames import PreviewFrame
-from worker.jobs.envelope import result_of
-from worker.jobs.ownership import find_job
-from worker.json import finite as finite_json
-from worker.storage.job import Job
+from darkroom.worker.api.declared import EVENT_STREAM, refusals
+from darkroom.worker.api.results import check_caller, not_found, public_outputs, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.engines.preview_frames import PreviewFrame
+from darkroom.worker.jobs.envelope import result_of
+from darkroom.worker.jobs.ownership import find_job
+from darkroom.worker.json import finite as finite_json
+from darkroom.worker.storage.job import Job
 
 router = APIRouter(tags=["jobs"])
 

@@ -16,28 +16,28 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from structlog.contextvars import bind_contextvars
 
-from worker.api.callers import sender_of
-from worker.api.job_making import JobName, build_prompt, make_job
-from worker.api.multipart import Received, is_multipart, read_multipart
-from worker.api.request_forms import is_plain, open_request
-from worker.api.request_tracing import traceparent_of
-from worker.api.request_warnings import RequestWarning, find_form_warnings, find_misspelt, id_warning
-from worker.api.results import caller_of_jobs, check_caller, refuse, services_of
-from worker.api.schemas import ParsedRequest, is_true, parse_generate
-from worker.api.services import Services
-from worker.autoscaler.autoscaler import Caller
-from worker.autoscaler.envelope import EnvelopeRejected, OpenedEnvelope
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.errors import RequestIdTaken, RequestRejected, SubmissionFailed, WorkerError
-from worker.guard.bodies import LARGE_BODY_BYTES, Lease
-from worker.guard.json_body import nested_too_deeply, parse_json
-from worker.guard.json_scan import FoundJson
-from worker.inputs.uploads import ReceivedFile
-from worker.jobs.admission import Admitted, clean_id, fresh_id
-from worker.jobs.ownership import id_to_use, own_id
-from worker.json.values import JsonObject
-from worker.prompts.modifier_defaults import ModifierDefaults
-from worker.storage.job import Job, JobState, body_hash
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.job_making import JobName, build_prompt, make_job
+from darkroom.worker.api.multipart import Received, is_multipart, read_multipart
+from darkroom.worker.api.request_forms import is_plain, open_request
+from darkroom.worker.api.request_tracing import traceparent_of
+from darkroom.worker.api.request_warnings import RequestWarning, find_form_warnings, find_misspelt, id_warning
+from darkroom.worker.api.results import caller_of_jobs, check_caller, refuse, services_of
+from darkroom.worker.api.schemas import ParsedRequest, is_true, parse_generate
+from darkroom.worker.api.services import Services
+from darkroom.worker.autoscaler.autoscaler import Caller
+from darkroom.worker.autoscaler.envelope import EnvelopeRejected, OpenedEnvelope
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.errors import RequestIdTaken, RequestRejected, SubmissionFailed, WorkerError
+from darkroom.worker.guard.bodies import LARGE_BODY_BYTES, Lease
+from darkroom.worker.guard.json_body import nested_too_deeply, parse_json
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.inputs.uploads import ReceivedFile
+from darkroom.worker.jobs.admission import Admitted, clean_id, fresh_id
+from darkroom.worker.jobs.ownership import id_to_use, own_id
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.modifier_defaults import ModifierDefaults
+from darkroom.worker.storage.job import Job, JobState, body_hash
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")

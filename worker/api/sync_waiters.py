@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from worker.jobs.pipeline.pipeline import Pipeline
-from worker.storage.job import Job
+from darkroom.worker.jobs.pipeline.pipeline import Pipeline
+from darkroom.worker.storage.job import Job
 
 
 class SyncWaiters:

@@ -11,13 +11,13 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
-from worker.api.body_sizes import takes_little
-from worker.api.declared import refusals
-from worker.api.replies.webhooks import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
-from worker.api.results import check_operator, services_of
-from worker.guard.safe_address import shown_url
-from worker.json.request_model import RequestModel
-from worker.storage.webhook_rows import WebhookRow, WebhookState
+from darkroom.worker.api.body_sizes import takes_little
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.replies.webhooks import ReceiverTested, Redelivered, WebhookEntry, WebhookPage
+from darkroom.worker.api.results import check_operator, services_of
+from darkroom.worker.guard.safe_address import shown_url
+from darkroom.worker.json.request_model import RequestModel
+from darkroom.worker.storage.webhook_rows import WebhookRow, WebhookState
 
 MAX_PAGE = 1000
 

@@ -8,20 +8,20 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request
 
-from worker.api.declared import refusals
-from worker.api.replies.worker import EngineEntry, WorkerInfo
-from worker.api.results import check_caller, check_operator, services_of
-from worker.api.services import Services
-from worker.engines.client.client import EngineClient
-from worker.engines.health import engine_as_json
-from worker.errors import EngineUnreachable, Forbidden, Unauthorized
-from worker.guard.identity.caller import Identity
-from worker.jobs.wait_estimate import RunClock
-from worker.models.demo_model import DEMO_CHECKPOINT
-from worker.prompts.modifier_defaults import checkpoints_of
-from worker.qualification.state import Qualification
-from worker.settings.api_keys import Scope
-from worker.version import version
+from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.replies.worker import EngineEntry, WorkerInfo
+from darkroom.worker.api.results import check_caller, check_operator, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.health import engine_as_json
+from darkroom.worker.errors import EngineUnreachable, Forbidden, Unauthorized
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.wait_estimate import RunClock
+from darkroom.worker.models.demo_model import DEMO_CHECKPOINT
+from darkroom.worker.prompts.modifier_defaults import checkpoints_of
+from darkroom.worker.qualification.state import Qualification
+from darkroom.worker.settings.api_keys import Scope
+from darkroom.worker.version import version
 
 router = APIRouter(tags=["worker"])
 

@@ -10,17 +10,17 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
-from worker.api.callers import sender_of
-from worker.api.request_forms import read_workflow
-from worker.api.results import check_caller, refuse, services_of
-from worker.api.services import Services
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.errors import WorkerError
-from worker.guard.json_body import nested_too_deeply
-from worker.guard.json_scan import FoundJson
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.forms import is_workflow
-from worker.settings.listener import JsonLimits
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.request_forms import read_workflow
+from darkroom.worker.api.results import check_caller, refuse, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.guard.json_body import nested_too_deeply
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.forms import is_workflow
+from darkroom.worker.settings.listener import JsonLimits
 
 FIELD: Final = "workflow_json"
 LARGE_BYTES: Final = 256 * 1024  # parsing more than this would hold up the event loop

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from worker.api.stored_workflows import RUN_ROUTES
-from worker.json.values import JsonObject
-from worker.prompts.workflows.stored import schema_of_inputs
-from worker.storage.stored_workflow import StoredWorkflow
+from darkroom.worker.api.stored_workflows import RUN_ROUTES
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.workflows.stored import schema_of_inputs
+from darkroom.worker.storage.stored_workflow import StoredWorkflow
 
 REFERENCE: Final = "#/components/schemas/"
 

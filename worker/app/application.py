@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from worker.api import (
+from darkroom.worker.api import (
     batch,
     benchmark,
     convert,
@@ -32,20 +32,20 @@ from worker.api import (
     webhooks,
     worker_info,
 )
-from worker.api.access_log import AccessLog
-from worker.api.body_sizes import SmallBodies, checked_routes
-from worker.api.document_cache import DocumentCache
-from worker.api.packed_bodies import PackedBodies
-from worker.api.page_headers import PageHeaders
-from worker.api.request_metrics import RequestMetrics
-from worker.api.request_tracing import RequestTracing
-from worker.api.results import refuse
-from worker.api.schemas import problem_of
-from worker.api.services import Services
-from worker.api.sync_waiters import SyncWaiters
-from worker.app.integrations import dialect_routers
-from worker.errors import MethodNotAllowed, RequestRejected, RouteNotFound, WorkerError
-from worker.jobs.envelope import refusal
+from darkroom.worker.api.access_log import AccessLog
+from darkroom.worker.api.body_sizes import SmallBodies, checked_routes
+from darkroom.worker.api.document_cache import DocumentCache
+from darkroom.worker.api.packed_bodies import PackedBodies
+from darkroom.worker.api.page_headers import PageHeaders
+from darkroom.worker.api.request_metrics import RequestMetrics
+from darkroom.worker.api.request_tracing import RequestTracing
+from darkroom.worker.api.results import refuse
+from darkroom.worker.api.schemas import problem_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.api.sync_waiters import SyncWaiters
+from darkroom.worker.app.integrations import dialect_routers
+from darkroom.worker.errors import MethodNotAllowed, RequestRejected, RouteNotFound, WorkerError
+from darkroom.worker.jobs.envelope import refusal
 
 MAX_PATH_LENGTH = 200
 PARTS = (  # the first ones are found first, those of the dialects last

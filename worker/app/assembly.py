@@ -18,79 +18,86 @@ from pathlib import Path
 
 import structlog
 
-from contract.graph.work import ModelFile, model_files_in
-from modifiers.registry import ModifierRegistry, build_registry
-from worker.api.services import Services
-from worker.app.external_io import ExternalIo
-from worker.app.integrations import build_broker
-from worker.app.platform import build_platform
-from worker.autoscaler.speed import assumed_speed, measured_speed
-from worker.doctor.examination import examine
-from worker.engines.client.client import EngineClient
-from worker.engines.families import Family
-from worker.engines.fleet import EngineFleet
-from worker.engines.health import Floor
-from worker.engines.interface import EngineInterface
-from worker.engines.metrics import EngineMetrics
-from worker.errors import EngineStartFailed, EngineUnreachable, StateUnusable, TryLater, WorkerError, error_codes
-from worker.guard.bodies import Bodies
-from worker.guard.identity.browser_sessions import BrowserSessions
-from worker.guard.identity.own_key import OwnKey
-from worker.guard.listener.connections import ConnectionTable, connection_table
-from worker.guard.rate_limits import RateLimits, key_name_of
-from worker.jobs.admission import Admission, Gate, free_bytes_of
-from worker.jobs.caller_quota import CallerQuota, StoredElsewhere
-from worker.jobs.event_notices import EventNotices
-from worker.jobs.expiry import Expiry
-from worker.jobs.job_log import JobLog
-from worker.jobs.job_models import JobModels
-from worker.jobs.job_spans import JobSpans
-from worker.jobs.manifest_state import ManifestState
-from worker.jobs.outbox import Outbox, webhooks_of
-from worker.jobs.pace_file import PaceFile
-from worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
-from worker.jobs.pipeline.pipeline import Pipeline
-from worker.jobs.queue_info import QueueInfo
-from worker.jobs.redelivery import Redelivery
-from worker.jobs.removal import JobRemoval
-from worker.jobs.wait_estimate import RunClock
-from worker.json.values import JsonObject
-from worker.models.library import build_library
-from worker.observe.gpu_metrics import GpuMetrics
-from worker.observe.heap_trimming import HeapTrimming
-from worker.observe.http_metrics import HttpMetrics
-from worker.observe.io_metrics import IoMetrics
-from worker.observe.log_markers import write_marker
-from worker.observe.machine_metrics import MachineMetrics
-from worker.observe.memory import MachineMemory
-from worker.observe.metrics import EndedJob, LabelValues, Metrics, Waiting
-from worker.observe.model_metrics import ModelMetrics
-from worker.observe.prompt_texts import PromptTexts
-from worker.observe.scrape import Scrape
-from worker.observe.tracer import build_tracer
-from worker.observe.ttl_cached import TtlCached
-from worker.outputs.links import LinkSigner
-from worker.outputs.public import public_record
-from worker.prompts.modifier_defaults import KINDS, checkpoints_of, find_all_defaults
-from worker.prompts.rules import PromptRules
-from worker.qualification.phases import Phase, StartUpPhases
-from worker.qualification.qualifier import Qualifier
-from worker.qualification.readiness import Readiness
-from worker.qualification.state import VERDICTS, Qualification
-from worker.qualification.warm_up import WarmUp
-from worker.settings.jobs import QueueLimits
-from worker.settings.platforms import VastTiming
-from worker.settings.settings import Settings
-from worker.settings.workload import Workload
-from worker.sources.intake import Intake
-from worker.storage.asset_store import AssetStore
-from worker.storage.job import Credentials, Job, JobState, JobTimes
-from worker.storage.postgres_database import PostgresDatabase
-from worker.storage.state_directory import StateDirectory
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow
-from worker.storage.workflow_store import WorkflowStore
-from worker.version import version
+from darkroom.contract.graph.work import ModelFile, model_files_in
+from darkroom.modifiers.registry import ModifierRegistry, build_registry
+from darkroom.worker.api.services import Services
+from darkroom.worker.app.external_io import ExternalIo
+from darkroom.worker.app.integrations import build_broker
+from darkroom.worker.app.platform import build_platform
+from darkroom.worker.autoscaler.speed import assumed_speed, measured_speed
+from darkroom.worker.doctor.examination import examine
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.families import Family
+from darkroom.worker.engines.fleet import EngineFleet
+from darkroom.worker.engines.health import Floor
+from darkroom.worker.engines.interface import EngineInterface
+from darkroom.worker.engines.metrics import EngineMetrics
+from darkroom.worker.errors import (
+    EngineStartFailed,
+    EngineUnreachable,
+    StateUnusable,
+    TryLater,
+    WorkerError,
+    error_codes,
+)
+from darkroom.worker.guard.bodies import Bodies
+from darkroom.worker.guard.identity.browser_sessions import BrowserSessions
+from darkroom.worker.guard.identity.own_key import OwnKey
+from darkroom.worker.guard.listener.connections import ConnectionTable, connection_table
+from darkroom.worker.guard.rate_limits import RateLimits, key_name_of
+from darkroom.worker.jobs.admission import Admission, Gate, free_bytes_of
+from darkroom.worker.jobs.caller_quota import CallerQuota, StoredElsewhere
+from darkroom.worker.jobs.event_notices import EventNotices
+from darkroom.worker.jobs.expiry import Expiry
+from darkroom.worker.jobs.job_log import JobLog
+from darkroom.worker.jobs.job_models import JobModels
+from darkroom.worker.jobs.job_spans import JobSpans
+from darkroom.worker.jobs.manifest_state import ManifestState
+from darkroom.worker.jobs.outbox import Outbox, webhooks_of
+from darkroom.worker.jobs.pace_file import PaceFile
+from darkroom.worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
+from darkroom.worker.jobs.pipeline.pipeline import Pipeline
+from darkroom.worker.jobs.queue_info import QueueInfo
+from darkroom.worker.jobs.redelivery import Redelivery
+from darkroom.worker.jobs.removal import JobRemoval
+from darkroom.worker.jobs.wait_estimate import RunClock
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.models.library import build_library
+from darkroom.worker.observe.gpu_metrics import GpuMetrics
+from darkroom.worker.observe.heap_trimming import HeapTrimming
+from darkroom.worker.observe.http_metrics import HttpMetrics
+from darkroom.worker.observe.io_metrics import IoMetrics
+from darkroom.worker.observe.log_markers import write_marker
+from darkroom.worker.observe.machine_metrics import MachineMetrics
+from darkroom.worker.observe.memory import MachineMemory
+from darkroom.worker.observe.metrics import EndedJob, LabelValues, Metrics, Waiting
+from darkroom.worker.observe.model_metrics import ModelMetrics
+from darkroom.worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.observe.scrape import Scrape
+from darkroom.worker.observe.tracer import build_tracer
+from darkroom.worker.observe.ttl_cached import TtlCached
+from darkroom.worker.outputs.links import LinkSigner
+from darkroom.worker.outputs.public import public_record
+from darkroom.worker.prompts.modifier_defaults import KINDS, checkpoints_of, find_all_defaults
+from darkroom.worker.prompts.rules import PromptRules
+from darkroom.worker.qualification.phases import Phase, StartUpPhases
+from darkroom.worker.qualification.qualifier import Qualifier
+from darkroom.worker.qualification.readiness import Readiness
+from darkroom.worker.qualification.state import VERDICTS, Qualification
+from darkroom.worker.qualification.warm_up import WarmUp
+from darkroom.worker.settings.jobs import QueueLimits
+from darkroom.worker.settings.platforms import VastTiming
+from darkroom.worker.settings.settings import Settings
+from darkroom.worker.settings.workload import Workload
+from darkroom.worker.sources.intake import Intake
+from darkroom.worker.storage.asset_store import AssetStore
+from darkroom.worker.storage.job import Credentials, Job, JobState, JobTimes
+from darkroom.worker.storage.postgres_database import PostgresDatabase
+from darkroom.worker.storage.state_directory import StateDirectory
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow
+from darkroom.worker.storage.workflow_store import WorkflowStore
+from darkroom.worker.version import version
 
 LINK_KEY_BYTES = 32
 LEARN_SECONDS = 60.0  # between looks at the families of model files
@@ -374,7 +381,7 @@ class Front:
         broker = build_broker(config)
         if broker is None:
             return None
-        from worker.api.broker_messages import (  # most workers have no broker
+        from darkroom.worker.api.broker_messages import (  # most workers have no broker
             accept_message,
             message_result,
             refuse_message,

@@ -6,29 +6,29 @@ import asyncio
 
 from pydantic import SecretStr
 
-from worker.engines.command import input_folder_of
-from worker.guard.auth import Gatekeeper
-from worker.guard.safe_address import AddressGuard
-from worker.inputs.fetch import InputFetcher
-from worker.inputs.folder import InputFolder
-from worker.inputs.s3_source import S3Source
-from worker.inputs.uploads import UploadedFiles
-from worker.jobs.checkpoint_copies import S3Checkpoints
-from worker.jobs.checkpoints import JobCheckpoints
-from worker.jobs.delivered_outputs import DeliveredOutputs
-from worker.jobs.fetched_inputs import FOLDER, FetchedInputs
-from worker.media.process.processes import MediaProcesses
-from worker.observe.io_metrics import IoMetrics
-from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.targets.hub import HubOutputTarget, HubUploader
-from worker.outputs.targets.put import PutOutputTarget
-from worker.outputs.targets.s3 import S3OutputTarget
-from worker.outputs.targets.target import OutputTargets, check_address
-from worker.outputs.webhook import WebhookSender
-from worker.s3.stores import S3Stores
-from worker.s3.targets import choose_target
-from worker.settings.environment import hub_access
-from worker.settings.settings import Settings
+from darkroom.worker.engines.command import input_folder_of
+from darkroom.worker.guard.auth import Gatekeeper
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.inputs.fetch import InputFetcher
+from darkroom.worker.inputs.folder import InputFolder
+from darkroom.worker.inputs.s3_source import S3Source
+from darkroom.worker.inputs.uploads import UploadedFiles
+from darkroom.worker.jobs.checkpoint_copies import S3Checkpoints
+from darkroom.worker.jobs.checkpoints import JobCheckpoints
+from darkroom.worker.jobs.delivered_outputs import DeliveredOutputs
+from darkroom.worker.jobs.fetched_inputs import FOLDER, FetchedInputs
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.observe.io_metrics import IoMetrics
+from darkroom.worker.outputs.claimed_outputs import ClaimedOutputs
+from darkroom.worker.outputs.targets.hub import HubOutputTarget, HubUploader
+from darkroom.worker.outputs.targets.put import PutOutputTarget
+from darkroom.worker.outputs.targets.s3 import S3OutputTarget
+from darkroom.worker.outputs.targets.target import OutputTargets, check_address
+from darkroom.worker.outputs.webhook import WebhookSender
+from darkroom.worker.s3.stores import S3Stores
+from darkroom.worker.s3.targets import choose_target
+from darkroom.worker.settings.environment import hub_access
+from darkroom.worker.settings.settings import Settings
 
 INPUT_CHECKS_AT_ONCE, INPUT_CHECK_BYTES, INPUT_CHECK_SECONDS = 4, 1 << 30, 30.0
 

@@ -13,34 +13,34 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from host.distribution import install_command
-from worker.autoscaler.autoscaler import Autoscaler
-from worker.autoscaler.envelope import Envelopes
-from worker.errors import SettingsInvalid
-from worker.settings.broker import BrokerConfig, BrokerKind
-from worker.settings.platforms import VastConfig, VastTiming
-from worker.settings.settings import Settings
-from worker.sources.broker import Broker, Producer
+from darkroom.host.distribution import install_command
+from darkroom.worker.autoscaler.autoscaler import Autoscaler
+from darkroom.worker.autoscaler.envelope import Envelopes
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.broker import BrokerConfig, BrokerKind
+from darkroom.worker.settings.platforms import VastConfig, VastTiming
+from darkroom.worker.settings.settings import Settings
+from darkroom.worker.sources.broker import Broker, Producer
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from worker.integrations.vast.build import VastParts
+    from darkroom.worker.integrations.vast.build import VastParts
 
 DIALECTS: Final = {
-    "runpod": ("worker.integrations.runpod.routes",),
-    "openai": ("worker.integrations.openai.routes",),
-    "comfy_v2": ("worker.integrations.comfy_v2.assets", "worker.integrations.comfy_v2.jobs"),
-    "comfy_cloud": ("worker.integrations.comfy_cloud.routes",),
+    "runpod": ("darkroom.worker.integrations.runpod.routes",),
+    "openai": ("darkroom.worker.integrations.openai.routes",),
+    "comfy_v2": ("darkroom.worker.integrations.comfy_v2.assets", "darkroom.worker.integrations.comfy_v2.jobs"),
+    "comfy_cloud": ("darkroom.worker.integrations.comfy_cloud.routes",),
 }
 """Modules with a `router`, for every worker: the first routes are found first."""
 
-GATEWAY_DIALECTS: Final = ("worker.integrations.runpod.gateway_routes",)
+GATEWAY_DIALECTS: Final = ("darkroom.worker.integrations.runpod.gateway_routes",)
 
 BROKERS: Final = {
-    BrokerKind.REDIS: ("worker.integrations.redis.streams", "RedisBroker"),
-    BrokerKind.NATS: ("worker.integrations.nats.jetstream", "NatsBroker"),
-    BrokerKind.SQS: ("worker.integrations.sqs.queue", "SqsBroker"),
+    BrokerKind.REDIS: ("darkroom.worker.integrations.redis.streams", "RedisBroker"),
+    BrokerKind.NATS: ("darkroom.worker.integrations.nats.jetstream", "NatsBroker"),
+    BrokerKind.SQS: ("darkroom.worker.integrations.sqs.queue", "SqsBroker"),
 }
 PRODUCERS: Final = (BrokerKind.REDIS, BrokerKind.NATS)
 """Brokers that have results and events, as a gateway needs."""
@@ -48,13 +48,13 @@ PRODUCERS: Final = (BrokerKind.REDIS, BrokerKind.NATS)
 PACKAGES: Final = {BrokerKind.REDIS: "redis", BrokerKind.NATS: "nats"}
 """Libraries of brokers, which are extras."""
 
-ENVELOPES: Final = "worker.integrations.vast.envelope"
+ENVELOPES: Final = "darkroom.worker.integrations.vast.envelope"
 """Parser of the envelopes that any worker and gateway opens."""
 
-VAST: Final = "worker.integrations.vast.build"
-VAST_LAUNCH_FAILURE: Final = "worker.integrations.vast.launch_failure"
-RUNPOD: Final = "worker.integrations.runpod.build"
-MCP: Final = "worker.integrations.mcp.server"
+VAST: Final = "darkroom.worker.integrations.vast.build"
+VAST_LAUNCH_FAILURE: Final = "darkroom.worker.integrations.vast.launch_failure"
+RUNPOD: Final = "darkroom.worker.integrations.runpod.build"
+MCP: Final = "darkroom.worker.integrations.mcp.server"
 
 DEFAULTS: Final = (ENVELOPES, *(module for modules in DIALECTS.values() for module in modules))
 """Modules that every worker loads; the others are loaded where a setting or a command names one."""

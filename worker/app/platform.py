@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from worker.api.services import PlatformRoutes
-from worker.app.integrations import runpod_autoscaler, unsigned_envelopes, vast_parts
-from worker.autoscaler.autoscaler import Autoscaler, FanOut
-from worker.autoscaler.plain import PlainAutoscaler
-from worker.autoscaler.platform import Platform
-from worker.settings.platforms import VastTiming
-from worker.settings.settings import Settings
+from darkroom.worker.api.services import PlatformRoutes
+from darkroom.worker.app.integrations import runpod_autoscaler, unsigned_envelopes, vast_parts
+from darkroom.worker.autoscaler.autoscaler import Autoscaler, FanOut
+from darkroom.worker.autoscaler.plain import PlainAutoscaler
+from darkroom.worker.autoscaler.platform import Platform
+from darkroom.worker.settings.platforms import VastTiming
+from darkroom.worker.settings.settings import Settings
 
 
 def build_platform(

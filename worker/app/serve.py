@@ -20,32 +20,32 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 import uvicorn
 
-from worker.app.lean_imports import lean_imports
-from worker.errors import SettingsInvalid, WorkerError
-from worker.guard.identity.loopback import LOOPBACK
-from worker.guard.identity.may_listen import check_may_listen
-from worker.guard.listener.certificate import Certificate
-from worker.guard.listener.connections import ConnectionTable, connection_table
-from worker.guard.listener.open_files import raise_open_files
-from worker.guard.listener.server import GuardedServer
-from worker.guard.listener.starting_app import StartingApp
-from worker.guard.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
-from worker.guard.listener.web_socket import GuardedWebSocket
-from worker.observe.log_markers import write_marker
-from worker.observe.logs import LogForm, Redaction, set_up_logs
-from worker.observe.prompt_texts import PromptTexts
-from worker.settings.api_keys import HASHED
-from worker.settings.environment import load_settings, site_tokens
-from worker.settings.listener import TlsFiles
-from worker.settings.models import parse_tokens
-from worker.settings.settings import Settings
-from worker.storage.state_directory import StateDirectory
+from darkroom.worker.app.lean_imports import lean_imports
+from darkroom.worker.errors import SettingsInvalid, WorkerError
+from darkroom.worker.guard.identity.loopback import LOOPBACK
+from darkroom.worker.guard.identity.may_listen import check_may_listen
+from darkroom.worker.guard.listener.certificate import Certificate
+from darkroom.worker.guard.listener.connections import ConnectionTable, connection_table
+from darkroom.worker.guard.listener.open_files import raise_open_files
+from darkroom.worker.guard.listener.server import GuardedServer
+from darkroom.worker.guard.listener.starting_app import StartingApp
+from darkroom.worker.guard.listener.web_socket import OPTIONS as WEB_SOCKET_OPTIONS
+from darkroom.worker.guard.listener.web_socket import GuardedWebSocket
+from darkroom.worker.observe.log_markers import write_marker
+from darkroom.worker.observe.logs import LogForm, Redaction, set_up_logs
+from darkroom.worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.settings.api_keys import HASHED
+from darkroom.worker.settings.environment import load_settings, site_tokens
+from darkroom.worker.settings.listener import TlsFiles
+from darkroom.worker.settings.models import parse_tokens
+from darkroom.worker.settings.settings import Settings
+from darkroom.worker.storage.state_directory import StateDirectory
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from worker.app.assembly import Front
+    from darkroom.worker.app.assembly import Front
 
 BACKLOG = 1024
 GOODBYE_SECONDS = 2  # for replies that are still being sent when all jobs have ended
@@ -109,7 +109,7 @@ def serve(**overrides: Any) -> int:
         sys.stderr.write(f"{error}\n")
         write_marker("Application startup failed")
         if settings.is_under_vast:
-            from worker.app.integrations import launch_failure_reporter
+            from darkroom.worker.app.integrations import launch_failure_reporter
 
             launch_failure_reporter()(settings.vast_config(), str(error))
         return EXIT_UNUSABLE
@@ -121,7 +121,7 @@ class CannotStart(Exception):
 
 async def reply_busy(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer any request with 503, on a connection that is over a limit."""
-    from worker.api.busy import busy
+    from darkroom.worker.api.busy import busy
 
     await busy(scope, receive, send)
 
@@ -173,8 +173,8 @@ class FrontProcess:
 
     def _build_front(self) -> Front:
         with lean_imports():
-            from worker.app.assembly import Front
-            from worker.app.integrations import load_defaults
+            from darkroom.worker.app.assembly import Front
+            from darkroom.worker.app.integrations import load_defaults
 
             load_defaults()
 
@@ -211,7 +211,7 @@ class FrontProcess:
 def make_app(front: Front) -> FastAPI:
     """Import the application and build it. Takes about a second; not for the event loop."""
     with lean_imports():
-        from worker.app.application import create_app
+        from darkroom.worker.app.application import create_app
 
         return create_app(front.services)
 

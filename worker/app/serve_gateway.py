@@ -11,32 +11,32 @@ from typing import Any
 import structlog
 import uvicorn
 
-from modifiers.registry import build_registry
-from worker.api.busy import busy
-from worker.app.integrations import build_producer, gateway_routers, unsigned_envelopes
-from worker.errors import SettingsInvalid, WorkerError
-from worker.gateway.app import create_gateway_app
-from worker.gateway.gateway import Gateway
-from worker.gateway.job_records import JobRecords
-from worker.gateway.metrics import GatewayMetrics
-from worker.gateway.request_limits import RequestLimits
-from worker.gateway.request_rates import RequestRates
-from worker.gateway.routes import GatewayServices
-from worker.guard.auth import Gatekeeper
-from worker.guard.bodies import Bodies
-from worker.guard.identity.may_listen import check_may_listen
-from worker.guard.listener.certificate import Certificate
-from worker.guard.listener.connections import ConnectionTable
-from worker.guard.listener.open_files import fitting, num_open_files, raise_open_files
-from worker.guard.listener.server import GuardedServer
-from worker.guard.rate_limits import RateLimits
-from worker.guard.safe_address import AddressGuard
-from worker.observe.http_metrics import HttpMetrics
-from worker.observe.logs import LogForm, Redaction, set_up_logs
-from worker.observe.prompt_texts import PromptTexts
-from worker.prompts.rules import PromptRules
-from worker.settings.environment import load_settings, trusted_proxies
-from worker.settings.settings import Settings
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.api.busy import busy
+from darkroom.worker.app.integrations import build_producer, gateway_routers, unsigned_envelopes
+from darkroom.worker.errors import SettingsInvalid, WorkerError
+from darkroom.worker.gateway.app import create_gateway_app
+from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.gateway.job_records import JobRecords
+from darkroom.worker.gateway.metrics import GatewayMetrics
+from darkroom.worker.gateway.request_limits import RequestLimits
+from darkroom.worker.gateway.request_rates import RequestRates
+from darkroom.worker.gateway.routes import GatewayServices
+from darkroom.worker.guard.auth import Gatekeeper
+from darkroom.worker.guard.bodies import Bodies
+from darkroom.worker.guard.identity.may_listen import check_may_listen
+from darkroom.worker.guard.listener.certificate import Certificate
+from darkroom.worker.guard.listener.connections import ConnectionTable
+from darkroom.worker.guard.listener.open_files import fitting, num_open_files, raise_open_files
+from darkroom.worker.guard.listener.server import GuardedServer
+from darkroom.worker.guard.rate_limits import RateLimits
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.observe.http_metrics import HttpMetrics
+from darkroom.worker.observe.logs import LogForm, Redaction, set_up_logs
+from darkroom.worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.prompts.rules import PromptRules
+from darkroom.worker.settings.environment import load_settings, trusted_proxies
+from darkroom.worker.settings.settings import Settings
 
 EXIT_UNUSABLE = 1
 EXIT_BAD_SETTING = 2

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from worker.app.integrations import DEFAULTS
-from worker.errors import SettingsInvalid
+from darkroom.worker.app.integrations import DEFAULTS
+from darkroom.worker.errors import SettingsInvalid
 
 LOOK_SECONDS = 0.02
 MAX_BYTES = 1 << 20
 FROZEN_ENDING = ".frozen"
-IMPORTED = ("worker.app.serve", "worker.app.assembly", "worker.app.application")
+IMPORTED = ("darkroom.worker.app.serve", "darkroom.worker.app.assembly", "darkroom.worker.app.application")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

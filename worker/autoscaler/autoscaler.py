@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from worker.errors import WorkerError
-from worker.storage.job import JobState
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.storage.job import JobState
 
 
 @dataclass(frozen=True, slots=True)

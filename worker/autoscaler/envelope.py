@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from worker.autoscaler.autoscaler import Caller
-from worker.errors import Problem, RequestRejected, Unauthorized
-from worker.json.values import JsonObject
+from darkroom.worker.autoscaler.autoscaler import Caller
+from darkroom.worker.errors import Problem, RequestRejected, Unauthorized
+from darkroom.worker.json.values import JsonObject
 
 
 class EnvelopeRejected(RequestRejected):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from worker.autoscaler.autoscaler import Caller, checked_speed
-from worker.errors import WorkerError
-from worker.storage.job import JobState
+from darkroom.worker.autoscaler.autoscaler import Caller, checked_speed
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.storage.job import JobState
 
 
 class PlainAutoscaler:

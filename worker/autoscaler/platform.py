@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from contract.graph.work import UNIT_COST, ModelFile, Price, price_of
-from worker.autoscaler.autoscaler import Autoscaler, Caller
-from worker.autoscaler.envelope import Envelopes
-from worker.engines.families import Family
-from worker.json.values import JsonObject
-from worker.settings.workload import Workload
-from worker.storage.job import Job
+from darkroom.contract.graph.work import UNIT_COST, ModelFile, Price, price_of
+from darkroom.worker.autoscaler.autoscaler import Autoscaler, Caller
+from darkroom.worker.autoscaler.envelope import Envelopes
+from darkroom.worker.engines.families import Family
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.workload import Workload
+from darkroom.worker.storage.job import Job
 
 
 class Background(Protocol):

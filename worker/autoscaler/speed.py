@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from contract.graph.work import UNIT_COST
-from worker.json.values import JsonObject
-from worker.settings.workload import Workload
+from darkroom.contract.graph.work import UNIT_COST
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.workload import Workload
 
 
 def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:

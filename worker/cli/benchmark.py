@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from worker.cli.worker_alone import worker_alone
-from worker.cli.worker_client import worker_client
-from worker.errors import EngineStartFailed
+from darkroom.worker.cli.worker_alone import worker_alone
+from darkroom.worker.cli.worker_client import worker_client
+from darkroom.worker.errors import EngineStartFailed
 
 LOOK_SECONDS = 0.1
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from worker.errors import SettingsInvalid
-from worker.models.library import build_library
-from worker.settings.environment import load_settings
-from worker.snapshot.build import SnapshotContents, build_snapshot
-from worker.snapshot.errors import SnapshotFailed
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.models.library import build_library
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.snapshot.build import SnapshotContents, build_snapshot
+from darkroom.worker.snapshot.errors import SnapshotFailed
 
 
 def run(folder: Path, base_directory: Path | None, manifest: Path | None, *, has_weights: bool) -> int:

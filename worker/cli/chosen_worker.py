@@ -6,11 +6,11 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from worker.errors import SettingsInvalid
-from worker.guard.identity.own_key import read_own_key
-from worker.guard.own_certificate import trusting_context
-from worker.settings.environment import load_settings
-from worker.settings.loopback import is_loopback
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.guard.identity.own_key import read_own_key
+from darkroom.worker.guard.own_certificate import trusting_context
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.loopback import is_loopback
 
 API_KEY_VARIABLE = "DARKROOM_API_KEY"
 INSECURE = "take whatever certificate an https worker shows"

@@ -11,10 +11,10 @@ import structlog
 from rich.console import Console
 from rich.markup import escape
 
-from worker.doctor.check import Check, Status, failed, has_failed
-from worker.doctor.examination import examine
-from worker.errors import SettingsInvalid
-from worker.settings.environment import load_settings
+from darkroom.worker.doctor.check import Check, Status, failed, has_failed
+from darkroom.worker.doctor.examination import examine
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.environment import load_settings
 
 COLOURS = {Status.GOOD: "green", Status.WARNING: "yellow", Status.FAILED: "red", Status.SKIPPED: "dim"}
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from contract.missing_file import missing_file, unreadable_file
 from darkroom.client import Client, Event, JobFailed, Problem, Request, RequestRefused, Result, WorkerUnreachable
-from worker.cli.chosen_worker import ChosenWorker
-from worker.cli.generate_subject import MODIFIER_NAME, modifier_of
-from worker.prompts.workflows.media import NoWorkflow, find_workflow
+from darkroom.contract.missing_file import missing_file, unreadable_file
+from darkroom.worker.cli.chosen_worker import ChosenWorker
+from darkroom.worker.cli.generate_subject import MODIFIER_NAME, modifier_of
+from darkroom.worker.prompts.workflows.media import NoWorkflow, find_workflow
 
 MAX_PATH_LENGTH: Final = 250  # a longer text is a prompt
 ASSIGNMENT: Final = re.compile(r"(?P<name>[^=\s][^=]*)=(?P<value>.*)", re.DOTALL)

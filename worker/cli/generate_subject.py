@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from contract.missing_file import missing_file
-from contract.nearest import nearest_name
+from darkroom.contract.missing_file import missing_file
+from darkroom.contract.nearest import nearest_name
 
 DRAWN_FIRST: Final = "Text2Image"
 MODIFIER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

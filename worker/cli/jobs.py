@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from contract.nearest import nearest_name
 from darkroom.client import Client, Event, RequestRefused, WorkerUnreachable
-from worker.cli.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
+from darkroom.contract.nearest import nearest_name
+from darkroom.worker.cli.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
 
 MAX_LISTED: Final = 1000  # a page of the worker
 

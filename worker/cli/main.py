@@ -1,6 +1,6 @@
 """Command line `darkroom`: serve, generate, jobs, benchmark, models, nodes, engine.
 
-Commands that need the engine's code exec `python -m engine`, a separate program.
+Commands that need the engine's code exec `python -m darkroom.engine`, a separate program.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import httpx
 import typer
 from rich.console import Console
 
-from contract.nearest import nearest_name
-from host.distribution import install_command
-from worker.cli.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
-from worker.cli.jobs import commands as job_commands
-from worker.cli.models import commands as model_commands
-from worker.cli.tuning import commands as tuning_commands
-from worker.errors import SettingsInvalid, WorkerError
-from worker.settings.api_keys import ALL_SCOPES, KeyMalformed, new_key, read_scopes
-from worker.settings.child_environment import INSTALLERS
-from worker.settings.environment import child_environment
-from worker.version import version
+from darkroom.contract.nearest import nearest_name
+from darkroom.host.distribution import install_command
+from darkroom.worker.cli.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
+from darkroom.worker.cli.jobs import commands as job_commands
+from darkroom.worker.cli.models import commands as model_commands
+from darkroom.worker.cli.tuning import commands as tuning_commands
+from darkroom.worker.errors import SettingsInvalid, WorkerError
+from darkroom.worker.settings.api_keys import ALL_SCOPES, KeyMalformed, new_key, read_scopes
+from darkroom.worker.settings.child_environment import INSTALLERS
+from darkroom.worker.settings.environment import child_environment
+from darkroom.worker.version import version
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(model_commands, name="models")
@@ -66,12 +66,12 @@ def serve(
 ) -> None:
     """Run the front, and the engine as its child unless ENGINE_URL is set."""
     if thaw_file is not None:
-        from worker.app.thaw_gate import wait_at_gate
-        from worker.settings.environment import add_to_environment
+        from darkroom.worker.app.thaw_gate import wait_at_gate
+        from darkroom.worker.settings.environment import add_to_environment
 
         add_to_environment(wait_at_gate(thaw_file))
-    from worker.app.serve import leave  # the server's modules take half a second; the other commands need none
-    from worker.app.serve import serve as run
+    from darkroom.worker.app.serve import leave  # the server's modules take half a second; the other commands need none
+    from darkroom.worker.app.serve import serve as run
 
     given: dict[str, Any] = {"worker_host": host, "worker_port": port, "engine_url": engine_url}
     given |= {"base_directory": base_directory, "cpu": cpu or None}
@@ -84,7 +84,7 @@ def gateway(
     port: Annotated[int | None, typer.Option(help="WORKER_PORT")] = None,
 ) -> None:
     """Run the API without an engine: jobs go to PostgreSQL and BROKER_URL, workers take them from there."""
-    from worker.app.serve_gateway import serve_gateway
+    from darkroom.worker.app.serve_gateway import serve_gateway
 
     given: dict[str, Any] = {"worker_host": host, "worker_port": port}
     raise typer.Exit(serve_gateway(**{name: value for name, value in given.items() if value is not None}))
@@ -118,7 +118,7 @@ def generate(
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
     """Generate pictures, show the progress and save them."""
-    from worker.cli import generate as generate_command  # 0.1 s that the other commands save
+    from darkroom.worker.cli import generate as generate_command  # 0.1 s that the other commands save
 
     if not (subject or workflow):
         raise typer.BadParameter("a prompt, a modifier, a file or --workflow is missing")
@@ -147,7 +147,7 @@ def plan(
 
     Where no worker runs on this machine, one is started on the processor for the plan.
     """
-    from worker.cli import plan as plan_command  # as above
+    from darkroom.worker.cli import plan as plan_command  # as above
 
     worker = worker_at(url, is_insecure=insecure)
     given = {"card": card, "vram_gb": vram_gb, "price_per_hour": price_per_hour}
@@ -164,7 +164,7 @@ def build(
     manifest: Annotated[Path | None, typer.Option(help="MODELS_MANIFEST")] = None,
 ) -> None:
     """Write a snapshot of program, packs and models, from which a machine or an image starts without a network."""
-    from worker.cli import build as build_command  # as above
+    from darkroom.worker.cli import build as build_command  # as above
 
     raise typer.Exit(build_command.run(folder, base_directory, manifest, has_weights=weights))
 
@@ -178,7 +178,7 @@ def benchmark(
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
     """Run the start-up benchmark now and show its report; exit code 1 means that the machine did not pass."""
-    from worker.cli import benchmark as benchmark_command  # 0.1 s that the other commands save
+    from darkroom.worker.cli import benchmark as benchmark_command  # 0.1 s that the other commands save
 
     worker = worker_at(url, is_insecure=insecure)
     try:
@@ -219,7 +219,7 @@ def mcp(
 ) -> None:
     """Serve the Model Context Protocol on standard input and output, so that assistants draw with a worker."""
     from darkroom.client import AsyncClient
-    from worker.app.integrations import mcp_server
+    from darkroom.worker.app.integrations import mcp_server
 
     try:
         server = mcp_server()
@@ -240,7 +240,7 @@ def mcp(
 @app.command()
 def doctor(is_json: Annotated[bool, typer.Option("--json", help="print a list of checks as JSON")] = False) -> None:
     """Check the machine and the settings, and say what to do; exit code 1 means that a check failed."""
-    from worker.cli import (
+    from darkroom.worker.cli import (
         doctor as doctor_command,  # the stores' modules take half a second; the other commands need none
     )
 

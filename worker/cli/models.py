@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from worker.errors import SettingsInvalid
-from worker.models.download.part_file import part_progress
-from worker.models.entry import ModelEntry
-from worker.models.errors import ManifestInvalid, ModelBroken, ModelsError
-from worker.models.files import BUILT_IN_FOLDER, find_problem, list_models, sha256_of
-from worker.models.import_manifest import read_foreign_file, write_tables
-from worker.models.layouts import LayoutsUnread, find_unknown_layouts
-from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
-from worker.models.manifest import parse_manifest
-from worker.models.prune import find_surplus
-from worker.settings.environment import load_settings
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.models.download.part_file import part_progress
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.errors import ManifestInvalid, ModelBroken, ModelsError
+from darkroom.worker.models.files import BUILT_IN_FOLDER, find_problem, list_models, sha256_of
+from darkroom.worker.models.import_manifest import read_foreign_file, write_tables
+from darkroom.worker.models.layouts import LayoutsUnread, find_unknown_layouts
+from darkroom.worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
+from darkroom.worker.models.manifest import parse_manifest
+from darkroom.worker.models.prune import find_surplus
+from darkroom.worker.settings.environment import load_settings
 
 if TYPE_CHECKING:
-    from worker.models.download.downloader import DownloadProgress
-    from worker.models.library import ModelLibrary
+    from darkroom.worker.models.download.downloader import DownloadProgress
+    from darkroom.worker.models.library import ModelLibrary
 
 commands = typer.Typer(no_args_is_help=True, help="Fetch, list, verify, lock and prune model files.")
 BaseDirectory = Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")]
@@ -279,7 +279,9 @@ def _state(library: ModelLibrary, entry: ModelEntry) -> str:
 def _library(base_directory: Path | None, manifest: Path | None) -> ModelLibrary:
     given: dict[str, Any] = {} if base_directory is None else {"base_directory": base_directory}
     given |= {} if manifest is None else {"models_manifest": manifest}
-    from worker.models.library import build_library  # HTTP clients and S3, which the other commands need not load
+    from darkroom.worker.models.library import (
+        build_library,  # HTTP clients and S3, which the other commands need not load
+    )
 
     try:
         return build_library(load_settings(**given).settings)

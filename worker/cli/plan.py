@@ -12,13 +12,13 @@ import httpx
 import typer
 from rich.console import Console
 
-from contract.missing_file import unreadable_file
-from worker.cli.chosen_worker import ChosenWorker
-from worker.cli.worker_alone import worker_alone
-from worker.cli.worker_client import worker_client
-from worker.errors import EngineStartFailed
-from worker.json.values import JsonObject
-from worker.prompts.workflows.media import NoWorkflow, find_workflow
+from darkroom.contract.missing_file import unreadable_file
+from darkroom.worker.cli.chosen_worker import ChosenWorker
+from darkroom.worker.cli.worker_alone import worker_alone
+from darkroom.worker.cli.worker_client import worker_client
+from darkroom.worker.errors import EngineStartFailed
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.workflows.media import NoWorkflow, find_workflow
 
 START_SECONDS = 300.0
 LOOK_SECONDS = 0.2

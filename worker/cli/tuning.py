@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from worker.qualification.tuning_store import NoOutcomes, TuningStore, read_exported
-from worker.settings.environment import load_settings
+from darkroom.worker.qualification.tuning_store import NoOutcomes, TuningStore, read_exported
+from darkroom.worker.settings.environment import load_settings
 
 commands = typer.Typer(no_args_is_help=True, help="Outcomes of tuning, for a fleet that tunes once per card type.")
 StateDirectory = Annotated[Path | None, typer.Option(help="STATE_DIRECTORY")]

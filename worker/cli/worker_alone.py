@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO
 
-from worker.engines.supervisor import free_port
-from worker.settings.environment import inherited_environment
+from darkroom.start import command_of
+
+from darkroom.worker.engines.supervisor import free_port
+from darkroom.worker.settings.environment import inherited_environment
 
 STOP_SECONDS = 30.0
 StartedWorker = tuple[subprocess.Popen[bytes], str]
@@ -25,7 +27,7 @@ def worker_alone(
     """
     port = free_port()
     address = {"WORKER_HOST": "127.0.0.1", "WORKER_PORT": str(port), "AUTOSCALER": "plain", "USE_SSL": "false"}
-    command = [sys.executable, "-m", "darkroom.run", "worker"]
+    command = list(command_of("darkroom.worker"))
     output = sys.stderr if log is None else log
     environment = inherited_environment({**address, **changes})
     process = subprocess.Popen(command, env=environment, stdout=output, stderr=None if log is None else log)

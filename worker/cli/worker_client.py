@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from worker.guard.plain_responses import blocking_plain_client
+from darkroom.worker.guard.plain_responses import blocking_plain_client
 
 # A proxy that the environment names cannot reach this machine for us, and NO_PROXY is often not set.
 ASKED_DIRECTLY: Mapping[str, None] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from worker.errors import Problem, RequestRejected
+from darkroom.worker.errors import Problem, RequestRejected
 
 LARGE_ELEMENTS: Final = 2000  # a thread costs less than examining so many values
 LARGE_TEXT_LENGTH: Final = 64 * 1024

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from worker.doctor.check import Check, failed, good, skipped, warning
-from worker.observe.gpu_sensors import GpuDriver, GpuName, SensorsMissing
+from darkroom.worker.doctor.check import Check, failed, good, skipped, warning
+from darkroom.worker.observe.gpu_sensors import GpuDriver, GpuName, SensorsMissing
 
 DEV = Path("/dev")
 LOCAL_VERSION = re.compile(r"\+cu(\d+)(\d)$")

@@ -8,10 +8,10 @@ from functools import partial
 
 import structlog
 
-from worker.doctor.check import Check, failed, good, skipped, warning
-from worker.doctor.device import check_device, check_driver, cuda_of_torch
-from worker.doctor.files import check_models, check_packs, check_state
-from worker.doctor.machine import (
+from darkroom.worker.doctor.check import Check, failed, good, skipped, warning
+from darkroom.worker.doctor.device import check_device, check_driver, cuda_of_torch
+from darkroom.worker.doctor.files import check_models, check_packs, check_state
+from darkroom.worker.doctor.machine import (
     check_clock,
     check_disk,
     check_limits,
@@ -19,10 +19,10 @@ from worker.doctor.machine import (
     check_ports,
     is_clock_synchronised,
 )
-from worker.doctor.services import check_autoscaler, check_s3, check_webhook, clock_skews
-from worker.observe.gpu_sensors import list_gpus, read_driver
-from worker.observe.memory import MachineMemory
-from worker.settings.settings import Settings
+from darkroom.worker.doctor.services import check_autoscaler, check_s3, check_webhook, clock_skews
+from darkroom.worker.observe.gpu_sensors import list_gpus, read_driver
+from darkroom.worker.observe.memory import MachineMemory
+from darkroom.worker.settings.settings import Settings
 
 log = structlog.get_logger("doctor")
 

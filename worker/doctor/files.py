@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from worker.doctor.check import Check, failed, good, skipped, warning
-from worker.models.files import list_models
+from darkroom.worker.doctor.check import Check, failed, good, skipped, warning
+from darkroom.worker.models.files import list_models
 
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"}

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from host.port_holder import find_port_holder
-from worker.doctor.check import Check, failed, good, warning
-from worker.guard.listener.errors import EVERYWHERE
-from worker.observe.memory import MachineMemory
-from worker.settings.settings import Settings
+from darkroom.host.port_holder import find_port_holder
+from darkroom.worker.doctor.check import Check, failed, good, warning
+from darkroom.worker.guard.listener.errors import EVERYWHERE
+from darkroom.worker.observe.memory import MachineMemory
+from darkroom.worker.settings.settings import Settings
 
 GIB: Final = 1 << 30
 SMALL_DISK_BYTES: Final = 10 * GIB

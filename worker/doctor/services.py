@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from host.distribution import install_command
-from worker.doctor.check import Check, failed, good, skipped, warning
-from worker.errors import WorkerError
-from worker.guard.network_errors import cause_of
-from worker.guard.plain_responses import plain_client
-from worker.guard.safe_address import AddressGuard
-from worker.s3.stores import S3Stores
-from worker.s3.targets import choose_target
-from worker.settings.outputs import S3Config, WebhookConfig
-from worker.settings.settings import Settings
+from darkroom.host.distribution import install_command
+from darkroom.worker.doctor.check import Check, failed, good, skipped, warning
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.plain_responses import plain_client
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.s3.stores import S3Stores
+from darkroom.worker.s3.targets import choose_target
+from darkroom.worker.settings.outputs import S3Config, WebhookConfig
+from darkroom.worker.settings.settings import Settings
 
 SECONDS: Final = 5.0
 PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}

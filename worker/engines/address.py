@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from worker.engines.unix_socket import UnixSocket
+from darkroom.worker.engines.unix_socket import UnixSocket
 
 LOCALHOST = "localhost"
 UNIX_PREFIX = "unix:"

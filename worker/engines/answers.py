@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from worker.errors import EngineAnswerInvalid, RequestRejected
-from worker.guard.json_scan import check_json
-from worker.json.values import JsonObject
-from worker.settings.listener import JsonLimits
-from worker.settings.section import MIB
+from darkroom.worker.errors import EngineAnswerInvalid, RequestRejected
+from darkroom.worker.guard.json_scan import check_json
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.listener import JsonLimits
+from darkroom.worker.settings.section import MIB
 
 LIMITS: Final = JsonLimits(max_depth=200, max_elements=1_000_000, max_string_bytes=64 * MIB)
 """A prompt has up to 100 levels, history and queue hold prompts; /object_info of 5,000 classes has 400,000 values."""

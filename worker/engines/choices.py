@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from contract.graph.facts import Facts
-from contract.nearest import nearest_name
-from worker.engines.later_nodes import find_later_node
-from worker.engines.outcome import allowed_by
-from worker.errors import Problem
-from worker.json.values import JsonObject, object_at
+from darkroom.contract.graph.facts import Facts
+from darkroom.contract.nearest import nearest_name
+from darkroom.worker.engines.later_nodes import find_later_node
+from darkroom.worker.engines.outcome import allowed_by
+from darkroom.worker.errors import Problem
+from darkroom.worker.json.values import JsonObject, object_at
 
 MAX_HINTS = 30
 NOT_IN_LIST = "value_not_in_list"

@@ -5,16 +5,17 @@ The engine listens on a Unix socket that the front creates, unless the operator'
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.engines.client.files import LocalFolders
-from worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
-from worker.errors import SettingsInvalid
-from worker.media.picture_bounds import MAX_INPUT_PIXELS
-from worker.settings.engines import EngineLaunch, SandboxConfig
+from darkroom.start import command_of
+
+from darkroom.worker.engines.client.files import LocalFolders
+from darkroom.worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS
+from darkroom.worker.settings.engines import EngineLaunch, SandboxConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 RUNS_FLAG = "--max-concurrent-runs"
@@ -98,7 +99,7 @@ def engine_command(
     if launch.runs_at_once > 1 and not any(flag.startswith(RUNS_FLAG) for flag in given):
         flags += [RUNS_FLAG, str(launch.max_concurrent_runs)]
     return EngineCommand(
-        program=(sys.executable, "-m", "engine"),
+        program=command_of("darkroom.engine"),
         arguments=(*flags, *given),
         environment={**environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})},
         directory=PROJECT,

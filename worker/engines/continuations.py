@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from worker.engines.outcome import RunOutcome
+from darkroom.worker.engines.outcome import RunOutcome
 
 FIRST_PROMPT: Final = "darkroom_first_prompt"
 """Field of a prompt's `extra_data` for a foreign engine: the id of the prompt that began."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from worker.json.values import JsonObject
+from darkroom.worker.json.values import JsonObject
 
 MARK = "darkroom_record"
 """Key of the engine's own records; `engine/server/log_records.py` writes it."""

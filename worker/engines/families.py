@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from contract.graph.work import latent_frames_of
-from worker.json.values import JsonObject
+from darkroom.contract.graph.work import latent_frames_of
+from darkroom.worker.json.values import JsonObject
 
 NETWORK_PARAMETERS: Final = (
     "edit",

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlencode
 
-from contract.graph.work import FAMILY_KIND, ModelFile
-from worker.engines.answers import reading
-from worker.engines.families import Family, read_families
-from worker.engines.http import Reply
-from worker.errors import EngineUnreachable
-from worker.json.values import JsonObject
+from darkroom.contract.graph.work import FAMILY_KIND, ModelFile
+from darkroom.worker.engines.answers import reading
+from darkroom.worker.engines.families import Family, read_families
+from darkroom.worker.engines.http import Reply
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.json.values import JsonObject
 
 TTL_SECONDS = 30.0  # for which a replaced file may count as of its former family
 MAX_QUERY_BYTES = 4096  # of one request; further files of a prompt count as of the default family

@@ -16,22 +16,22 @@ from collections.abc import Awaitable, Callable
 import structlog
 from pydantic import SecretStr
 
-from host.cores import processor_flags
-from worker.engines.client.client import EngineClient
-from worker.engines.client.presence import HEARTBEAT_SECONDS
-from worker.engines.command import engine_command
-from worker.engines.gpus import assign_gpus, find_gpus
-from worker.engines.heartbeat import HeartbeatLimits
-from worker.engines.loss import CrashStreak, Loss, LossReason, RestartBudget
-from worker.engines.pool import GIVE_UP_SECONDS, EnginePool
-from worker.engines.recycling import MemoryUse, engine_to_recycle, is_over_limit, soft_limit_bytes
-from worker.engines.sandbox_start import find_user
-from worker.engines.supervisor import STOP_SECONDS, EngineProcess
-from worker.engines.watch import EngineReport, EngineState, WatchedEngine
-from worker.errors import EngineStartFailed
-from worker.observe.memory import MachineMemory
-from worker.settings.engines import EngineLaunch, SupervisionConfig
-from worker.settings.environment import child_environment
+from darkroom.host.cores import processor_flags
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.presence import HEARTBEAT_SECONDS
+from darkroom.worker.engines.command import engine_command
+from darkroom.worker.engines.gpus import assign_gpus, find_gpus
+from darkroom.worker.engines.heartbeat import HeartbeatLimits
+from darkroom.worker.engines.loss import CrashStreak, Loss, LossReason, RestartBudget
+from darkroom.worker.engines.pool import GIVE_UP_SECONDS, EnginePool
+from darkroom.worker.engines.recycling import MemoryUse, engine_to_recycle, is_over_limit, soft_limit_bytes
+from darkroom.worker.engines.sandbox_start import find_user
+from darkroom.worker.engines.supervisor import STOP_SECONDS, EngineProcess
+from darkroom.worker.engines.watch import EngineReport, EngineState, WatchedEngine
+from darkroom.worker.errors import EngineStartFailed
+from darkroom.worker.observe.memory import MachineMemory
+from darkroom.worker.settings.engines import EngineLaunch, SupervisionConfig
+from darkroom.worker.settings.environment import child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
 IMMEDIATE_STOP_SECONDS = 0.5

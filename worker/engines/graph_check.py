@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.graph.explain import explain_prompt
-from contract.graph.object_info import rules_in
-from worker.errors import Problem
-from worker.json.values import JsonObject
+from darkroom.contract.graph.explain import explain_prompt
+from darkroom.contract.graph.object_info import rules_in
+from darkroom.worker.errors import Problem
+from darkroom.worker.json.values import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

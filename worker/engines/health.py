@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worker.engines.watch import EngineReport, EngineState
+from darkroom.worker.engines.watch import EngineReport, EngineState
 
 SERVING = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
 PROBLEM_STATES = {

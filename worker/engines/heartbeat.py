@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.engines.loss import LossReason
+from darkroom.worker.engines.loss import LossReason
 
 MIN_MISSED = 2
 

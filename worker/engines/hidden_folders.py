@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from worker.errors import Problem
+from darkroom.worker.errors import Problem
 
 
 def prefixes_of(folders: Iterable[Path]) -> tuple[str, ...]:

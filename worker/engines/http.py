@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from worker.engines import answers
-from worker.engines.address import EngineAddress
-from worker.errors import EngineUnreachable
-from worker.guard.network_errors import cause_of
+from darkroom.worker.engines import answers
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.guard.network_errors import cause_of
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 15.0  # shorter than any server keeps a connection, so that one taken up again is alive

@@ -12,11 +12,11 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import WebSocketException
 
-from worker.engines.address import EngineAddress
-from worker.engines.http import MAX_ANSWER_BYTES
-from worker.engines.pool import EnginePool
-from worker.errors import NotReady
-from worker.guard.network_errors import cause_of
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.engines.http import MAX_ANSWER_BYTES
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import NotReady
+from darkroom.worker.guard.network_errors import cause_of
 
 CONNECT_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 15.0  # for an engine of ours that is being restarted

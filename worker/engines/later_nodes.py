@@ -45,4 +45,4 @@ def find_later_node(class_type: str) -> LaterNode | None:
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, str]]:
-    return tomllib.loads((files("worker.engines") / "later_nodes.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((files("darkroom.worker.engines") / "later_nodes.toml").read_text(encoding="utf-8"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.errors import Problem
-from worker.json.values import JsonObject
+from darkroom.worker.errors import Problem
+from darkroom.worker.json.values import JsonObject
 
 MAX_NAME_LENGTH = 1000
 

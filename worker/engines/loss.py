@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from worker.concurrency.backoff import Backoff
-from worker.errors import (
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.errors import (
     DeviceLost,
     EngineCrashed,
     EngineHung,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contract.graph.facts import Facts
-from worker.json.values import JsonObject, object_at
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.json.values import JsonObject, object_at
 
 
 def tiled_prompt(prompt: JsonObject, object_info: JsonObject) -> dict[str, object]:

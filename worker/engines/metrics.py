@@ -13,9 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from host.processor import process_seconds
-from worker.engines.loss import LossReason
-from worker.engines.watch import EngineReport, EngineState
+from darkroom.host.processor import process_seconds
+from darkroom.worker.engines.loss import LossReason
+from darkroom.worker.engines.watch import EngineReport, EngineState
 
 UP = (EngineState.UP, EngineState.DRAINING, EngineState.STOPPING)
 OF_ENGINES = re.compile(r"darkroom_(engine_info$|memory_|model_|run|nodes|sampling_)")

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from contract.graph.facts import Facts
-from contract.graph.work import FOLDER_OF_INPUT
-from worker.engines.choices import NOT_IN_LIST
-from worker.errors import Problem
+from darkroom.contract.graph.facts import Facts
+from darkroom.contract.graph.work import FOLDER_OF_INPUT
+from darkroom.worker.engines.choices import NOT_IN_LIST
+from darkroom.worker.errors import Problem
 
 MODELS = "models"
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.graph.explain import SUMMARY_TYPE
-from contract.graph.object_info import read_input
-from contract.wire import CONTINUED_BY
-from worker.engines.hidden_folders import without_folders
-from worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
+from darkroom.contract.graph.explain import SUMMARY_TYPE
+from darkroom.contract.graph.object_info import read_input
+from darkroom.contract.wire import CONTINUED_BY
+from darkroom.worker.engines.hidden_folders import without_folders
+from darkroom.worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
 TUNING_USED = "tuning_used"
 NODE_WARNING = "node_warning"

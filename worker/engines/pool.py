@@ -15,9 +15,9 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from worker.engines.client.client import EngineClient
-from worker.engines.client.lost import EngineLost
-from worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, WorkerError
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, WorkerError
 
 PROMPTS_PER_ENGINE = 2
 GIVE_UP_SECONDS = 120.0

@@ -18,9 +18,9 @@ from dataclasses import replace
 
 import structlog
 
-from worker.engines.client.files import UPLOAD_FOLDER
-from worker.engines.sandbox import EngineUser, Level, Sandbox
-from worker.errors import EngineStartFailed
+from darkroom.worker.engines.client.files import UPLOAD_FOLDER
+from darkroom.worker.engines.sandbox import EngineUser, Level, Sandbox
+from darkroom.worker.errors import EngineStartFailed
 
 TRIAL_SECONDS = 30.0
 UNLISTED = 0o711  # its files are named by the hash of their content: only a job with a file has its name

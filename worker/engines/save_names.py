@@ -9,9 +9,9 @@ import os.path
 from collections.abc import Mapping
 from pathlib import Path
 
-from contract.graph.facts import Facts
-from worker.errors import Problem
-from worker.json.values import JsonObject
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.errors import Problem
+from darkroom.worker.json.values import JsonObject
 
 MAX_PART_BYTES = 255
 MAX_PATH_BYTES = 1024

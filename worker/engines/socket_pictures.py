@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contract.graph.facts import Facts
-from worker.json.values import JsonObject, object_at
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.json.values import JsonObject, object_at
 
 PREFIX = "ComfyUI"
 

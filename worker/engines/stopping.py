@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from worker.concurrency.backoff import Backoff
-from worker.errors import EngineUnreachable
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.errors import EngineUnreachable
 
 ASK_SECONDS = 2.0  # an engine that answers nothing must not hold up the end of its job
 LOOK_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=0.25)

@@ -21,15 +21,15 @@ from enum import StrEnum
 import structlog
 from pydantic import SecretStr
 
-from worker.engines.address import NO_TOKEN, EngineAddress
-from worker.engines.command import EngineCommand
-from worker.engines.engine_log import EngineLog
-from worker.engines.http import EngineHttp
-from worker.engines.loss import Loss, LossReason, RestartBudget, backoff_seconds, is_outside, reason_of_exit
-from worker.engines.sandbox_start import StatusPipe, prepare, try_sandbox
-from worker.engines.unix_socket import UnixSocket
-from worker.errors import EngineStartFailed, EngineUnreachable
-from worker.observe.memory import MachineMemory
+from darkroom.worker.engines.address import NO_TOKEN, EngineAddress
+from darkroom.worker.engines.command import EngineCommand
+from darkroom.worker.engines.engine_log import EngineLog
+from darkroom.worker.engines.http import EngineHttp
+from darkroom.worker.engines.loss import Loss, LossReason, RestartBudget, backoff_seconds, is_outside, reason_of_exit
+from darkroom.worker.engines.sandbox_start import StatusPipe, prepare, try_sandbox
+from darkroom.worker.engines.unix_socket import UnixSocket
+from darkroom.worker.errors import EngineStartFailed, EngineUnreachable
+from darkroom.worker.observe.memory import MachineMemory
 
 STOP_SECONDS = 10.0
 DUMP_SECONDS = 0.5  # for the stacks of a process that hangs

@@ -15,13 +15,13 @@ from enum import StrEnum
 
 import structlog
 
-from worker.engines.client.client import EngineClient
-from worker.engines.heartbeat import Heartbeat, HeartbeatLimits, find_loss
-from worker.engines.loss import CrashStreak, Loss, LossReason
-from worker.engines.pool import EnginePool
-from worker.engines.stopping import StopRequest, stop_limit_seconds
-from worker.engines.supervisor import EngineProcess, ProcessState
-from worker.errors import EngineUnreachable
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.heartbeat import Heartbeat, HeartbeatLimits, find_loss
+from darkroom.worker.engines.loss import CrashStreak, Loss, LossReason
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.engines.stopping import StopRequest, stop_limit_seconds
+from darkroom.worker.engines.supervisor import EngineProcess, ProcessState
+from darkroom.worker.errors import EngineUnreachable
 
 LOOK_SECONDS = 1.0
 LOOK_SECONDS_FOREIGN = 2.0

@@ -10,20 +10,20 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.access_log import AccessLog
-from worker.api.body_sizes import SmallBodies, checked_routes
-from worker.api.documentation import docs, part_of_docs
-from worker.api.packed_bodies import PackedBodies
-from worker.api.page_headers import PageHeaders
-from worker.api.request_metrics import RequestMetrics
-from worker.api.results import refuse
-from worker.api.schemas import problem_of
-from worker.errors import RequestRejected, RouteNotFound, WorkerError
-from worker.gateway import probes
-from worker.gateway.counted import count_request
-from worker.gateway.routes import GatewayServices, has_envelope, router
-from worker.jobs.envelope import refusal
-from worker.version import version
+from darkroom.worker.api.access_log import AccessLog
+from darkroom.worker.api.body_sizes import SmallBodies, checked_routes
+from darkroom.worker.api.documentation import docs, part_of_docs
+from darkroom.worker.api.packed_bodies import PackedBodies
+from darkroom.worker.api.page_headers import PageHeaders
+from darkroom.worker.api.request_metrics import RequestMetrics
+from darkroom.worker.api.results import refuse
+from darkroom.worker.api.schemas import problem_of
+from darkroom.worker.errors import RequestRejected, RouteNotFound, WorkerError
+from darkroom.worker.gateway import probes
+from darkroom.worker.gateway.counted import count_request
+from darkroom.worker.gateway.routes import GatewayServices, has_envelope, router
+from darkroom.worker.jobs.envelope import refusal
+from darkroom.worker.version import version
 
 MAX_PATH_LENGTH = 200
 

@@ -9,23 +9,23 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
-from worker.api.asset_references import fields_with_assets
-from worker.api.schemas import GenerateInput
-from worker.engines.choices import with_hints
-from worker.engines.graph_check import FoundProblems, find_problems
-from worker.errors import Problem, RequestRejected
-from worker.inputs.references import find_references, replace_references
-from worker.json.values import JsonObject, object_at
-from worker.models.files import MODEL_EXTENSIONS
-from worker.models.manifest import built_in_manifest
-from worker.prompts.missing_words import explained
-from worker.prompts.model_needs import find_needs
-from worker.prompts.page_workflow import with_overrides
-from worker.prompts.random_values import resolve
-from worker.prompts.rules import PromptRules
-from worker.prompts.workflows.node_uses import uses_in_prompt
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
+from darkroom.worker.api.asset_references import fields_with_assets
+from darkroom.worker.api.schemas import GenerateInput
+from darkroom.worker.engines.choices import with_hints
+from darkroom.worker.engines.graph_check import FoundProblems, find_problems
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.inputs.references import find_references, replace_references
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.models.files import MODEL_EXTENSIONS
+from darkroom.worker.models.manifest import built_in_manifest
+from darkroom.worker.prompts.missing_words import explained
+from darkroom.worker.prompts.model_needs import find_needs
+from darkroom.worker.prompts.page_workflow import with_overrides
+from darkroom.worker.prompts.random_values import resolve
+from darkroom.worker.prompts.rules import PromptRules
+from darkroom.worker.prompts.workflows.node_uses import uses_in_prompt
 
 
 async def check_request(

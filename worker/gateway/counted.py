@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from worker.api.internal_requests import internal_identity
-from worker.api.results import COUNTED_SCOPE, caller_of_jobs, nobody
-from worker.errors import Unauthorized
-from worker.gateway.routes import services_of
-from worker.guard.identity.caller import Identity
-from worker.guard.rate_limits import EXEMPT
+from darkroom.worker.api.internal_requests import internal_identity
+from darkroom.worker.api.results import COUNTED_SCOPE, caller_of_jobs, nobody
+from darkroom.worker.errors import Unauthorized
+from darkroom.worker.gateway.routes import services_of
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.rate_limits import EXEMPT
 
 
 async def count_request(request: Request) -> None:

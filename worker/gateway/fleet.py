@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from worker.json.values import JsonObject
-from worker.sources.broker import BrokerUnreachable, Producer
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.sources.broker import BrokerUnreachable, Producer
 
 FRESH_SECONDS = 5.0
 

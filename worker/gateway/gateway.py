@@ -18,8 +18,8 @@ from typing import Any
 
 import structlog
 
-from worker.api.schemas import ParsedRequest
-from worker.errors import (
+from darkroom.worker.api.schemas import ParsedRequest
+from darkroom.worker.errors import (
     DatabaseUnreachable,
     QueueFull,
     RequestIdConflict,
@@ -27,19 +27,19 @@ from worker.errors import (
     RequestTooLarge,
     http_status,
 )
-from worker.gateway.fleet import Fleet
-from worker.gateway.job_records import JobRecords, broker_id
-from worker.gateway.placing import Placement
-from worker.gateway.request_rates import RequestRates
-from worker.guard.identity.caller import Identity
-from worker.jobs.envelope import refusal
-from worker.json.values import JsonObject
-from worker.observe.heap_trimming import HeapTrimming
-from worker.settings.gateway import GatewayConfig
-from worker.settings.jobs import CallerLimits, RetentionConfig
-from worker.sources.broker import BrokerUnreachable, JobTooLarge, Producer
-from worker.sources.oversized_jobs import message_in_place_of, too_large
-from worker.storage.job import Job, JobRequest, JobState, JobTimes
+from darkroom.worker.gateway.fleet import Fleet
+from darkroom.worker.gateway.job_records import JobRecords, broker_id
+from darkroom.worker.gateway.placing import Placement
+from darkroom.worker.gateway.request_rates import RequestRates
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.envelope import refusal
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.observe.heap_trimming import HeapTrimming
+from darkroom.worker.settings.gateway import GatewayConfig
+from darkroom.worker.settings.jobs import CallerLimits, RetentionConfig
+from darkroom.worker.sources.broker import BrokerUnreachable, JobTooLarge, Producer
+from darkroom.worker.sources.oversized_jobs import message_in_place_of, too_large
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
 
 SEND_AGAIN_SECONDS = 2.0
 COLLECT_SECONDS = 1.0

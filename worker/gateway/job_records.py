@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from worker.errors import DatabaseUnreachable, LimitReached
-from worker.settings.database import DatabaseConfig
-from worker.storage.database import JOB_INDEX, JOBS, changing_row, is_row_of, job_of, storable, whole_row
-from worker.storage.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
-from worker.storage.job_list import Cursor, JobFilter, ListedJob, read_page
-from worker.storage.job_partitions import keep_days, rows_before_ms
-from worker.storage.postgres_database import is_job, open_postgres, prepare_schema
+from darkroom.worker.errors import DatabaseUnreachable, LimitReached
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.storage.database import JOB_INDEX, JOBS, changing_row, is_row_of, job_of, storable, whole_row
+from darkroom.worker.storage.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
+from darkroom.worker.storage.job_list import Cursor, JobFilter, ListedJob, read_page
+from darkroom.worker.storage.job_partitions import keep_days, rows_before_ms
+from darkroom.worker.storage.postgres_database import is_job, open_postgres, prepare_schema
 
 POOL_SIZE = 16
 SUFFIX = "_gateway"

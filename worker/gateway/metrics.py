@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from worker.errors import DatabaseUnreachable
-from worker.gateway.gateway import Gateway
-from worker.observe.http_metrics import HttpMetrics
-from worker.sources.broker import BrokerUnreachable
+from darkroom.worker.errors import DatabaseUnreachable
+from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.observe.http_metrics import HttpMetrics
+from darkroom.worker.sources.broker import BrokerUnreachable
 
 UNKNOWN = float("nan")
 

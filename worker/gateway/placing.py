@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from contract.graph.work import model_files_in, price_of
-from worker.api.schemas import GenerateInput
-from worker.errors import Problem, RequestRejected
-from worker.gateway.routing import Need, Offer, Refusal, choose
-from worker.json.values import JsonObject
+from darkroom.contract.graph.work import model_files_in, price_of
+from darkroom.worker.api.schemas import GenerateInput
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.gateway.routing import Need, Offer, Refusal, choose
+from darkroom.worker.json.values import JsonObject
 
 FETCH_SECONDS = 10.0  # to load a model that a worker has not used lately
 CHARACTERS_OF_KEYS = 200

@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.declared import PLAIN_TEXT, refusals
-from worker.api.replies.health import Readiness
-from worker.api.replies.worker import ModifierEntry
-from worker.api.results import check_operator
-from worker.gateway.routes import services_of
+from darkroom.worker.api.declared import PLAIN_TEXT, refusals
+from darkroom.worker.api.replies.health import Readiness
+from darkroom.worker.api.replies.worker import ModifierEntry
+from darkroom.worker.api.results import check_operator
+from darkroom.worker.gateway.routes import services_of
 
 router = APIRouter(tags=["worker"])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worker.api.schemas import GenerateInput
-from worker.errors import InputRejected, Problem, RequestRejected
-from worker.guard.safe_address import AddressGuard
-from worker.outputs.targets.put import KEY
-from worker.settings.store_names import find_endpoint_problem
+from darkroom.worker.api.schemas import GenerateInput
+from darkroom.worker.errors import InputRejected, Problem, RequestRejected
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.outputs.targets.put import KEY
+from darkroom.worker.settings.store_names import find_endpoint_problem
 
 
 class RequestLimits:

@@ -15,11 +15,11 @@ from typing import Final
 import sqlalchemy as sa
 import structlog
 
-from worker.errors import LimitReached
-from worker.gateway.job_records import SUFFIX
-from worker.guard.rate_limits import window_of
-from worker.settings.database import DatabaseConfig
-from worker.storage.postgres_database import open_postgres
+from darkroom.worker.errors import LimitReached
+from darkroom.worker.gateway.job_records import SUFFIX
+from darkroom.worker.guard.rate_limits import window_of
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.storage.postgres_database import open_postgres
 
 POOL_SIZE: Final = 4
 ANSWER_SECONDS: Final = 1.0

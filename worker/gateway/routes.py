@@ -12,42 +12,42 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from modifiers.registry import ModifierRegistry
-from worker.api.body_sizes import takes_jobs, takes_little
-from worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
-from worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
-from worker.api.replies.jobs import Cancellation, Deletion, JobPage
-from worker.api.replies.results import Result
-from worker.api.request_forms import open_request
-from worker.api.request_warnings import find_form_warnings, id_warning
-from worker.api.results import check_caller, not_found
-from worker.api.schemas import ParsedRequest, is_true, parse_generate
-from worker.api.services import RequestGuard
-from worker.autoscaler.envelope import Envelopes
-from worker.concurrency.off_loop import off_loop
-from worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
-from worker.gateway.checks import check_request
-from worker.gateway.gateway import Gateway
-from worker.gateway.job_records import broker_id
-from worker.gateway.metrics import GatewayMetrics
-from worker.gateway.placing import placed
-from worker.gateway.request_limits import RequestLimits
-from worker.gateway.request_rates import RequestRates
-from worker.guard.bodies import Bodies, Sender
-from worker.guard.json_scan import FoundJson
-from worker.guard.rate_limits import RateLimits
-from worker.jobs.admission import clean_id, fresh_id
-from worker.jobs.envelope import result_of
-from worker.jobs.ownership import find_job, id_to_use, own_id
-from worker.json import finite as finite_json
-from worker.json.finite import FiniteJSONResponse
-from worker.json.values import JsonObject
-from worker.observe.http_metrics import HttpMetrics
-from worker.prompts.rules import PromptRules
-from worker.settings.jobs import CallerLimits
-from worker.sources.broker import BrokerUnreachable
-from worker.storage.job import Job, JobState, body_hash
-from worker.storage.job_list import JobFilter
+from darkroom.modifiers.registry import ModifierRegistry
+from darkroom.worker.api.body_sizes import takes_jobs, takes_little
+from darkroom.worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
+from darkroom.worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
+from darkroom.worker.api.replies.jobs import Cancellation, Deletion, JobPage
+from darkroom.worker.api.replies.results import Result
+from darkroom.worker.api.request_forms import open_request
+from darkroom.worker.api.request_warnings import find_form_warnings, id_warning
+from darkroom.worker.api.results import check_caller, not_found
+from darkroom.worker.api.schemas import ParsedRequest, is_true, parse_generate
+from darkroom.worker.api.services import RequestGuard
+from darkroom.worker.autoscaler.envelope import Envelopes
+from darkroom.worker.concurrency.off_loop import off_loop
+from darkroom.worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
+from darkroom.worker.gateway.checks import check_request
+from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.gateway.job_records import broker_id
+from darkroom.worker.gateway.metrics import GatewayMetrics
+from darkroom.worker.gateway.placing import placed
+from darkroom.worker.gateway.request_limits import RequestLimits
+from darkroom.worker.gateway.request_rates import RequestRates
+from darkroom.worker.guard.bodies import Bodies, Sender
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.guard.rate_limits import RateLimits
+from darkroom.worker.jobs.admission import clean_id, fresh_id
+from darkroom.worker.jobs.envelope import result_of
+from darkroom.worker.jobs.ownership import find_job, id_to_use, own_id
+from darkroom.worker.json import finite as finite_json
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.observe.http_metrics import HttpMetrics
+from darkroom.worker.prompts.rules import PromptRules
+from darkroom.worker.settings.jobs import CallerLimits
+from darkroom.worker.sources.broker import BrokerUnreachable
+from darkroom.worker.storage.job import Job, JobState, body_hash
+from darkroom.worker.storage.job_list import JobFilter
 
 router = APIRouter(tags=["generate"])
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

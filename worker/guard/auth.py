@@ -15,13 +15,13 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
-from worker.guard.identity.caller import Identity
-from worker.guard.identity.key_ring import KeyRing
-from worker.guard.identity.loopback import direct_host, is_own_name
-from worker.settings.access import AuthConfig
-from worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES, Scope
-from worker.settings.loopback import is_loopback
+from darkroom.worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.identity.key_ring import KeyRing
+from darkroom.worker.guard.identity.loopback import direct_host, is_own_name
+from darkroom.worker.settings.access import AuthConfig
+from darkroom.worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES, Scope
+from darkroom.worker.settings.loopback import is_loopback
 
 MAX_SHOWN_HOST: Final = 100
 MAX_NAMES: Final = 256  # hosts and addresses whose check is remembered: the same few in every request

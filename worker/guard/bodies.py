@@ -15,10 +15,10 @@ from typing import Final
 
 from fastapi import Request
 
-from worker.errors import MemoryLow, Problem, RequestRejected, RequestTooLarge
-from worker.guard.json_body import parse_json
-from worker.guard.json_scan import JsonScan
-from worker.settings.listener import BodyLimits, JsonLimits
+from darkroom.worker.errors import MemoryLow, Problem, RequestRejected, RequestTooLarge
+from darkroom.worker.guard.json_body import parse_json
+from darkroom.worker.guard.json_scan import JsonScan
+from darkroom.worker.settings.listener import BodyLimits, JsonLimits
 
 LARGE_BODY_BYTES: Final = 256 * 1024
 UNKNOWN_ELEMENTS: Final = 50_000

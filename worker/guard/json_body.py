@@ -6,10 +6,10 @@ import math
 import sys
 from typing import Final
 
-from worker.errors import Problem, RequestRejected
-from worker.guard.json_scan import check_json
-from worker.json import long as long_json
-from worker.settings.listener import JsonLimits
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.guard.json_scan import check_json
+from darkroom.worker.json import long as long_json
+from darkroom.worker.settings.listener import JsonLimits
 
 DEFAULT_LIMITS: Final = JsonLimits()
 MAX_DIGITS: Final = 400  # of a whole number; the largest one with a fraction has 309

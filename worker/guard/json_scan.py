@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from worker.errors import Problem, RequestRejected
-from worker.settings.listener import JsonLimits
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.settings.listener import JsonLimits
 
 MAX_WIDE_STRING_BYTES: Final = 8 * 1024 * 1024
 """The length above which a string must be ASCII, as base64 is.

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Final
 
-from worker.errors import Problem
-from worker.json.values import JsonObject
-from worker.settings.jobs import NodePolicyConfig
+from darkroom.worker.errors import Problem
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.jobs import NodePolicyConfig
 
 CUSTOM_PREFIX: Final = "custom_nodes."
 BUILT_IN: Final = "built-in"

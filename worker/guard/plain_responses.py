@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from worker.guard.paced_client import PacedClient
+from darkroom.worker.guard.paced_client import PacedClient
 
 MAX_ANSWER_BYTES = 1024 * 1024
 IDENTITY = {"Accept-Encoding": "identity"}

@@ -11,10 +11,10 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from worker.errors import LimitReached, Problem, RequestRejected
-from worker.guard.identity.caller import Identity
-from worker.settings.jobs import CallerLimits
-from worker.settings.loopback import is_loopback
+from darkroom.worker.errors import LimitReached, Problem, RequestRejected
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.settings.jobs import CallerLimits
+from darkroom.worker.settings.loopback import is_loopback
 
 if TYPE_CHECKING:
     from limits import RateLimitItem

@@ -18,9 +18,9 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
 
-from worker.concurrency.dedicated_thread import run_in_dedicated_thread
-from worker.errors import InputRejected
-from worker.guard.special_addresses import Address, is_public
+from darkroom.worker.concurrency.dedicated_thread import run_in_dedicated_thread
+from darkroom.worker.errors import InputRejected
+from darkroom.worker.guard.special_addresses import Address, is_public
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 

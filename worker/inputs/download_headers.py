@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from worker.guard.plain_paths import is_below, plain_path
+from darkroom.worker.guard.plain_paths import is_below, plain_path
 
 MAX_PREFIXES: Final = 16
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}

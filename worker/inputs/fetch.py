@@ -23,25 +23,25 @@ from typing import Any
 
 import httpx
 
-from worker.concurrency.dedicated_thread import run_in_dedicated_thread
-from worker.errors import DiskLow, InputRejected
-from worker.guard.network_errors import cause_of
-from worker.guard.plain_responses import EncodedResponse, plain_chunks, plain_client
-from worker.guard.safe_address import AddressGuard, shown_url
-from worker.inputs.download_headers import DownloadHeaders, headers_for
-from worker.inputs.file_checks import check_input
-from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
-from worker.inputs.partial_file import too_large, write_partial
-from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
-from worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, disk_low
-from worker.inputs.s3_source import S3Source, parse_s3_url
-from worker.inputs.single_flight import SingleFlight
-from worker.json.values import JsonObject
-from worker.media.kinds import HEAD_BYTES, BrokenFile, check_kind
-from worker.media.process.processes import MediaProcesses
-from worker.observe.io_metrics import IoMetrics
-from worker.s3.targets import S3Target
-from worker.settings.outputs import InputLimits
+from darkroom.worker.concurrency.dedicated_thread import run_in_dedicated_thread
+from darkroom.worker.errors import DiskLow, InputRejected
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.plain_responses import EncodedResponse, plain_chunks, plain_client
+from darkroom.worker.guard.safe_address import AddressGuard, shown_url
+from darkroom.worker.inputs.download_headers import DownloadHeaders, headers_for
+from darkroom.worker.inputs.file_checks import check_input
+from darkroom.worker.inputs.folder import PARTIAL_PREFIX, InputFolder
+from darkroom.worker.inputs.partial_file import too_large, write_partial
+from darkroom.worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference
+from darkroom.worker.inputs.refusals import FULL_DISK, DownloadFailed, InputBroken, disk_low
+from darkroom.worker.inputs.s3_source import S3Source, parse_s3_url
+from darkroom.worker.inputs.single_flight import SingleFlight
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.media.kinds import HEAD_BYTES, BrokenFile, check_kind
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.observe.io_metrics import IoMetrics
+from darkroom.worker.s3.targets import S3Target
+from darkroom.worker.settings.outputs import InputLimits
 
 CONNECT_SECONDS = 10.0
 DECODED_LENGTH = 1024 * 1024  # base64 characters decoded at a time

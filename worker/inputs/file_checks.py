@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from worker.media.facts import MOST_SECONDS, MediaTooSlow, is_media, media_facts_of
-from worker.media.kinds import HEAD_BYTES, BrokenFile, FileKind, Media, check_file, check_kind
-from worker.media.process.processes import MediaJobFailed, MediaProcesses
-from worker.settings.outputs import InputLimits
+from darkroom.worker.media.facts import MOST_SECONDS, MediaTooSlow, is_media, media_facts_of
+from darkroom.worker.media.kinds import HEAD_BYTES, BrokenFile, FileKind, Media, check_file, check_kind
+from darkroom.worker.media.process.processes import MediaJobFailed, MediaProcesses
+from darkroom.worker.settings.outputs import InputLimits
 
 SAMPLES_PER_SECOND = 384_000  # two channels at 192 kHz, or eight at 48 kHz
 

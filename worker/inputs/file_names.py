@@ -11,9 +11,9 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from worker.errors import Problem
-from worker.inputs.references import UPLOAD_PREFIX, media_of, source_of
-from worker.json.values import JsonObject, object_at
+from darkroom.worker.errors import Problem
+from darkroom.worker.inputs.references import UPLOAD_PREFIX, media_of, source_of
+from darkroom.worker.json.values import JsonObject, object_at
 
 FETCHED_FOLDER = "darkroom"  # in the engine's input folder: files from requests
 FOREIGN_FILE = "foreign_file"

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from worker.inputs.refusals import InputTooLarge
+from darkroom.worker.inputs.refusals import InputTooLarge
 
 BLOCK_BYTES = 4 * 1024 * 1024  # hashed and written at a time
 

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from contract.graph.facts import Facts
-from worker.json.values import JsonObject, object_at
-from worker.media.kinds import Media
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.media.kinds import Media
 
 Source = Literal["url", "s3", "data", "base64", "upload"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from worker.errors import DiskLow, InputRejected
+from darkroom.worker.errors import DiskLow, InputRejected
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 RETRY_AFTER_SECONDS = 30.0

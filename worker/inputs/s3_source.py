@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from worker.inputs.partial_file import too_large, write_partial
-from worker.inputs.refusals import DownloadFailed
-from worker.s3.stores import S3Stores, StoreFailed
-from worker.s3.targets import S3Target, choose_target, may_read
-from worker.settings.outputs import InputLimits, S3Config
+from darkroom.worker.inputs.partial_file import too_large, write_partial
+from darkroom.worker.inputs.refusals import DownloadFailed
+from darkroom.worker.s3.stores import S3Stores, StoreFailed
+from darkroom.worker.s3.targets import S3Target, choose_target, may_read
+from darkroom.worker.settings.outputs import InputLimits, S3Config
 
 
 @dataclass(frozen=True, slots=True)

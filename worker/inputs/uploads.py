@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.errors import Problem, RequestRejected, RequestTooLarge
-from worker.inputs.file_checks import check_input
-from worker.inputs.folder import PARTIAL_PREFIX, InputFolder
-from worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
-from worker.inputs.refusals import FULL_DISK, disk_low
-from worker.json.values import JsonObject
-from worker.media.kinds import BrokenFile
-from worker.media.process.processes import MediaProcesses
-from worker.settings.outputs import InputLimits
+from darkroom.worker.errors import Problem, RequestRejected, RequestTooLarge
+from darkroom.worker.inputs.file_checks import check_input
+from darkroom.worker.inputs.folder import PARTIAL_PREFIX, InputFolder
+from darkroom.worker.inputs.references import UPLOAD_PREFIX, find_named, replace_references
+from darkroom.worker.inputs.refusals import FULL_DISK, disk_low
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.media.kinds import BrokenFile
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.settings.outputs import InputLimits
 
 THESE_FILES = "the files of this request"
 

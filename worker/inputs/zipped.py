@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from worker.errors import Problem, RequestRejected
-from worker.inputs.uploads import ReceivedFile, UploadedFiles
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.inputs.uploads import ReceivedFile, UploadedFiles
 
 PART: Final = "zip"
 PIECE_BYTES: Final = 256 * 1024

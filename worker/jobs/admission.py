@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from worker.errors import (
+from darkroom.worker.errors import (
     DatabaseUnreachable,
     DiskLow,
     Draining,
@@ -29,10 +29,10 @@ from worker.errors import (
     TryLater,
     WaitTooLong,
 )
-from worker.jobs.queue_info import QueueInfo
-from worker.settings.jobs import QueueLimits
-from worker.storage.job import Job
-from worker.storage.store import JobStore
+from darkroom.worker.jobs.queue_info import QueueInfo
+from darkroom.worker.settings.jobs import QueueLimits
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.store import JobStore
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from worker.errors import RequestRejected
-from worker.guard.safe_address import shown_url
-from worker.inputs.references import source_of
-from worker.jobs.fetched_inputs import FETCHED_NAME
-from worker.json.values import JsonObject, object_at
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.guard.safe_address import shown_url
+from darkroom.worker.inputs.references import source_of
+from darkroom.worker.jobs.fetched_inputs import FETCHED_NAME
+from darkroom.worker.json.values import JsonObject, object_at
 
 OF_REQUEST = "the file that came with the request"
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from worker.errors import LimitReached
-from worker.settings.jobs import CallerLimits
-from worker.storage.database import JOBS
-from worker.storage.job import Job, Stage
-from worker.storage.store import JobStore
+from darkroom.worker.errors import LimitReached
+from darkroom.worker.settings.jobs import CallerLimits
+from darkroom.worker.storage.database import JOBS
+from darkroom.worker.storage.job import Job, Stage
+from darkroom.worker.storage.store import JobStore
 
 BEGUN = frozenset({Stage.RUNNING, Stage.DELIVERING, Stage.DONE})
 MAX_RETRY_SECONDS = 60.0

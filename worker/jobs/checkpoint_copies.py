@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from worker.errors import WorkerError
-from worker.jobs.checkpoints import CopyFailed
-from worker.s3.stores import S3Stores, StoreFailed
-from worker.s3.targets import S3Target
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.jobs.checkpoints import CopyFailed
+from darkroom.worker.s3.stores import S3Stores, StoreFailed
+from darkroom.worker.s3.targets import S3Target
 
 PREFIX = "darkroom-checkpoints"
 MEDIA_TYPE = "application/octet-stream"

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import structlog
 
-from contract.wire import CHECKPOINT_KEY
-from worker.json.values import JsonObject
-from worker.storage.job import Job
+from darkroom.contract.wire import CHECKPOINT_KEY
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.storage.job import Job
 
 log = structlog.get_logger("checkpoints")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from worker.jobs.wait_estimate import seconds_until_start
+from darkroom.worker.jobs.wait_estimate import seconds_until_start
 
 OVERTAKEN_SECONDS: Final = 600.0
 """Wait after which a job is no longer overtaken for a deadline, so that none starves."""

@@ -15,24 +15,30 @@ from typing import Any
 
 import structlog
 
-from worker.engines.client.client import EngineClient
-from worker.engines.outcome import RunOutcome
-from worker.errors import DeliveryFailed, WorkerError
-from worker.jobs.priority_semaphore import PrioritySemaphores
-from worker.json.values import JsonObject
-from worker.media.facts import is_media, with_media_facts
-from worker.media.process.processes import MediaProcesses
-from worker.observe.io_metrics import IoMetrics
-from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.collect import Output, collect_outputs
-from worker.outputs.confined_coding import ConfinedCoding
-from worker.outputs.delivered import OutputRecord, Processing, delivered_names, needs_processing, process_output
-from worker.outputs.options import MetadataLevel
-from worker.outputs.public import files_of
-from worker.outputs.targets.target import OutputTargets, SentFile
-from worker.settings.object_keys import make_keys
-from worker.settings.outputs import S3Config
-from worker.storage.job import Credentials, Job
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.errors import DeliveryFailed, WorkerError
+from darkroom.worker.jobs.priority_semaphore import PrioritySemaphores
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.media.facts import is_media, with_media_facts
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.observe.io_metrics import IoMetrics
+from darkroom.worker.outputs.claimed_outputs import ClaimedOutputs
+from darkroom.worker.outputs.collect import Output, collect_outputs
+from darkroom.worker.outputs.confined_coding import ConfinedCoding
+from darkroom.worker.outputs.delivered import (
+    OutputRecord,
+    Processing,
+    delivered_names,
+    needs_processing,
+    process_output,
+)
+from darkroom.worker.outputs.options import MetadataLevel
+from darkroom.worker.outputs.public import files_of
+from darkroom.worker.outputs.targets.target import OutputTargets, SentFile
+from darkroom.worker.settings.object_keys import make_keys
+from darkroom.worker.settings.outputs import S3Config
+from darkroom.worker.storage.job import Credentials, Job
 
 CONVERSIONS_AT_ONCE = 2
 TEXTS_NAME = ".texts.json"

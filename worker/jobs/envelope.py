@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.json.values import JsonObject
-from worker.storage.job import SPLIT, Job
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.storage.job import SPLIT, Job
 
 
 def result_of(job: Job, outputs: list[dict[str, object]]) -> dict[str, object]:

@@ -17,13 +17,13 @@ from typing import Any
 
 import structlog
 
-from worker.jobs.outbox import Sender, secret_of, signed_row
-from worker.jobs.pipeline.feed import JobFeed
-from worker.json import finite as finite_json
-from worker.json.values import JsonObject
-from worker.settings.outputs import WebhookConfig
-from worker.storage.job import Job, JobState, WebhookEvent, WebhookTarget
-from worker.storage.webhook_rows import WebhookRow, WebhookState
+from darkroom.worker.jobs.outbox import Sender, secret_of, signed_row
+from darkroom.worker.jobs.pipeline.feed import JobFeed
+from darkroom.worker.json import finite as finite_json
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.outputs import WebhookConfig
+from darkroom.worker.storage.job import Job, JobState, WebhookEvent, WebhookTarget
+from darkroom.worker.storage.webhook_rows import WebhookRow, WebhookState
 
 PROGRESS_SECONDS = 2.0
 """The minimum interval between two progress notices of one job."""

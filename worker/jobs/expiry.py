@@ -15,14 +15,14 @@ from typing import Protocol
 import sqlalchemy as sa
 import structlog
 
-from worker.jobs.outbox import Outbox
-from worker.jobs.removal import JobRemoval
-from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
-from worker.settings.jobs import RetentionConfig
-from worker.storage.database import JOBS
-from worker.storage.job import JobState
-from worker.storage.store import JobStore
+from darkroom.worker.jobs.outbox import Outbox
+from darkroom.worker.jobs.removal import JobRemoval
+from darkroom.worker.outputs.claimed_outputs import ClaimedOutputs
+from darkroom.worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
+from darkroom.worker.settings.jobs import RetentionConfig
+from darkroom.worker.storage.database import JOBS
+from darkroom.worker.storage.job import JobState
+from darkroom.worker.storage.store import JobStore
 
 EXPIRY_SECONDS = 60.0
 TEMPORARY_SECONDS = 3600.0

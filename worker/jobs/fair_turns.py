@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from worker.jobs.priority_semaphore import PrioritySemaphores
-from worker.storage.job import Job
+from darkroom.worker.jobs.priority_semaphore import PrioritySemaphores
+from darkroom.worker.storage.job import Job
 
 
 class FairTurns:

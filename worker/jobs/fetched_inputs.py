@@ -6,17 +6,17 @@ import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from contract.wire import OWN_FILES
-from worker.engines.client.client import EngineClient
-from worker.errors import InputRejected, Problem, RequestRejected
-from worker.inputs.fetch import InputFetcher
-from worker.inputs.file_names import FETCHED_FOLDER, find_foreign_names
-from worker.inputs.folder import InputFolder
-from worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference, find_references, replace_references
-from worker.jobs.protocols import PlannedInputs
-from worker.json.values import JsonObject, object_at
-from worker.media.kinds import Media
-from worker.storage.job import Credentials, Job
+from darkroom.contract.wire import OWN_FILES
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import InputRejected, Problem, RequestRejected
+from darkroom.worker.inputs.fetch import InputFetcher
+from darkroom.worker.inputs.file_names import FETCHED_FOLDER, find_foreign_names
+from darkroom.worker.inputs.folder import InputFolder
+from darkroom.worker.inputs.references import INLINE, UPLOAD_PREFIX, Reference, find_references, replace_references
+from darkroom.worker.jobs.protocols import PlannedInputs
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.media.kinds import Media
+from darkroom.worker.storage.job import Credentials, Job
 
 FETCHED_AT_ONCE = 8  # per job
 FOLDER = FETCHED_FOLDER

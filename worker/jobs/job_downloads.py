@@ -7,14 +7,14 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final
 
-from contract.graph.facts import Facts
-from worker.engines.client.lost import PromptRecalled
-from worker.engines.outcome import RunOutcome
-from worker.errors import NodeFailed
-from worker.json.values import JsonObject, object_at
-from worker.models.download.downloader import DownloadProgress
-from worker.models.entry import ModelEntry
-from worker.prompts.model_needs import ModelNeeds
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.engines.client.lost import PromptRecalled
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.errors import NodeFailed
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.models.download.downloader import DownloadProgress
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.prompts.model_needs import ModelNeeds
 
 DOWNLOAD_ENDED: Final = "DownloadEnded"
 """Type of an engine's error: a download that failed, or began anew, while the engine read its file."""

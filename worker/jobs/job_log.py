@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import structlog
 
-from worker.observe.prompt_texts import PromptTexts
-from worker.storage.job import Job, JobState
+from darkroom.worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.storage.job import Job, JobState
 
 LOGGED_FIELDS: Final = ("node_id", "class_type", "error_type", "reason", "attempts", "limit_seconds", "limit_bytes")
 

@@ -11,27 +11,27 @@ from typing import Final
 
 import structlog
 
-from contract.graph.work import PromptGraph
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, RequestRejected, WorkerError
-from worker.jobs.job_downloads import JobDownloads, may_be_read_early
-from worker.json.values import JsonObject, object_at
-from worker.models.disk_level import DiskLevel
-from worker.models.download.bucket_level import parse_level
-from worker.models.download.downloader import DownloadProgress, ModelDownloader
-from worker.models.entry import ModelEntry, find_name_problem
-from worker.models.errors import DiskFull, DownloadBroke, ModelsError, SourceUnreachable
-from worker.models.eviction import EvictionRules
-from worker.models.files import list_models
-from worker.models.library import ModelLibrary
-from worker.models.preload import preload_names
-from worker.models.sources import FileSource
-from worker.observe.model_metrics import ModelMetrics
-from worker.prompts.missing_words import explained
-from worker.prompts.model_needs import MissingModel, ModelNeeds, find_needs
-from worker.prompts.workflows.node_uses import NodeUse, model_hints, uses_in_prompt
-from worker.settings.models import ModelSettings
-from worker.storage.job import Job
+from darkroom.contract.graph.work import PromptGraph
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, RequestRejected, WorkerError
+from darkroom.worker.jobs.job_downloads import JobDownloads, may_be_read_early
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.models.disk_level import DiskLevel
+from darkroom.worker.models.download.bucket_level import parse_level
+from darkroom.worker.models.download.downloader import DownloadProgress, ModelDownloader
+from darkroom.worker.models.entry import ModelEntry, find_name_problem
+from darkroom.worker.models.errors import DiskFull, DownloadBroke, ModelsError, SourceUnreachable
+from darkroom.worker.models.eviction import EvictionRules
+from darkroom.worker.models.files import list_models
+from darkroom.worker.models.library import ModelLibrary
+from darkroom.worker.models.preload import preload_names
+from darkroom.worker.models.sources import FileSource
+from darkroom.worker.observe.model_metrics import ModelMetrics
+from darkroom.worker.prompts.missing_words import explained
+from darkroom.worker.prompts.model_needs import MissingModel, ModelNeeds, find_needs
+from darkroom.worker.prompts.workflows.node_uses import NodeUse, model_hints, uses_in_prompt
+from darkroom.worker.settings.models import ModelSettings
+from darkroom.worker.storage.job import Job
 
 SAID_SECONDS: Final = 0.25  # between two messages of one job's downloads
 RETRY_AFTER_SECONDS: Final = 60.0

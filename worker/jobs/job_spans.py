@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from worker.json.values import object_at
-from worker.observe.tracing import Attribute, PassingTracer, Span, Tracer
-from worker.storage.job import Job, Stage
+from darkroom.worker.json.values import object_at
+from darkroom.worker.observe.tracing import Attribute, PassingTracer, Span, Tracer
+from darkroom.worker.storage.job import Job, Stage
 
 SPAN_NAMES: Final[Mapping[Stage, str]] = {
     Stage.QUEUED: "job queued",

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from worker.engines.pool import EnginePool
-from worker.errors import EngineUnreachable
-from worker.json.values import JsonObject
-from worker.models.errors import ManifestInvalid
-from worker.models.file_states import file_states
-from worker.models.library import ModelLibrary
-from worker.models.lock import read_lock, with_locked
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.models.errors import ManifestInvalid
+from darkroom.worker.models.file_states import file_states
+from darkroom.worker.models.library import ModelLibrary
+from darkroom.worker.models.lock import read_lock, with_locked
 
 CHECK_SECONDS: Final = 60.0
 STARTING_SECONDS: Final = 1.0

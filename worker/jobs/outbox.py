@@ -15,17 +15,17 @@ from typing import Any, Protocol
 
 import structlog
 
-from worker.errors import StateUnusable, WebhookNotFound, WebhookNotReady
-from worker.guard.url_secrets import without_url_secrets
-from worker.jobs.envelope import result_of
-from worker.json import finite as finite_json
-from worker.observe.io_metrics import IoMetrics
-from worker.observe.tracing import Attribute, PassingTracer, Tracer
-from worker.outputs.webhook import DeliveryOutcome
-from worker.settings.outputs import WebhookConfig
-from worker.storage.job import Credentials, Job, WebhookTarget
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import (
+from darkroom.worker.errors import StateUnusable, WebhookNotFound, WebhookNotReady
+from darkroom.worker.guard.url_secrets import without_url_secrets
+from darkroom.worker.jobs.envelope import result_of
+from darkroom.worker.json import finite as finite_json
+from darkroom.worker.observe.io_metrics import IoMetrics
+from darkroom.worker.observe.tracing import Attribute, PassingTracer, Tracer
+from darkroom.worker.outputs.webhook import DeliveryOutcome
+from darkroom.worker.settings.outputs import WebhookConfig
+from darkroom.worker.storage.job import Credentials, Job, WebhookTarget
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import (
     SecretSource,
     WebhookRow,
     WebhookState,

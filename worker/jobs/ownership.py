@@ -10,9 +10,9 @@ import re
 from hashlib import sha256
 from typing import Final, Protocol
 
-from worker.guard.identity.caller import Identity
-from worker.jobs.admission import clean_id
-from worker.storage.job import Job
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.admission import clean_id
+from darkroom.worker.storage.job import Job
 
 MAX_SHOWN_LENGTH: Final = 80
 DIGEST_LENGTH: Final = 20

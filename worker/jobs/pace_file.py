@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from worker.jobs.wait_estimate import REMEMBERED_RUNS, Run
+from darkroom.worker.jobs.wait_estimate import REMEMBERED_RUNS, Run
 
 NAME: Final = "pace.json"
 VERSION: Final = 1

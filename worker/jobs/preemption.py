@@ -12,9 +12,9 @@ from typing import Any
 
 import structlog
 
-from worker.engines.client.client import EngineClient
-from worker.engines.outcome import RunOutcome
-from worker.storage.job import Job, Stage
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.storage.job import Job, Stage
 
 SETTLE_SECONDS = 0.05  # in which a job gets a free slot, if there is one
 

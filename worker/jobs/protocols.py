@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from worker.engines.client.client import EngineClient
-from worker.engines.outcome import RunOutcome
-from worker.json.values import JsonObject
-from worker.outputs.delivered import OutputRecord
-from worker.storage.job import Credentials, Job
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.delivered import OutputRecord
+from darkroom.worker.storage.job import Credentials, Job
 
 
 @dataclass(frozen=True, slots=True)

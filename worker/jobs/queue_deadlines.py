@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from worker.storage.job import Job, JobState
+from darkroom.worker.storage.job import Job, JobState
 
 BEFORE_RUN = frozenset({JobState.PENDING, JobState.PROCESSING})
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from worker.guard.identity.caller import Identity
-from worker.jobs.deadline_turns import Place, QueuedRun, place_of
-from worker.jobs.wait_estimate import RunClock, seconds_until_start
-from worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
-from worker.storage.job import Job, JobState, Stage
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.deadline_turns import Place, QueuedRun, place_of
+from darkroom.worker.jobs.wait_estimate import RunClock, seconds_until_start
+from darkroom.worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
+from darkroom.worker.storage.job import Job, JobState, Stage
 
 QUEUE_NAMES = ("preprocessing", "generation", "postprocessing")
 FRESH_SECONDS = 0.25

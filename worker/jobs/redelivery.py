@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from worker.errors import JobNotEnded, JobNotFound, Problem, RequestRejected
-from worker.jobs.delivered_outputs import DeliveredOutputs
-from worker.storage.job import Credentials, Job
-from worker.storage.store import JobStore
+from darkroom.worker.errors import JobNotEnded, JobNotFound, Problem, RequestRejected
+from darkroom.worker.jobs.delivered_outputs import DeliveredOutputs
+from darkroom.worker.storage.job import Credentials, Job
+from darkroom.worker.storage.store import JobStore
 
 
 class Redelivery:

@@ -8,9 +8,9 @@ import shutil
 import uuid
 from collections.abc import Callable
 
-from worker.errors import JobNotEnded
-from worker.storage.job import Job
-from worker.storage.store import JobStore
+from darkroom.worker.errors import JobNotEnded
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.store import JobStore
 
 ASIDE_PREFIX = ".gone-"
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import structlog
 
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.client.client import EngineClient
-from worker.engines.client.run import OnMessage
-from worker.engines.outcome import RunOutcome
-from worker.engines.pool import EnginePool
-from worker.errors import EngineUnreachable, OutOfMemory
-from worker.json.values import JsonObject, object_at
-from worker.prompts.prompt_parts import PromptSplit, split_prompt
-from worker.storage.job import SPLIT, Job
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.run import OnMessage
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import EngineUnreachable, OutOfMemory
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.prompt_parts import PromptSplit, split_prompt
+from darkroom.worker.storage.job import SPLIT, Job
 
 EXACT = "exact"
 """The quality that allows no rounding."""

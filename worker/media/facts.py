@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from darkroom.start import command_of
 
 MEDIA = ("video/", "audio/")
 MEDIA_FACTS = ("width", "height", "frames", "fps", "duration_seconds", "sample_rate", "channels")
 """Facts by name: pixels, number of frames, frames a second, seconds, Hz of a sound and number of its channels."""
 
-COMMAND = (sys.executable, "-m", "darkroom.run", "engine", "media-facts")
+COMMAND = (*command_of("darkroom.engine"), "media-facts")
 MOST_SECONDS = 60.0
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from contract import image_kinds
-from contract.image_kinds import describe_unread, is_avif, unread_kind_of
-from worker.media.latent_header import BadLatent, check_latent_header
-from worker.media.lenient_pillow import lenient_pillow
-from worker.media.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
+from darkroom.contract import image_kinds
+from darkroom.contract.image_kinds import describe_unread, is_avif, unread_kind_of
+from darkroom.worker.media.latent_header import BadLatent, check_latent_header
+from darkroom.worker.media.lenient_pillow import lenient_pillow
+from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 
 if TYPE_CHECKING:
     from PIL import Image

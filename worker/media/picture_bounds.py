@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from worker.media.containers.gif import BrokenGif, read_blocks, read_screen
-from worker.media.containers.png import BrokenPng, read_chunks
+from darkroom.worker.media.containers.gif import BrokenGif, read_blocks, read_screen
+from darkroom.worker.media.containers.png import BrokenPng, read_chunks
 
 if TYPE_CHECKING:
     from PIL import Image

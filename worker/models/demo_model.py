@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from worker.json.values import JsonObject
+from darkroom.worker.json.values import JsonObject
 
 DEMO_CHECKPOINT: Final = "darkroom-emoji.safetensors"
 # The training configuration. A modifier without one of these fields ignores it.

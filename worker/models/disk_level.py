@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from worker.models.eviction import (
+from darkroom.worker.models.eviction import (
     EvictionRules,
     FileUse,
     after_use,
@@ -26,7 +26,7 @@ from worker.models.eviction import (
     first_use,
     victims_for_room,
 )
-from worker.models.files import ModelFile, checksum_path, list_models
+from darkroom.worker.models.files import ModelFile, checksum_path, list_models
 
 log = structlog.get_logger("models")
 

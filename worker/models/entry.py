@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker.models.sources import Source
+from darkroom.worker.models.sources import Source
 
 FILE_EXTENSIONS = frozenset(
     {".safetensors", ".sft", ".ckpt", ".pt", ".pt2", ".pth", ".bin", ".gguf", ".pkl", ".onnx", ".json", ".yaml", ".txt"}

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from worker.models.entry import ModelEntry
-from worker.models.files import checksum_path
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.files import checksum_path
 
 FileState = Literal["good", "missing", "other version"]
 

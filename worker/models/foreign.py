@@ -17,8 +17,8 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from worker.json.values import JsonObject
-from worker.models.entry import FILE_EXTENSIONS
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.models.entry import FILE_EXTENSIONS
 
 Table = dict[str, Any]
 FOREIGN_SUFFIXES = frozenset({".yaml", ".yml", ".json", ".zip"})

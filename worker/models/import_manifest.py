@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from contract.missing_file import unreadable_file
-from worker.models.errors import ManifestInvalid
-from worker.models.foreign import ForeignManifest, Table, read_foreign
+from darkroom.contract.missing_file import unreadable_file
+from darkroom.worker.models.errors import ManifestInvalid
+from darkroom.worker.models.foreign import ForeignManifest, Table, read_foreign
 
 PACKED = "snapshot.json"  # in comfy-pack's archives
 MAX_BYTES = 16 * 1024 * 1024

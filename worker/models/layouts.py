@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
-from worker.models.files import ModelFile
+from darkroom.start import command_of
 
-COMMAND = (sys.executable, "-m", "darkroom.run", "engine", "model-faults")
+from darkroom.worker.models.files import ModelFile
+
+COMMAND = (*command_of("darkroom.engine"), "model-faults")
 MOST_SECONDS = 600.0  # a disk on the network with thousands of files
 
 

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.errors import SettingsInvalid
-from worker.models.download.bucket_level import parse_level
-from worker.models.download.credentials import BearerToken
-from worker.models.download.downloader import DownloadLimits, MakeRoom, ModelDownloader, keep_all
-from worker.models.download.open_source import SourceAccess, SourceOpener, hosts_of
-from worker.models.download.transfer import TransferLimits
-from worker.models.errors import ManifestInvalid
-from worker.models.lock import lock_path_of
-from worker.models.manifest import Manifest, load_manifest
-from worker.settings.environment import civitai_access, has_proxy, hub_access
-from worker.settings.models import parse_tokens
-from worker.settings.settings import Settings
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.models.download.bucket_level import parse_level
+from darkroom.worker.models.download.credentials import BearerToken
+from darkroom.worker.models.download.downloader import DownloadLimits, MakeRoom, ModelDownloader, keep_all
+from darkroom.worker.models.download.open_source import SourceAccess, SourceOpener, hosts_of
+from darkroom.worker.models.download.transfer import TransferLimits
+from darkroom.worker.models.errors import ManifestInvalid
+from darkroom.worker.models.lock import lock_path_of
+from darkroom.worker.models.manifest import Manifest, load_manifest
+from darkroom.worker.settings.environment import civitai_access, has_proxy, hub_access
+from darkroom.worker.settings.models import parse_tokens
+from darkroom.worker.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from worker.models.entry import ModelEntry
-from worker.models.errors import ManifestInvalid
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.errors import ManifestInvalid
 
 HEADER = (
     "# Written by `darkroom models fetch` and `lock`. Each file is the one that was first downloaded under its name.\n"

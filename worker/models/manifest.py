@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from contract.missing_file import unreadable_file
-from contract.nearest import nearest_names
-from worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
-from worker.models.errors import ManifestInvalid, UnknownModel
-from worker.models.foreign import FOREIGN_SUFFIXES
-from worker.models.sources import Source, parse_source
+from darkroom.contract.missing_file import unreadable_file
+from darkroom.contract.nearest import nearest_names
+from darkroom.worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
+from darkroom.worker.models.errors import ManifestInvalid, UnknownModel
+from darkroom.worker.models.foreign import FOREIGN_SUFFIXES
+from darkroom.worker.models.sources import Source, parse_source
 
 FILES = "files"  # key of a set
 MAX_ENTRIES = 10_000
@@ -113,7 +113,7 @@ class Manifest:
 @cache
 def built_in_manifest() -> Manifest:
     """Return the manifest of well-known files that comes with the program."""
-    text = (files("worker.models") / "known.toml").read_text(encoding="utf-8")
+    text = (files("darkroom.worker.models") / "known.toml").read_text(encoding="utf-8")
     return replace(_parse(tomllib.loads(text), "known.toml"), asked_ids=frozenset())
 
 
@@ -125,7 +125,7 @@ def load_manifest(path: Path | None) -> Manifest:
     if path is None:
         return built_in_manifest()
     if path.suffix in FOREIGN_SUFFIXES:
-        from worker.models.import_manifest import read_foreign_file  # PyYAML is 1 MB of the front's memory
+        from darkroom.worker.models.import_manifest import read_foreign_file  # PyYAML is 1 MB of the front's memory
 
         return parse_manifest(read_foreign_file(path).models, path.name)
     return parse_manifest(_read(path), path.name)
@@ -133,7 +133,7 @@ def load_manifest(path: Path | None) -> Manifest:
 
 def parse_manifest(tables: Mapping[str, Any], shown: str) -> Manifest:
     """Return the built-in manifest with parsed tables over it. Raises ManifestInvalid with every problem."""
-    own = tomllib.loads((files("worker.models") / "known.toml").read_text(encoding="utf-8"))
+    own = tomllib.loads((files("darkroom.worker.models") / "known.toml").read_text(encoding="utf-8"))
     merged = dict(own)
     for name, table in tables.items():
         is_change = isinstance(table, Mapping) and isinstance(own.get(name), Mapping)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from worker.models.entry import ModelEntry
-from worker.models.eviction import FileUse
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.eviction import FileUse
 
 FAMILY = "family:"
 RECENT = "recent:"

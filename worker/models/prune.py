@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.downloads import DOWNLOADS
-from worker.models.files import checksum_path, list_models
+from darkroom.contract.downloads import DOWNLOADS
+from darkroom.worker.models.files import checksum_path, list_models
 
 ABANDONED_SECONDS = 24 * 3600.0
 

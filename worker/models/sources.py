@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from worker.guard.plain_paths import plain_path
+from darkroom.worker.guard.plain_paths import plain_path
 
 HUB_SCHEME = "hf://"
 CIVITAI_SCHEME = "civitai://"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from worker.observe.gpu_sensors import GpuName, GpuSensors, Reading, SensorsMissing, Usage, list_gpus
+from darkroom.worker.observe.gpu_sensors import GpuName, GpuSensors, Reading, SensorsMissing, Usage, list_gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from host.heap import trim_heap
-from worker.observe.memory import MachineMemory
+from darkroom.host.heap import trim_heap
+from darkroom.worker.observe.memory import MachineMemory
 
 LOOK_SECONDS: Final = 5.0
 GROWTH_BYTES: Final = 48 * 1024 * 1024

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import structlog
 from structlog.contextvars import merge_contextvars
 
-from worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.observe.prompt_texts import PromptTexts
 
 SECRET_KEYS = re.compile(r"secret|token|password|authorization|api_?key|access_key|signature|credential", re.IGNORECASE)
 SECRET_IN_TEXT = re.compile(r"(?i)\b(api_key|token|signature|x-amz-[a-z-]{1,64}|secret)=([^&\s\"']+)")

@@ -11,8 +11,8 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from host.processor import busy_seconds
-from worker.observe.memory import MachineMemory
+from darkroom.host.processor import busy_seconds
+from darkroom.worker.observe.memory import MachineMemory
 
 
 class MachineMetrics(Collector):

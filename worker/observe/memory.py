@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from host.control_groups import ROOT, control_groups
-from host.memory import available_bytes, fields_of, total_bytes
+from darkroom.host.control_groups import ROOT, control_groups
+from darkroom.host.memory import available_bytes, fields_of, total_bytes
 
 
 class MachineMemory:

@@ -19,9 +19,9 @@ from opentelemetry.trace import (
 from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import SpanKind as OtelKind
 
-from worker.observe.tracing import Attributes, Span, SpanKind, TraceContext, read_traceparent
-from worker.settings.tracing import TracingConfig
-from worker.version import version
+from darkroom.worker.observe.tracing import Attributes, Span, SpanKind, TraceContext, read_traceparent
+from darkroom.worker.settings.tracing import TracingConfig
+from darkroom.worker.version import version
 
 TRACES_PATH = "/v1/traces"
 CLOSE_SECONDS = 2.0

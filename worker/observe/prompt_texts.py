@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from worker.json.values import JsonObject, object_at
+from darkroom.worker.json.values import JsonObject, object_at
 
 MIN_LENGTH: Final = 3
 MAX_TEXTS: Final = 1000  # of one prompt, the longest first

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from host.distribution import install_command
-from worker.errors import SettingsInvalid
-from worker.observe.tracing import PassingTracer, Tracer
-from worker.settings.tracing import TracingConfig
+from darkroom.host.distribution import install_command
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.observe.tracing import PassingTracer, Tracer
+from darkroom.worker.settings.tracing import TracingConfig
 
 PACKAGE = "opentelemetry.exporter.otlp.proto.http"
 
@@ -21,7 +21,7 @@ def build_tracer(config: TracingConfig) -> Tracer:
         return PassingTracer()
     if not _is_installed():
         raise SettingsInvalid(f"OTEL_EXPORTER_OTLP_ENDPOINT: needs OpenTelemetry; {install_command('otel')}")
-    from worker.observe.otel import OtelTracer  # 0.2 s and an optional package
+    from darkroom.worker.observe.otel import OtelTracer  # 0.2 s and an optional package
 
     return OtelTracer(config)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from worker.errors import OutputsTooLarge
+from darkroom.worker.errors import OutputsTooLarge
 
 
 @dataclass(slots=True)

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from worker.errors import DeliveryFailed, WorkerError
-from worker.outputs.byte_budget import ByteBudget
-from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.clean_names import clean_name, clean_subfolder
-from worker.outputs.job_files import link_or_copy, make_empty, reserve
-from worker.outputs.listing import InlineOutput, ListedFile, listed_outputs
-from worker.outputs.media_types import look_at
-from worker.outputs.sequences import sequence_of
+from darkroom.worker.errors import DeliveryFailed, WorkerError
+from darkroom.worker.outputs.byte_budget import ByteBudget
+from darkroom.worker.outputs.claimed_outputs import ClaimedOutputs
+from darkroom.worker.outputs.clean_names import clean_name, clean_subfolder
+from darkroom.worker.outputs.job_files import link_or_copy, make_empty, reserve
+from darkroom.worker.outputs.listing import InlineOutput, ListedFile, listed_outputs
+from darkroom.worker.outputs.media_types import look_at
+from darkroom.worker.outputs.sequences import sequence_of
 
 NEVER_EMPTY = ("image/", "video/", "audio/")
 MAX_INLINE_BYTES = 256 * 1024

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker.media.facts import UnreadableMedia, write_first_frame
-from worker.media.process.processes import MediaJobFailed, MediaProcesses
-from worker.outputs.audio_tags import TAGGED_TYPES
-from worker.outputs.convert import ConversionFailed, Size
-from worker.outputs.embedded import REWRITTEN_TYPES, needs_rewrite, rewrite
-from worker.outputs.options import ImageFormat, MetadataLevel
-from worker.outputs.strip_metadata import is_stripped
-from worker.outputs.svg_metadata import SVG_TYPE
+from darkroom.worker.media.facts import UnreadableMedia, write_first_frame
+from darkroom.worker.media.process.processes import MediaJobFailed, MediaProcesses
+from darkroom.worker.outputs.audio_tags import TAGGED_TYPES
+from darkroom.worker.outputs.convert import ConversionFailed, Size
+from darkroom.worker.outputs.embedded import REWRITTEN_TYPES, needs_rewrite, rewrite
+from darkroom.worker.outputs.options import ImageFormat, MetadataLevel
+from darkroom.worker.outputs.strip_metadata import is_stripped
+from darkroom.worker.outputs.svg_metadata import SVG_TYPE
 
 FOLDER_MODE = 0o700
 

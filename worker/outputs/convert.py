@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.media.kinds import HEAD_BYTES, kind_of
-from worker.media.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
-from worker.outputs.embedded import exif_of
-from worker.outputs.options import ImageFormat
+from darkroom.worker.media.kinds import HEAD_BYTES, kind_of
+from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
+from darkroom.worker.outputs.embedded import exif_of
+from darkroom.worker.outputs.options import ImageFormat
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.json.values import JsonObject
-from worker.media.facts import is_video
-from worker.outputs.confined_coding import ConfinedCoding
-from worker.outputs.convert import EXTENSIONS, ConversionFailed, reason
-from worker.outputs.embedded import wanted_texts
-from worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
-from worker.outputs.strip_metadata import UNTOUCHED_TYPES
-from worker.outputs.svg_metadata import SVG_TYPE
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.media.facts import is_video
+from darkroom.worker.outputs.confined_coding import ConfinedCoding
+from darkroom.worker.outputs.convert import EXTENSIONS, ConversionFailed, reason
+from darkroom.worker.outputs.embedded import wanted_texts
+from darkroom.worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
+from darkroom.worker.outputs.strip_metadata import UNTOUCHED_TYPES
+from darkroom.worker.outputs.svg_metadata import SVG_TYPE
 
 DELIVERED, THUMBNAILS = "delivered", "thumbnails"
 MEDIA_TYPES: Mapping[ImageFormat, str] = {

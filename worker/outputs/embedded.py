@@ -10,9 +10,9 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from worker.outputs import jpeg_segments, webp_chunks
-from worker.outputs.options import MetadataLevel
-from worker.outputs.png_chunks import contents_of_png, rewrite_png
+from darkroom.worker.outputs import jpeg_segments, webp_chunks
+from darkroom.worker.outputs.options import MetadataLevel
+from darkroom.worker.outputs.png_chunks import contents_of_png, rewrite_png
 
 EXIF_ORIENTATION, EXIF_MAKE, EXIF_MODEL = 0x0112, 0x010F, 0x0110
 EXIF_PREFIX = b"Exif\0\0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from worker.json.values import JsonObject, object_at
+from darkroom.worker.json.values import JsonObject, object_at
 
 
 def with_data(public: JsonObject, record: JsonObject, folder: Path, max_bytes: int) -> dict[str, object]:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker.outputs.engine_files import check_regular, opened_file, opened_folder
+from darkroom.worker.outputs.engine_files import check_regular, opened_file, opened_folder
 
 COUNTER = re.compile(r"_\d{5,}_?\.\w+$")  # in ComfyUI's names, which are never written to again
 

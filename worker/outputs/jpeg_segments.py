@@ -9,7 +9,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from worker.media.containers.jpeg import APP0, APP1, APP2, APP14, APP_SEGMENTS, COM, EXIF_PREFIX, SOI, read_segments
+from darkroom.worker.media.containers.jpeg import (
+    APP0,
+    APP1,
+    APP2,
+    APP14,
+    APP_SEGMENTS,
+    COM,
+    EXIF_PREFIX,
+    SOI,
+    read_segments,
+)
 
 MAX_SEGMENT_BYTES = 65_533
 

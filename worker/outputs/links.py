@@ -7,7 +7,7 @@ import hmac
 from hashlib import sha256
 from urllib.parse import quote, urlencode
 
-from worker.errors import Forbidden
+from darkroom.worker.errors import Forbidden
 
 MAX_TIME_DIGITS = 20
 

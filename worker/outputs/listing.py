@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.json.values import JsonObject
+from darkroom.worker.json.values import JsonObject
 
 TEMPORARY = "temp"
 SKIPPED_TYPES = frozenset({"preview"})  # no folder of the engine

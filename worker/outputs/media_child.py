@@ -1,4 +1,4 @@
-"""The warm process of `worker/media/process/processes.py`: `python -m darkroom.run worker.outputs.media_child`.
+"""The warm process of `worker/media/process/processes.py`: `python -m darkroom.worker.outputs.media_child`.
 
 It reads jobs from standard input, one JSON a line, and forks a process for each, which confines itself before it opens
 a file. It has loaded the libraries that they need and reads no file and no reply itself, so it stays clean. It ends
@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from worker.media.kinds import BrokenFile, check_file
-from worker.media.process.confinement import JobLimits, confine_job, lower_priority
-from worker.outputs.audio_tags import remove_tags
-from worker.outputs.convert import ConversionFailed, convert, make_thumbnail, reason
-from worker.outputs.embedded import rewrite
-from worker.outputs.strip_metadata import strip_metadata
-from worker.outputs.svg_metadata import remove_metadata
+from darkroom.worker.media.kinds import BrokenFile, check_file
+from darkroom.worker.media.process.confinement import JobLimits, confine_job, lower_priority
+from darkroom.worker.outputs.audio_tags import remove_tags
+from darkroom.worker.outputs.convert import ConversionFailed, convert, make_thumbnail, reason
+from darkroom.worker.outputs.embedded import rewrite
+from darkroom.worker.outputs.strip_metadata import strip_metadata
+from darkroom.worker.outputs.svg_metadata import remove_metadata
 
 IDLE_SECONDS = 60.0
 MAX_REPLY_BYTES = 1 << 18

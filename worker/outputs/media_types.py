@@ -6,7 +6,7 @@ import mimetypes
 import os
 from pathlib import Path
 
-from worker.media.kinds import HEAD_BYTES, kind_of
+from darkroom.worker.media.kinds import HEAD_BYTES, kind_of
 
 
 def media_type_of(path: Path, head: bytes) -> str:

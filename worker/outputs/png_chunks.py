@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.media.containers.png import CHECKSUM_BYTES, SIGNATURE, TEXT_CHUNKS, BrokenPng, read_chunks
+from darkroom.worker.media.containers.png import CHECKSUM_BYTES, SIGNATURE, TEXT_CHUNKS, BrokenPng, read_chunks
 
 METADATA_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf`: in ComfyUI's animated pictures
 MAX_KEY_BYTES = 79

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from worker.media.facts import is_media
+from darkroom.worker.media.facts import is_media
 
 INTERNAL_FIELDS = frozenset({"path", "media_type", "size_bytes"})
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.media.containers.boxes import BrokenBoxes, read_boxes
-from worker.media.containers.gif import APPLICATION, COMMENT, BrokenGif, read_blocks, read_screen
-from worker.media.containers.gltf import CONTENT_START, BrokenGltf, read_description
-from worker.media.kinds import HEAD_BYTES, kind_of
+from darkroom.worker.media.containers.boxes import BrokenBoxes, read_boxes
+from darkroom.worker.media.containers.gif import APPLICATION, COMMENT, BrokenGif, read_blocks, read_screen
+from darkroom.worker.media.containers.gltf import CONTENT_START, BrokenGltf, read_description
+from darkroom.worker.media.kinds import HEAD_BYTES, kind_of
 
 COPY_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 32 << 20  # parsed at once

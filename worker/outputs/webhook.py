@@ -22,11 +22,17 @@ from typing import Protocol
 import httpx
 from standardwebhooks.webhooks import Webhook
 
-from worker.concurrency.backoff import Backoff, retry_after_seconds
-from worker.guard.network_errors import cause_of
-from worker.guard.plain_responses import plain_client
-from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, host_and_port, redirect_problem
-from worker.observe.tracing import trace_headers
+from darkroom.worker.concurrency.backoff import Backoff, retry_after_seconds
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.plain_responses import plain_client
+from darkroom.worker.guard.safe_address import (
+    AddressGuard,
+    AddressRefused,
+    HostUnknown,
+    host_and_port,
+    redirect_problem,
+)
+from darkroom.worker.observe.tracing import trace_headers
 
 LONGEST_WAIT_SECONDS = 4 * 3600.0
 BACKOFF = Backoff(first_seconds=1.0, longest_seconds=LONGEST_WAIT_SECONDS, factor=3.0, jitter=0.25)

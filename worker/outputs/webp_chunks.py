@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker.media.containers.riff import BrokenRiff, is_webp, read_chunks
+from darkroom.worker.media.containers.riff import BrokenRiff, is_webp, read_chunks
 
 XMP_FLAG, EXIF_FLAG, ALPHA_FLAG = 0x04, 0x08, 0x10
 

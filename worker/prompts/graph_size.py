@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from contract.graph.size import Excess, GraphLimits, find_excess
-from worker.errors import Problem
-from worker.inputs.references import INLINE, source_of
-from worker.json.values import JsonObject
-from worker.prompts.workflows.page_graph import count_links, count_nodes, is_page_format
-from worker.settings.jobs import PromptLimits
+from darkroom.contract.graph.size import Excess, GraphLimits, find_excess
+from darkroom.worker.errors import Problem
+from darkroom.worker.inputs.references import INLINE, source_of
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.workflows.page_graph import count_links, count_nodes, is_page_format
+from darkroom.worker.settings.jobs import PromptLimits
 
 LONG_LENGTH: Final = 4096  # only longer texts are checked for being a file
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from contract.graph.work import PromptWork, Size
-from worker.errors import Problem
-from worker.settings.jobs import PromptLimits
+from darkroom.contract.graph.work import PromptWork, Size
+from darkroom.worker.errors import Problem
+from darkroom.worker.settings.jobs import PromptLimits
 
 
 def find_limit_problems(work: PromptWork, limits: PromptLimits) -> Iterator[Problem]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from contract.graph.work import PromptWork
-from worker.json.values import JsonObject
-from worker.prompts.model_needs import ModelNeeds
+from darkroom.contract.graph.work import PromptWork
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.model_needs import ModelNeeds
 
 ROUTE: Final = "/api/v1/memory_plan"
 FOLDERS: Final[Mapping[str, str]] = {"unet": "diffusion_models", "clip": "text_encoders"}

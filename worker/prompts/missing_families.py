@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
-from contract.graph.work import ModelFile
-from worker.engines.families import Family
-from worker.prompts.model_needs import MissingModel, ModelNeeds
+from darkroom.contract.graph.work import ModelFile
+from darkroom.worker.engines.families import Family
+from darkroom.worker.prompts.model_needs import MissingModel, ModelNeeds
 
 OLDER_KINDS: Final[Mapping[str, str]] = {"unet": "diffusion_models"}
 BILLIONS: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,2})?)b(?![a-z\d])")

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from contract.nearest import nearest_names
-from worker.engines.choices import NOT_IN_LIST
-from worker.errors import Problem, RequestRejected
-from worker.inputs.references import media_of
-from worker.json.values import JsonObject, object_at
-from worker.models.manifest import Manifest
-from worker.models.sources import FileSource
-from worker.prompts.model_needs import MissingModel, ModelNeeds
+from darkroom.contract.nearest import nearest_names
+from darkroom.worker.engines.choices import NOT_IN_LIST
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.inputs.references import media_of
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.models.manifest import Manifest
+from darkroom.worker.models.sources import FileSource
+from darkroom.worker.prompts.model_needs import MissingModel, ModelNeeds
 
 FETCH: Final = "darkroom models fetch"
 MAX_NEAREST: Final = 3

@@ -8,15 +8,15 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
-from contract.graph.facts import Facts
-from worker.engines.choices import choices_in
-from worker.engines.model_folders import kinds_of_input
-from worker.json.values import JsonObject
-from worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
-from worker.models.files import MODEL_EXTENSIONS
-from worker.models.manifest import Manifest
-from worker.models.sources import BucketSource, FileSource, Source, parse_source
-from worker.prompts.workflows.node_uses import ModelHint, NodeUse
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.engines.choices import choices_in
+from darkroom.worker.engines.model_folders import kinds_of_input
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.models.entry import ModelEntry, find_kind_problem, find_name_problem
+from darkroom.worker.models.files import MODEL_EXTENSIONS
+from darkroom.worker.models.manifest import Manifest
+from darkroom.worker.models.sources import BucketSource, FileSource, Source, parse_source
+from darkroom.worker.prompts.workflows.node_uses import ModelHint, NodeUse
 
 SAFE_EXTENSIONS: Final = frozenset({".safetensors", ".sft", ".gguf"})
 """Files that a request may bring: none of them can hold code."""

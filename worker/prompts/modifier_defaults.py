@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from contract.graph.work import ModelFile
-from modifiers.registry import ModifierRegistry
-from worker.engines.choices import choices_of_kind
-from worker.engines.client.client import EngineClient
-from worker.engines.families import Family
-from worker.errors import EngineUnreachable
-from worker.json.values import JsonObject
-from worker.models.demo_model import defaults_among
+from darkroom.contract.graph.work import ModelFile
+from darkroom.modifiers.registry import ModifierRegistry
+from darkroom.worker.engines.choices import choices_of_kind
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.families import Family
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.models.demo_model import defaults_among
 
 CHECKPOINTS: Final = "checkpoints"
 NETWORKS: Final = "diffusion_models"

@@ -9,16 +9,16 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.choices import with_hints
-from worker.errors import RequestRejected
-from worker.json.values import JsonObject
-from worker.prompts.rules import PromptRules
-from worker.prompts.workflows.app_mode import AppMode, read_app_mode
-from worker.prompts.workflows.overrides import Overridden, override
-from worker.prompts.workflows.page_graph import is_page_format
-from worker.prompts.workflows.to_prompt import to_prompt
-from worker.storage.stored_workflow import Place
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.engines.choices import with_hints
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.rules import PromptRules
+from darkroom.worker.prompts.workflows.app_mode import AppMode, read_app_mode
+from darkroom.worker.prompts.workflows.overrides import Overridden, override
+from darkroom.worker.prompts.workflows.page_graph import is_page_format
+from darkroom.worker.prompts.workflows.to_prompt import to_prompt
+from darkroom.worker.storage.stored_workflow import Place
 
 
 async def as_prompt(workflow: JsonObject, object_info: JsonObject, rules: PromptRules) -> JsonObject:

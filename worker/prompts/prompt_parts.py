@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from contract.graph.work import PromptGraph, PromptWork
-from worker.json.values import JsonObject, object_at
+from darkroom.contract.graph.work import PromptGraph, PromptWork
+from darkroom.worker.json.values import JsonObject, object_at
 
 MAX_OUTPUTS: Final = 256
 """The most output nodes of a prompt that is split: each is followed through the graph."""

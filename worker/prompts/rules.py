@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import chain, islice
 
-from contract.graph.work import PromptWork
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.errors import MAX_PROBLEMS, RequestRejected
-from worker.guard.node_policy import NodePolicy
-from worker.json.values import JsonObject
-from worker.prompts.graph_size import find_size_problem
-from worker.prompts.limits import find_limit_problems
-from worker.settings.jobs import NodePolicyConfig, PromptLimits
+from darkroom.contract.graph.work import PromptWork
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.errors import MAX_PROBLEMS, RequestRejected
+from darkroom.worker.guard.node_policy import NodePolicy
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.graph_size import find_size_problem
+from darkroom.worker.prompts.limits import find_limit_problems
+from darkroom.worker.settings.jobs import NodePolicyConfig, PromptLimits
 
 LARGE_GRAPH_BYTES = 256 * 1024
 

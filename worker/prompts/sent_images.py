@@ -11,8 +11,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from worker.json.values import JsonObject
-from worker.prompts.workflows.page_graph import is_page_format
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.workflows.page_graph import is_page_format
 
 CHECKED_LENGTH: Final = 1024 * 1024  # of base64, at a time; a multiple of four
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from worker.engines.choices import NOT_IN_LIST, UNKNOWN_CLASSES
-from worker.engines.later_nodes import LaterNode, find_later_node
-from worker.errors import Problem
-from worker.json.values import JsonObject
-from worker.prompts.missing_words import MissingInput
-from worker.prompts.model_needs import MissingModel, ModelNeeds
-from worker.prompts.workflows.known_packs import find_pack
-from worker.prompts.workflows.node_uses import NodeUse
+from darkroom.worker.engines.choices import NOT_IN_LIST, UNKNOWN_CLASSES
+from darkroom.worker.engines.later_nodes import LaterNode, find_later_node
+from darkroom.worker.errors import Problem
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.missing_words import MissingInput
+from darkroom.worker.prompts.model_needs import MissingModel, ModelNeeds
+from darkroom.worker.prompts.workflows.known_packs import find_pack
+from darkroom.worker.prompts.workflows.node_uses import NodeUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from worker.qualification.state_file import StateFile
-from worker.qualification.verdict import BenchmarkReport
+from darkroom.worker.qualification.state_file import StateFile
+from darkroom.worker.qualification.verdict import BenchmarkReport
 
 FILE_NAME = "benchmark.json"
 MAX_RESULTS = 32

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from worker.qualification.verdict import BenchmarkReport, Expectation, Verdict
-from worker.qualification.workload import DeviceFact, Workload
+from darkroom.worker.qualification.verdict import BenchmarkReport, Expectation, Verdict
+from darkroom.worker.qualification.workload import DeviceFact, Workload
 
 REFERENCE = Path(__file__).with_name("gpu_reference.toml")
 MIN_HISTORY = 3

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.graph.facts import Facts
-from worker.engines.client.client import EngineClient
-from worker.engines.families import Family
-from worker.prompts.modifier_defaults import checkpoints_of
-from worker.qualification.workload import CheckpointFact, DeviceFact, FamilyFact
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.families import Family
+from darkroom.worker.prompts.modifier_defaults import checkpoints_of
+from darkroom.worker.qualification.workload import CheckpointFact, DeviceFact, FamilyFact
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import ModifierRegistry, UnknownModifier
-from worker.engines.families import Family
-from worker.errors import SettingsInvalid
-from worker.json.values import JsonObject
-from worker.models.demo_model import defaults_among
-from worker.prompts.modifier_defaults import parameters_of
-from worker.qualification.workload import RANDOM_PROMPT, OwnWorkload
-from worker.settings.qualification import BenchmarkConfig
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import ModifierRegistry, UnknownModifier
+from darkroom.worker.engines.families import Family
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.models.demo_model import defaults_among
+from darkroom.worker.prompts.modifier_defaults import parameters_of
+from darkroom.worker.qualification.workload import RANDOM_PROMPT, OwnWorkload
+from darkroom.worker.settings.qualification import BenchmarkConfig
 
 Checkpoints = Mapping[str, Family | None]
 """The checkpoints of an engine and their families, None for an unknown one."""

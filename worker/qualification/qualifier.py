@@ -18,16 +18,16 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from contract.graph.work import model_files_in, price_of
-from modifiers.registry import ModifierRegistry
-from worker.engines.address import UNIX_PREFIX
-from worker.engines.client.client import EngineClient
-from worker.engines.families import Family
-from worker.errors import SettingsInvalid, WorkerError
-from worker.json.values import JsonObject
-from worker.observe.gpu_sensors import GpuSensors
-from worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
-from worker.qualification.expectation import (
+from darkroom.contract.graph.work import model_files_in, price_of
+from darkroom.modifiers.registry import ModifierRegistry
+from darkroom.worker.engines.address import UNIX_PREFIX
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.families import Family
+from darkroom.worker.errors import SettingsInvalid, WorkerError
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.observe.gpu_sensors import GpuSensors
+from darkroom.worker.qualification.benchmark_cache import BenchmarkCache, CachedBenchmark
+from darkroom.worker.qualification.expectation import (
     PastRun,
     append_history,
     expect,
@@ -35,12 +35,12 @@ from worker.qualification.expectation import (
     read_history,
     read_reference,
 )
-from worker.qualification.facts import EngineFacts, fact_of, read_facts
-from worker.qualification.own_workload import find_own_workload
-from worker.qualification.runs import run_timed
-from worker.qualification.sensors import SensorLog, open_sensors, watching
-from worker.qualification.tuning import EngineTuning
-from worker.qualification.verdict import (
+from darkroom.worker.qualification.facts import EngineFacts, fact_of, read_facts
+from darkroom.worker.qualification.own_workload import find_own_workload
+from darkroom.worker.qualification.runs import run_timed
+from darkroom.worker.qualification.sensors import SensorLog, open_sensors, watching
+from darkroom.worker.qualification.tuning import EngineTuning
+from darkroom.worker.qualification.verdict import (
     BenchmarkReport,
     Evidence,
     RunTiming,
@@ -51,7 +51,7 @@ from worker.qualification.verdict import (
     speed_of,
     wants_another,
 )
-from worker.qualification.workload import (
+from darkroom.worker.qualification.workload import (
     FamilyFact,
     OwnWorkload,
     TextToImage,
@@ -63,7 +63,7 @@ from worker.qualification.workload import (
     parse_prompts,
     why_shrunk,
 )
-from worker.settings.qualification import BenchmarkConfig
+from darkroom.worker.settings.qualification import BenchmarkConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROMPTS = PROJECT / "misc" / "test_prompts.txt"

@@ -17,16 +17,16 @@ from typing import Literal, Protocol
 
 import structlog
 
-from worker.concurrency.backoff import Backoff
-from worker.engines.client.client import EngineClient
-from worker.engines.pool import EnginePool
-from worker.errors import NotReady
-from worker.jobs.admission import Gate
-from worker.qualification.phases import Phase, StartUpPhases
-from worker.qualification.qualifier import Qualified, Qualifier, now
-from worker.qualification.state import Qualification, report_of
-from worker.qualification.verdict import Verdict, failed
-from worker.qualification.warm_up import WarmUp
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import NotReady
+from darkroom.worker.jobs.admission import Gate
+from darkroom.worker.qualification.phases import Phase, StartUpPhases
+from darkroom.worker.qualification.qualifier import Qualified, Qualifier, now
+from darkroom.worker.qualification.state import Qualification, report_of
+from darkroom.worker.qualification.verdict import Verdict, failed
+from darkroom.worker.qualification.warm_up import WarmUp
 
 EXIT_UNQUALIFIED = 3
 ROUND_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=300.0, factor=3.0)

@@ -7,10 +7,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from worker.engines.client.client import EngineClient
-from worker.engines.client.files import LocalFolders
-from worker.json.values import JsonObject, object_at
-from worker.qualification.verdict import RunTiming
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.files import LocalFolders
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.qualification.verdict import RunTiming
 
 TIMEOUT_SECONDS = 3600.0
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import structlog
 
-from worker.observe.gpu_sensors import GpuSensors, Reading, SensorsMissing
+from darkroom.worker.observe.gpu_sensors import GpuSensors, Reading, SensorsMissing
 
 LOOK_SECONDS = 0.25
 

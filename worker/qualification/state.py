@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.qualification.qualifier import Qualified
-from worker.qualification.verdict import BenchmarkReport, Verdict
+from darkroom.worker.qualification.qualifier import Qualified
+from darkroom.worker.qualification.verdict import BenchmarkReport, Verdict
 
 BAD = (Verdict.FAILED, Verdict.FAULTY, Verdict.THROTTLED, Verdict.SLOW, Verdict.UNSTABLE)
 """Verdicts, the worst first."""

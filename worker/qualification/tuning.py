@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import structlog
 
-from worker.engines.client.client import EngineClient
-from worker.errors import WorkerError
-from worker.qualification.facts import EngineFacts
-from worker.qualification.tuning_store import TuningStore
-from worker.qualification.workload import TextToImage, Workload
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.qualification.facts import EngineFacts
+from darkroom.worker.qualification.tuning_store import TuningStore
+from darkroom.worker.qualification.workload import TextToImage, Workload
 
 ROUTE: Final = "/api/v1/tuning"
 MEASURE_SECONDS: Final = 1800.0

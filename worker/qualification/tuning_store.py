@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contract.missing_file import unreadable_file
-from worker.qualification.state_file import VERSION, StateFile
+from darkroom.contract.missing_file import unreadable_file
+from darkroom.worker.qualification.state_file import VERSION, StateFile
 
 FILE_NAME = "tuning.json"
 MAX_MACHINES = 256

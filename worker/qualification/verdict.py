@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from worker.qualification.workload import MIN_RUNS, Data, DeviceFact
+from darkroom.worker.qualification.workload import MIN_RUNS, Data, DeviceFact
 
 MAX_RUNS: Final = 8
 ENOUGH_SECONDS: Final = 2.0

@@ -11,14 +11,14 @@ from typing import Any
 
 import structlog
 
-from modifiers.registry import ModifierRegistry
-from worker.engines.client.client import EngineClient
-from worker.errors import WorkerError
-from worker.qualification.own_workload import read_workflow
-from worker.qualification.qualifier import FetchInputs
-from worker.qualification.runs import run_timed
-from worker.qualification.workload import with_new_seeds
-from worker.settings.qualification import WarmUpConfig
+from darkroom.modifiers.registry import ModifierRegistry
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.qualification.own_workload import read_workflow
+from darkroom.worker.qualification.qualifier import FetchInputs
+from darkroom.worker.qualification.runs import run_timed
+from darkroom.worker.qualification.workload import with_new_seeds
+from darkroom.worker.settings.qualification import WarmUpConfig
 
 KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "controlnet", "upscale_models", "clip_vision")
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contract.unit import (
+from darkroom.contract.unit import (
     UNIT_CFG,
     UNIT_PASSES,
     UNIT_PIXELS,

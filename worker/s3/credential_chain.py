@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from worker.s3.targets import S3Target
+from darkroom.worker.s3.targets import S3Target
 
 DEFAULT_REGION = "us-east-1"
 SESSION_NAME = "darkroom"

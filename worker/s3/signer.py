@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from worker.s3.credential_chain import DEFAULT_REGION, chain_session
-from worker.s3.targets import AddressingStyle, S3Target
+from darkroom.worker.s3.credential_chain import DEFAULT_REGION, chain_session
+from darkroom.worker.s3.targets import AddressingStyle, S3Target
 
 SIGNED_SECONDS = 3600  # from the signature to the first byte of the request
 PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")

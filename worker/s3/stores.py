@@ -21,14 +21,20 @@ from typing import Any
 import httpx
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
-from worker.concurrency.backoff import Backoff
-from worker.errors import WorkerError
-from worker.guard.network_errors import cause_of
-from worker.guard.plain_responses import EncodedResponse, ResponseTooLarge, check_is_plain, plain_body, plain_client
-from worker.guard.safe_address import AddressGuard, shown_url
-from worker.json.values import JsonObject
-from worker.s3.signer import SIGNED_SECONDS, NotSignable, S3Signer, make_signer
-from worker.s3.targets import S3Target
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.plain_responses import (
+    EncodedResponse,
+    ResponseTooLarge,
+    check_is_plain,
+    plain_body,
+    plain_client,
+)
+from darkroom.worker.guard.safe_address import AddressGuard, shown_url
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.s3.signer import SIGNED_SECONDS, NotSignable, S3Signer, make_signer
+from darkroom.worker.s3.targets import S3Target
 
 READ_TIMEOUT_SECONDS = 60.0  # without a byte, either way
 SIGNERS_KEPT = 8

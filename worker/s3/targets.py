@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import SecretStr
 
-from worker.errors import Problem
-from worker.settings.object_keys import OWN_PREFIX
-from worker.settings.outputs import S3Config
+from darkroom.worker.errors import Problem
+from darkroom.worker.settings.object_keys import OWN_PREFIX
+from darkroom.worker.settings.outputs import S3Config
 
 AddressingStyle = Literal["auto", "path", "virtual"]
 EVERYTHING = "*"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import SecretStr, model_validator
 
-from worker.settings.api_keys import (
+from darkroom.worker.settings.api_keys import (
     ALL_SCOPES,
     CUSTOMER_SCOPES,
     ApiKey,
@@ -17,7 +17,7 @@ from worker.settings.api_keys import (
     check_distinct,
     parse_keys,
 )
-from worker.settings.section import CommaList, Section, env
+from darkroom.worker.settings.section import CommaList, Section, env
 
 
 class AccessSettings(Section):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import Address, PositiveInt, PositiveSeconds, Section, env
+from darkroom.worker.settings.section import Address, PositiveInt, PositiveSeconds, Section, env
 
 SCHEMES = ("redis", "rediss", "unix", "nats", "tls", "sqs", "https", "http")
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import Section, env
+from darkroom.worker.settings.section import Section, env
 
 SCHEMES = ("postgresql", "postgres")
 

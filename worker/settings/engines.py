@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from contract.concurrency import AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
-from worker.settings.child_environment import find_pattern_problem
-from worker.settings.outputs import Metadata
-from worker.settings.section import (
+from darkroom.contract.concurrency import AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
+from darkroom.worker.settings.child_environment import find_pattern_problem
+from darkroom.worker.settings.outputs import Metadata
+from darkroom.worker.settings.section import (
     GIB,
     LOWER,
     MIB,

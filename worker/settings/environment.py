@@ -17,14 +17,14 @@ from urllib.request import getproxies
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import DotEnvSettingsSource
 
-from contract.missing_file import unreadable_file
-from worker.errors import SettingsInvalid
-from worker.settings.child_environment import find_pattern_problem, listed_environment
-from worker.settings.listener import ListenerSettings
-from worker.settings.section import by_section
-from worker.settings.settings import Settings
-from worker.settings.start_checks import find_idle_sandbox, find_incomplete_store, find_open_doors
-from worker.settings.variable_names import (
+from darkroom.contract.missing_file import unreadable_file
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.child_environment import find_pattern_problem, listed_environment
+from darkroom.worker.settings.listener import ListenerSettings
+from darkroom.worker.settings.section import by_section
+from darkroom.worker.settings.settings import Settings
+from darkroom.worker.settings.start_checks import find_idle_sandbox, find_incomplete_store, find_open_doors
+from darkroom.worker.settings.variable_names import (
     RUNPOD_PREFIX,
     VAST_PORT_PREFIX,
     find_name_problems,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from worker.settings.section import PositiveInt, Seconds, Section, env
+from darkroom.worker.settings.section import PositiveInt, Seconds, Section, env
 
 
 class GatewayConfig(Section):

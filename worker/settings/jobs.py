@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
-from worker.settings.section import (
+from darkroom.worker.settings.priority import MAX_PRIORITY, MIN_PRIORITY
+from darkroom.worker.settings.section import (
     GIB,
     LOWER,
     MIB,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from worker.settings.section import LOWER, MIB, NaturalInt, Port, PositiveInt, PositiveSeconds, Section, env
+from darkroom.worker.settings.section import LOWER, MIB, NaturalInt, Port, PositiveInt, PositiveSeconds, Section, env
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 

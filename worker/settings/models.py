@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import (
+from darkroom.worker.settings.section import (
     GIB,
     LOWER,
     CommaList,

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from worker.settings.object_keys import find_template_problem
-from worker.settings.section import (
+from darkroom.worker.settings.object_keys import find_template_problem
+from darkroom.worker.settings.section import (
     LOWER,
     MIB,
     Address,
@@ -19,7 +19,7 @@ from worker.settings.section import (
     Section,
     env,
 )
-from worker.settings.store_names import (
+from darkroom.worker.settings.store_names import (
     REPO_NAME,
     find_bucket_problem,
     find_endpoint_problem,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from worker.settings.section import (
+from darkroom.worker.settings.section import (
     LOWER,
     Addresses,
     NaturalInt,
@@ -18,7 +18,7 @@ from worker.settings.section import (
     Section,
     env,
 )
-from worker.settings.workload import Workload
+from darkroom.worker.settings.workload import Workload
 
 DEFAULT_REPORT_ADDRESS = "https://run.vast.ai"
 

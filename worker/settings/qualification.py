@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from contract.quality import read_choice
-from worker.settings.section import LOWER, CommaList, PositiveSeconds, Seconds, Section, env
+from darkroom.contract.quality import read_choice
+from darkroom.worker.settings.section import LOWER, CommaList, PositiveSeconds, Seconds, Section, env
 
 SidePixels = Annotated[int, Field(ge=64, le=16384, multiple_of=8)]
 

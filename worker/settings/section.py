@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic.fields import FieldInfo
 
-from worker.json.values import JsonObject
+from darkroom.worker.json.values import JsonObject
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

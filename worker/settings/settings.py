@@ -19,12 +19,12 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from worker.settings.access import AccessSettings, AuthConfig
-from worker.settings.broker import BrokerConfig
-from worker.settings.database import DatabaseConfig
-from worker.settings.engines import EngineLaunch, EngineSettings, SandboxConfig, SupervisionConfig
-from worker.settings.gateway import GatewayConfig
-from worker.settings.jobs import (
+from darkroom.worker.settings.access import AccessSettings, AuthConfig
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.settings.engines import EngineLaunch, EngineSettings, SandboxConfig, SupervisionConfig
+from darkroom.worker.settings.gateway import GatewayConfig
+from darkroom.worker.settings.jobs import (
     CallerLimits,
     CheckpointSettings,
     NodePolicyConfig,
@@ -33,7 +33,7 @@ from worker.settings.jobs import (
     QueueLimits,
     RetentionConfig,
 )
-from worker.settings.listener import (
+from darkroom.worker.settings.listener import (
     BodyLimits,
     ConnectionLimits,
     FolderSettings,
@@ -42,10 +42,10 @@ from worker.settings.listener import (
     LogSettings,
     TlsFiles,
 )
-from worker.settings.loopback import is_loopback
-from worker.settings.models import ModelSettings
-from worker.settings.outputs import InputLimits, NetworkSettings, OutputConfig, S3Config, WebhookConfig
-from worker.settings.platforms import (
+from darkroom.worker.settings.loopback import is_loopback
+from darkroom.worker.settings.models import ModelSettings
+from darkroom.worker.settings.outputs import InputLimits, NetworkSettings, OutputConfig, S3Config, WebhookConfig
+from darkroom.worker.settings.platforms import (
     AutoscalerSettings,
     PlatformName,
     RunPodConfig,
@@ -53,9 +53,9 @@ from worker.settings.platforms import (
     VastConfig,
     VastSettings,
 )
-from worker.settings.qualification import BenchmarkConfig, WarmUpConfig
-from worker.settings.section import by_section, variables_of
-from worker.settings.tracing import TracingConfig
+from darkroom.worker.settings.qualification import BenchmarkConfig, WarmUpConfig
+from darkroom.worker.settings.section import by_section, variables_of
+from darkroom.worker.settings.tracing import TracingConfig
 
 VAST_MAX_WAIT_SECONDS = 10.0
 

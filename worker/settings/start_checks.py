@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.settings.settings import Settings
+from darkroom.worker.settings.settings import Settings
 
 
 def find_open_doors(settings: Settings) -> list[str]:

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from pydantic import Field, SecretStr
 
-from worker.settings.section import Address, Section, env
+from darkroom.worker.settings.section import Address, Section, env
 
 
 class TracingConfig(Section):

@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from contract.nearest import KnownNames
-from worker.settings.removed import REMOVED_NAMES
-from worker.settings.section import variables_of
-from worker.settings.settings import Settings
+from darkroom.contract.nearest import KnownNames
+from darkroom.worker.settings.removed import REMOVED_NAMES
+from darkroom.worker.settings.section import variables_of
+from darkroom.worker.settings.settings import Settings
 
 RUNPOD_PREFIX: Final = "RUNPOD_"
 VAST_PORT_PREFIX: Final = "VAST_TCP_PORT_"

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from worker.models.entry import ModelEntry
-from worker.models.file_states import file_states
-from worker.models.files import checksum_path
-from worker.models.library import ModelLibrary
-from worker.snapshot.errors import SnapshotFailed
-from worker.snapshot.wheels import pack_environment
-from worker.version import version
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.file_states import file_states
+from darkroom.worker.models.files import checksum_path
+from darkroom.worker.models.library import ModelLibrary
+from darkroom.worker.snapshot.errors import SnapshotFailed
+from darkroom.worker.snapshot.wheels import pack_environment
+from darkroom.worker.version import version
 
 RUN = "darkroom.run"
 PACKS = "packs.toml"
@@ -107,7 +107,7 @@ def _copy_file(entry: ModelEntry, models: Path, target: Path) -> None:
 
 
 def _write_notes(partial: Path, num_packages: int, entries: Iterable[ModelEntry]) -> None:
-    own = files("worker.snapshot")
+    own = files("darkroom.worker.snapshot")
     (partial / "install.sh").write_text((own / "install.sh").read_text("utf-8"), "utf-8")
     (partial / "Dockerfile").write_text((own / "Dockerfile.txt").read_text("utf-8"), "utf-8")
     kind = f"{sys.version_info[0]}.{sys.version_info[1]} {sys.platform} {platform.machine()}"

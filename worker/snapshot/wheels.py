@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from worker.snapshot.errors import SnapshotFailed
+from darkroom.worker.snapshot.errors import SnapshotFailed
 
 LEFT_OUT = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"})
 NOT_PACKED = frozenset({"pip"})  # a new environment comes with it

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 
-from worker.json.values import JsonObject
+from darkroom.worker.json.values import JsonObject
 
 DIGEST_LENGTH = 16
 

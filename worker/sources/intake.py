@@ -19,17 +19,17 @@ from typing import Any
 
 import structlog
 
-from worker.concurrency.backoff import Backoff
-from worker.errors import CallerError, EngineUnreachable, TooManyDeliveries, WorkerError
-from worker.jobs.envelope import refusal
-from worker.jobs.pipeline.pipeline import Pipeline
-from worker.json.values import JsonObject
-from worker.settings.broker import BrokerConfig
-from worker.sources.broker import FLEET_SECONDS, Broker, BrokerUnreachable, Delivery
-from worker.sources.fleet_entries import Announcement
-from worker.storage.job import Job, JobFailure
-from worker.storage.source_jobs import ended_jobs_of_broker
-from worker.storage.store import JobStore
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.errors import CallerError, EngineUnreachable, TooManyDeliveries, WorkerError
+from darkroom.worker.jobs.envelope import refusal
+from darkroom.worker.jobs.pipeline.pipeline import Pipeline
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import FLEET_SECONDS, Broker, BrokerUnreachable, Delivery
+from darkroom.worker.sources.fleet_entries import Announcement
+from darkroom.worker.storage.job import Job, JobFailure
+from darkroom.worker.storage.source_jobs import ended_jobs_of_broker
+from darkroom.worker.storage.store import JobStore
 
 CONSUMER_FACT = "broker_consumer"
 RECONNECT = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.3)

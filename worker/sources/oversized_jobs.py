@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.errors import RequestTooLarge
-from worker.json.values import JsonObject, object_at
-from worker.sources.broker import JobTooLarge
+from darkroom.worker.errors import RequestTooLarge
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.sources.broker import JobTooLarge
 
 SIZES: Final = "too_large"
 KEPT: Final = ("webhook", "metadata")

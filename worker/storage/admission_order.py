@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.settings.priority import turn_ms_of
-from worker.storage.job import Job
+from darkroom.worker.settings.priority import turn_ms_of
+from darkroom.worker.storage.job import Job
 
 
 class AdmissionOrder:

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Final
 
 import sqlalchemy as sa
 
-from worker.errors import AssetNotFound, DiskLow, HashMismatch
-from worker.inputs.uploads import ReceivedFile, UploadedFiles
-from worker.storage.database import ASSETS, storable
-from worker.storage.store import JobStore
+from darkroom.worker.errors import AssetNotFound, DiskLow, HashMismatch
+from darkroom.worker.inputs.uploads import ReceivedFile, UploadedFiles
+from darkroom.worker.storage.database import ASSETS, storable
+from darkroom.worker.storage.store import JobStore
 
 HASH_PREFIX: Final = "blake3:"
 PIECE_BYTES: Final = 1024 * 1024

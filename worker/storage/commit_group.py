@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.storage.database import changing_row, whole_row
-from worker.storage.job import Job
-from worker.storage.webhook_rows import Write
+from darkroom.worker.storage.database import changing_row, whole_row
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.webhook_rows import Write
 
 
 @dataclass(frozen=True, slots=True)

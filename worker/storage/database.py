@@ -9,7 +9,6 @@ import contextlib
 import json
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -17,13 +16,23 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 import structlog
+from darkroom.start import command_of
 from sqlalchemy import event
 
-from worker.errors import StateUnusable
-from worker.outputs.options import OutputOptions
-from worker.storage.database_damage import WAY_OUT, check_content, check_file, damage_of, damaged
-from worker.storage.job import Credentials, Job, JobFailure, JobRequest, JobState, JobTimes, Stage, WebhookTarget
-from worker.storage.migrations.tables import create_tables
+from darkroom.worker.errors import StateUnusable
+from darkroom.worker.outputs.options import OutputOptions
+from darkroom.worker.storage.database_damage import WAY_OUT, check_content, check_file, damage_of, damaged
+from darkroom.worker.storage.job import (
+    Credentials,
+    Job,
+    JobFailure,
+    JobRequest,
+    JobState,
+    JobTimes,
+    Stage,
+    WebhookTarget,
+)
+from darkroom.worker.storage.migrations.tables import create_tables
 
 HEAD_REVISION = "0009"
 """The newest migration. A test compares it with the versions folder."""
@@ -188,7 +197,7 @@ def migrate_in_process(url: str, name: str) -> None:
 
     The URL, which may contain a password, goes to its standard input; `name` is for the error.
     """
-    program = [sys.executable, "-m", "worker.storage.migrations", "-"]
+    program = [*command_of("darkroom.worker.storage.migrations"), "-"]
     made = subprocess.run(program, input=url.encode(), capture_output=True, cwd=PACKAGES)
     if made.returncode != 0:
         reason = made.stderr.decode(errors="replace")[-500:]

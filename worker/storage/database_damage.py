@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 import structlog
 
-from worker.errors import StateUnusable
+from darkroom.worker.errors import StateUnusable
 
 WAY_OUT: Final = (
     "restore a backup of the state directory, or move the directory away to begin without its jobs and results"

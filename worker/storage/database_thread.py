@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 import structlog
 
-from worker.errors import DatabaseUnreachable, StateTakenOver, StateUnusable
-from worker.storage.database_damage import WAY_OUT, damage_of, damaged
-from worker.storage.job_database import JobDatabase
+from darkroom.worker.errors import DatabaseUnreachable, StateTakenOver, StateUnusable
+from darkroom.worker.storage.database_damage import WAY_OUT, damage_of, damaged
+from darkroom.worker.storage.job_database import JobDatabase
 
 Answer = TypeVar("Answer")
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 
 import sqlalchemy as sa
 
-from worker.guard.url_secrets import has_url_secrets, without_url_secrets
-from worker.storage.database import JOBS
-from worker.storage.job import Job, JobRequest
-from worker.storage.webhook_rows import Write
+from darkroom.worker.guard.url_secrets import has_url_secrets, without_url_secrets
+from darkroom.worker.storage.database import JOBS
+from darkroom.worker.storage.job import Job, JobRequest
+from darkroom.worker.storage.webhook_rows import Write
 
 
 class Erasure:

@@ -6,9 +6,9 @@ import json
 
 import sqlalchemy as sa
 
-from worker.storage.database import FACT_UPSERT, FACTS
-from worker.storage.database_thread import DatabaseThread
-from worker.storage.group_commit import GroupCommit
+from darkroom.worker.storage.database import FACT_UPSERT, FACTS
+from darkroom.worker.storage.database_thread import DatabaseThread
+from darkroom.worker.storage.group_commit import GroupCommit
 
 
 class FactStore:

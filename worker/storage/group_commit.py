@@ -17,12 +17,12 @@ from dataclasses import replace
 import sqlalchemy as sa
 import structlog
 
-from worker.errors import StateUnusable
-from worker.storage.commit_group import CommitGroup, Rows
-from worker.storage.database import FACT_UPSERT, JOBS
-from worker.storage.database_thread import DatabaseThread
-from worker.storage.job import Job
-from worker.storage.webhook_rows import Write
+from darkroom.worker.errors import StateUnusable
+from darkroom.worker.storage.commit_group import CommitGroup, Rows
+from darkroom.worker.storage.database import FACT_UPSERT, JOBS
+from darkroom.worker.storage.database_thread import DatabaseThread
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.webhook_rows import Write
 
 LAZY_SECONDS = 0.05
 RETRY_SECONDS = 1.0

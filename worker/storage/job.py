@@ -16,15 +16,15 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal
 
-from contract.quality import DEFAULT_QUALITY, QualityName
-from contract.unit import UNIT_WORKLOAD
-from worker.engines.loss import Loss
-from worker.engines.preview_frames import PreviewFrame
-from worker.errors import WorkerError, http_status
-from worker.json.long import canonical_pieces
-from worker.json.values import JsonObject
-from worker.outputs.options import OutputOptions
-from worker.storage.progress import Progress
+from darkroom.contract.quality import DEFAULT_QUALITY, QualityName
+from darkroom.contract.unit import UNIT_WORKLOAD
+from darkroom.worker.engines.loss import Loss
+from darkroom.worker.engines.preview_frames import PreviewFrame
+from darkroom.worker.errors import WorkerError, http_status
+from darkroom.worker.json.long import canonical_pieces
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.options import OutputOptions
+from darkroom.worker.storage.progress import Progress
 
 MAX_ATTEMPTS = 2
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from worker.storage.database import JOBS, check_database, open_engine, readable
+from darkroom.worker.storage.database import JOBS, check_database, open_engine, readable
 
 
 class JobDatabase(Protocol):

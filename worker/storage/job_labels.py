@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from worker.storage.database import JOBS, dump_json
-from worker.storage.store import JobStore
+from darkroom.worker.storage.database import JOBS, dump_json
+from darkroom.worker.storage.store import JobStore
 
 MAX_ROWS = 1000
 """Rows that one query reads; a search that finds too few goes on with the next ones."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from worker.storage.database import JOBS
-from worker.storage.job import JobState, JobTimes
+from darkroom.worker.storage.database import JOBS
+from darkroom.worker.storage.job import JobState, JobTimes
 
 Read = Callable[[sa.Select[Any]], Awaitable[list[sa.Row[Any]]]]
 """Returns the rows of a query."""

@@ -18,8 +18,8 @@ from typing import Final
 import sqlalchemy as sa
 import structlog
 
-from worker.storage.database import JOB_INDEX, JOBS, WEBHOOKS
-from worker.storage.webhook_rows import WebhookState
+from darkroom.worker.storage.database import JOB_INDEX, JOBS, WEBHOOKS
+from darkroom.worker.storage.webhook_rows import WebhookState
 
 DAY_MS: Final = 86_400_000
 DAYS_AHEAD: Final = 3

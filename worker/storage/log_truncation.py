@@ -7,8 +7,8 @@ import asyncio
 import sqlalchemy as sa
 import structlog
 
-from worker.storage.database_thread import DatabaseThread
-from worker.storage.group_commit import RETRY_SECONDS
+from darkroom.worker.storage.database_thread import DatabaseThread
+from darkroom.worker.storage.group_commit import RETRY_SECONDS
 
 TRUNCATE_SECONDS = 0.5
 

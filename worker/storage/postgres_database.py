@@ -16,11 +16,19 @@ from hashlib import sha256
 
 import sqlalchemy as sa
 
-from host.distribution import install_command
-from worker.errors import SettingsInvalid, StateTakenOver, StateUnusable
-from worker.settings.database import DatabaseConfig
-from worker.storage.database import FACT_UPSERT, FACTS, HEAD_REVISION, JOB_INDEX, JOBS, migrate_in_process, revision_of
-from worker.storage.job_partitions import keep_days, make_days, rows_before_ms
+from darkroom.host.distribution import install_command
+from darkroom.worker.errors import SettingsInvalid, StateTakenOver, StateUnusable
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.storage.database import (
+    FACT_UPSERT,
+    FACTS,
+    HEAD_REVISION,
+    JOB_INDEX,
+    JOBS,
+    migrate_in_process,
+    revision_of,
+)
+from darkroom.worker.storage.job_partitions import keep_days, make_days, rows_before_ms
 
 CONNECT_SECONDS = 5
 STATEMENT_SECONDS = 60

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from contract.graph.work import MAX_STEPS, PromptWork
-from worker.json.values import JsonObject, object_at
+from darkroom.contract.graph.work import MAX_STEPS, PromptWork
+from darkroom.worker.json.values import JsonObject, object_at
 
 
 @dataclass(slots=True)

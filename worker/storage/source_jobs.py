@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from worker.storage.database import JOBS
-from worker.storage.job import Job
-from worker.storage.store import JobStore
+from darkroom.worker.storage.database import JOBS
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.store import JobStore
 
 MAX_JOBS = 1000
 

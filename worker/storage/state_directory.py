@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from worker.errors import StateUnusable
+from darkroom.worker.errors import StateUnusable
 
 
 class StateDirectory:

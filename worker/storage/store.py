@@ -16,21 +16,21 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from worker.errors import StateUnusable
-from worker.settings.priority import DEFAULT_PRIORITY_STEP_SECONDS
-from worker.storage.admission_order import AdmissionOrder
-from worker.storage.database import JOBS, WEBHOOKS, job_of, storable
-from worker.storage.database_thread import DatabaseThread
-from worker.storage.erasure import Erasure
-from worker.storage.fact_store import FactStore
-from worker.storage.group_commit import GroupCommit
-from worker.storage.job import Job, Stage
-from worker.storage.job_database import JobDatabase, SqliteDatabase
-from worker.storage.job_list import Cursor, JobFilter, ListedJob, read_page
-from worker.storage.log_truncation import LogTruncation
-from worker.storage.state_directory import StateDirectory
-from worker.storage.webhook_rows import WebhookState, Write
-from worker.storage.webhook_store import WebhookStore
+from darkroom.worker.errors import StateUnusable
+from darkroom.worker.settings.priority import DEFAULT_PRIORITY_STEP_SECONDS
+from darkroom.worker.storage.admission_order import AdmissionOrder
+from darkroom.worker.storage.database import JOBS, WEBHOOKS, job_of, storable
+from darkroom.worker.storage.database_thread import DatabaseThread
+from darkroom.worker.storage.erasure import Erasure
+from darkroom.worker.storage.fact_store import FactStore
+from darkroom.worker.storage.group_commit import GroupCommit
+from darkroom.worker.storage.job import Job, Stage
+from darkroom.worker.storage.job_database import JobDatabase, SqliteDatabase
+from darkroom.worker.storage.job_list import Cursor, JobFilter, ListedJob, read_page
+from darkroom.worker.storage.log_truncation import LogTruncation
+from darkroom.worker.storage.state_directory import StateDirectory
+from darkroom.worker.storage.webhook_rows import WebhookState, Write
+from darkroom.worker.storage.webhook_store import WebhookStore
 
 DATABASE = "darkroom.db"
 FINISHED_IN_MEMORY = 200

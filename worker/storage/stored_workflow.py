@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from worker.json.values import JsonObject
+from darkroom.worker.json.values import JsonObject
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NAME_RULE: Final = "1 to 128 letters, digits and . _ -, a letter or digit first"

@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from worker.guard.url_secrets import is_erased, without_url_secrets
-from worker.storage.database import WEBHOOKS, storable
+from darkroom.worker.guard.url_secrets import is_erased, without_url_secrets
+from darkroom.worker.storage.database import WEBHOOKS, storable
 
 Write = tuple[sa.Executable, Mapping[str, Any]]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from worker.storage.database import WEBHOOKS, storable
-from worker.storage.database_thread import DatabaseThread
-from worker.storage.group_commit import GroupCommit
-from worker.storage.webhook_rows import (
+from darkroom.worker.storage.database import WEBHOOKS, storable
+from darkroom.worker.storage.database_thread import DatabaseThread
+from darkroom.worker.storage.group_commit import GroupCommit
+from darkroom.worker.storage.webhook_rows import (
     WebhookRow,
     WebhookState,
     forget_dead_before,

@@ -11,12 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from contract.nearest import nearest_name
-from worker.errors import WorkflowNotFound
-from worker.storage.database import WORKFLOWS
-from worker.storage.job import CANONICAL
-from worker.storage.store import JobStore
-from worker.storage.stored_workflow import REFERENCE, StoredWorkflow
+from darkroom.contract.nearest import nearest_name
+from darkroom.worker.errors import WorkflowNotFound
+from darkroom.worker.storage.database import WORKFLOWS
+from darkroom.worker.storage.job import CANONICAL
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.stored_workflow import REFERENCE, StoredWorkflow
 
 LARGE_CONTENT_LENGTH = 256 * 1024
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.comfy.names.comfy_execution.graph_utils import ExecutionBlocker, is_link
+from darkroom.engine.comfy.names.comfy_execution.graph_utils import ExecutionBlocker, is_link
 
 __all__ = ["ExecutionBlocker", "is_link"]

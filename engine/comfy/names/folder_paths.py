@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.comfy.folder_table import FolderTable
-from engine.comfy.host import HOST
-from engine.comfy.missing_symbol import not_supported
-from engine.models.files.folders import WEIGHT_ENDINGS
-from engine.nodes.running_call import running_context
-from engine.runtime.outputs import fill_placeholders, highest_number, inside
+from darkroom.engine.comfy.folder_table import FolderTable
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.models.files.folders import WEIGHT_ENDINGS
+from darkroom.engine.nodes.running_call import running_context
+from darkroom.engine.runtime.outputs import fill_placeholders, highest_number, inside
 
 supported_pt_extensions: set[str] = set(WEIGHT_ENDINGS)
 folder_names_and_paths = FolderTable()

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from PIL import Image
 
-from engine.comfy.host import HOST
-from engine.comfy.names.comfy.cli_args import LatentPreviewMethod
-from engine.comfy.replaceable_names import bound
-from engine.nodes.library.sampling import sampling
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.names.comfy.cli_args import LatentPreviewMethod
+from darkroom.engine.comfy.replaceable_names import bound
+from darkroom.engine.nodes.library.sampling import sampling
 
 __all__ = ["LatentPreviewMethod"]
 

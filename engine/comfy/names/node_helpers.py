@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from PIL import ImageFile, UnidentifiedImageError
 
-from engine.images.compositing import same_channels
+from darkroom.engine.images.compositing import same_channels
 
 DTYPES = {
     "fp32": torch.float32,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 
-from engine.comfy import node_classes
-from engine.comfy.host import HOST
-from engine.comfy.replaceable_names import bound
-from engine.nodes.legacy_node import ClassNode
-from engine.nodes.library.sampling import sampling
-from engine.nodes.running_call import running_context
+from darkroom.engine.comfy import node_classes
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.replaceable_names import bound
+from darkroom.engine.nodes.legacy_node import ClassNode
+from darkroom.engine.nodes.library.sampling import sampling
+from darkroom.engine.nodes.running_call import running_context
 
 MAX_RESOLUTION = 16384
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from contract.graph.prompt import parse_prompt
-from engine.comfy.host import HOST, PackServer
-from engine.comfy.missing_symbol import leave_to_pack, not_supported
-from engine.comfy.names.protocol import BinaryEventTypes
-from engine.nodes.running_call import running_context
+from darkroom.contract.graph.prompt import parse_prompt
+from darkroom.engine.comfy.host import HOST, PackServer
+from darkroom.engine.comfy.missing_symbol import leave_to_pack, not_supported
+from darkroom.engine.comfy.names.protocol import BinaryEventTypes
+from darkroom.engine.nodes.running_call import running_context
 
 ITEM_LENGTHS: Final = (5, 6)  # the sixth has credentials apart, in later releases
 

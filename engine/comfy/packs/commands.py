@@ -1,4 +1,4 @@
-"""`python -m engine nodes ...`: list, check, install and sync custom nodes."""
+"""`python -m darkroom.engine nodes ...`: list, check, install and sync custom nodes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from contract.argument_parser import SuggestingParser
-from contract.missing_file import missing_file
-from engine.comfy.packs.discovery import Pack, find_packs
-from engine.comfy.packs.requirements import install
-from engine.comfy.packs.sync.errors import SyncError
-from engine.comfy.packs.sync.fetch import REGISTRY
-from engine.comfy.packs.sync.install_script import INSTALL_SECONDS
-from engine.comfy.packs.sync.sync import SyncOptions, collect_packs, sync_packs
-from engine.comfy.packs.sync.versions import pack_versions
-from engine.comfy.packs.trial import TrialResult, try_pack
-from engine.settings import EngineSettings
+from darkroom.contract.argument_parser import SuggestingParser
+from darkroom.contract.missing_file import missing_file
+from darkroom.engine.comfy.packs.discovery import Pack, find_packs
+from darkroom.engine.comfy.packs.requirements import install
+from darkroom.engine.comfy.packs.sync.errors import SyncError
+from darkroom.engine.comfy.packs.sync.fetch import REGISTRY
+from darkroom.engine.comfy.packs.sync.install_script import INSTALL_SECONDS
+from darkroom.engine.comfy.packs.sync.sync import SyncOptions, collect_packs, sync_packs
+from darkroom.engine.comfy.packs.sync.versions import pack_versions
+from darkroom.engine.comfy.packs.trial import TrialResult, try_pack
+from darkroom.engine.settings import EngineSettings
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import contextlib
 import resource
 from pathlib import Path
 
-from engine.settings import Confinement
+from darkroom.engine.settings import Confinement
 
 OOM_SCORE = "500"  # the kernel, short of memory, ends this process before the front
 OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")

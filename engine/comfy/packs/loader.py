@@ -25,17 +25,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from contract.graph.spec import ValueDict
-from engine.comfy import finder
-from engine.comfy.host import HOST, Host, PackEngine, PackServer
-from engine.comfy.known_names import read_known_names
-from engine.comfy.missing_symbol import MissingSymbol
-from engine.comfy.packs.discovery import Pack, find_packs
-from engine.comfy.packs.layer import add_layer, remove_layer
-from engine.comfy.packs.pack_memory import PackMemory, fingerprint
-from engine.comfy.packs.trial import try_pack
-from engine.nodes.base import FunctionNode
-from engine.nodes.legacy_node import ClassNode, wait_for
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.comfy import finder
+from darkroom.engine.comfy.host import HOST, Host, PackEngine, PackServer
+from darkroom.engine.comfy.known_names import read_known_names
+from darkroom.engine.comfy.missing_symbol import MissingSymbol
+from darkroom.engine.comfy.packs.discovery import Pack, find_packs
+from darkroom.engine.comfy.packs.layer import add_layer, remove_layer
+from darkroom.engine.comfy.packs.pack_memory import PackMemory, fingerprint
+from darkroom.engine.comfy.packs.trial import try_pack
+from darkroom.engine.nodes.base import FunctionNode
+from darkroom.engine.nodes.legacy_node import ClassNode, wait_for
 
 PackStatus = Literal["loaded", "failed", "skipped"]
 PRESTARTUP = "prestartup_script.py"

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from contract.graph.spec import InputSpec
-from engine.events import Event, RunFailed
-from engine.nodes.base import NodeClass
-from engine.runtime.request import RunRequest, RunResult
+from darkroom.contract.graph.spec import InputSpec
+from darkroom.engine.events import Event, RunFailed
+from darkroom.engine.nodes.base import NodeClass
+from darkroom.engine.runtime.request import RunRequest, RunResult
 
 CHECKPOINT = "trial.safetensors"
 NODE_SECONDS = 30.0
@@ -120,9 +120,11 @@ def lack_of(failed: RunFailed) -> str | None:
 
 def _is_ours(class_name: str) -> bool:
     """Return True for the name of a class of this engine's."""
-    modules = [module for name, module in [*sys.modules.items()] if name.startswith("engine.") and module is not None]
+    modules = [
+        module for name, module in [*sys.modules.items()] if name.startswith("darkroom.engine.") and module is not None
+    ]
     found = (vars(module).get(class_name) for module in modules)
-    return any(isinstance(kind, type) and kind.__module__.startswith("engine.") for kind in found)
+    return any(isinstance(kind, type) and kind.__module__.startswith("darkroom.engine.") for kind in found)
 
 
 class _Prompts:

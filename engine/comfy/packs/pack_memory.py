@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from host.distribution import installed_version
+from darkroom.host.distribution import installed_version
 
 CODE_ENDINGS = (".py", ".so", ".pyd")
 SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules"})

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from contract.missing_file import missing_file
-from engine.comfy.known_names import read_known_names
-from engine.comfy.packs.assumed_packages import assumed_packages, unmet_imports
+from darkroom.contract.missing_file import missing_file
+from darkroom.engine.comfy.known_names import read_known_names
+from darkroom.engine.comfy.packs.assumed_packages import assumed_packages, unmet_imports
 
 KEPT = ("torch", "torchvision", "torchaudio", "numpy")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.host_levels import divisor
+from darkroom.engine.diffusion.host_levels import divisor
 
 ModelFunction = Callable[..., torch.Tensor]
 StepCallback = Callable[[dict[str, Any]], None]

@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.host_levels import of_batch
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import ExtraArgs, Options
-from engine.diffusion.samplers.base import (
+from darkroom.engine.diffusion.host_levels import of_batch
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import ExtraArgs, Options
+from darkroom.engine.diffusion.samplers.base import (
     ModelFunction,
     StepCallback,
     get_ancestral_step,
     report,
     to_d,
 )
-from engine.diffusion.samplers.declaration import sampler
-from engine.diffusion.samplers.flow import instead
+from darkroom.engine.diffusion.samplers.declaration import sampler
+from darkroom.engine.diffusion.samplers.flow import instead
 
 
 class UnconditionalWatch:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from engine.diffusion.samplers.base import SamplerFunction
+from darkroom.engine.diffusion.samplers.base import SamplerFunction
 
 Function = TypeVar("Function", bound=SamplerFunction)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.host_levels import of_batch
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step
-from engine.diffusion.samplers.declaration import sampler
+from darkroom.engine.diffusion.host_levels import of_batch
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import ExtraArgs
+from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step
+from darkroom.engine.diffusion.samplers.declaration import sampler
 
 
 class DpmSteps:

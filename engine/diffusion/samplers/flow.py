@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.brownian import brownian_noise_sampler
-from engine.diffusion.flow_levels import levels_with_ratio, model_sampling_of
-from engine.diffusion.host_levels import of_batch, on_host
-from engine.diffusion.model_sampling_variants import RectifiedFlow
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import ExtraArgs, OptionDict
-from engine.diffusion.samplers.base import (
+from darkroom.engine.diffusion.brownian import brownian_noise_sampler
+from darkroom.engine.diffusion.flow_levels import levels_with_ratio, model_sampling_of
+from darkroom.engine.diffusion.host_levels import of_batch, on_host
+from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import ExtraArgs, OptionDict
+from darkroom.engine.diffusion.samplers.base import (
     ModelFunction,
     SamplerFunction,
     StepCallback,

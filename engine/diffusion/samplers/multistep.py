@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.host_levels import of_batch, on_host
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.base import (
+from darkroom.engine.diffusion.host_levels import of_batch, on_host
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import ExtraArgs
+from darkroom.engine.diffusion.samplers.base import (
     ModelFunction,
     StepCallback,
     churn,
@@ -21,8 +21,8 @@ from engine.diffusion.samplers.base import (
     report,
     to_d,
 )
-from engine.diffusion.samplers.cfg_pp import UnconditionalWatch
-from engine.diffusion.samplers.declaration import sampler
+from darkroom.engine.diffusion.samplers.cfg_pp import UnconditionalWatch
+from darkroom.engine.diffusion.samplers.declaration import sampler
 
 
 @sampler("heunpp2", evaluations_per_step=3, deterministic=True)

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from engine.diffusion.host_levels import of_batch, on_host
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.base import ModelFunction, StepCallback, churn, get_ancestral_step, report, to_d
-from engine.diffusion.samplers.declaration import sampler
-from engine.diffusion.samplers.flow import ancestral, dpm_2_step, euler_step, instead
+from darkroom.engine.diffusion.host_levels import of_batch, on_host
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import ExtraArgs
+from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, churn, get_ancestral_step, report, to_d
+from darkroom.engine.diffusion.samplers.declaration import sampler
+from darkroom.engine.diffusion.samplers.flow import ancestral, dpm_2_step, euler_step, instead
 
 
 # DDIM with eta = 0 is Euler's method in sigma: Song et al. 2020 (arXiv 2010.02502), eq. 14; Karras et al. 2022,

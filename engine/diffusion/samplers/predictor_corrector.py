@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.host_levels import of_batch
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.samplers.base import ModelFunction, StepCallback, report
-from engine.diffusion.samplers.declaration import sampler
-from engine.diffusion.samplers.flow import by_ratio, ending_above_zero
+from darkroom.engine.diffusion.host_levels import of_batch
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, report
+from darkroom.engine.diffusion.samplers.declaration import sampler
+from darkroom.engine.diffusion.samplers.flow import by_ratio, ending_above_zero
 
 
 def _uni_pc_step(

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from engine.diffusion import samplers as package
-from engine.diffusion.samplers.declaration import SamplerDeclaration, declarations_of
+from darkroom.engine.diffusion import samplers as package
+from darkroom.engine.diffusion.samplers.declaration import SamplerDeclaration, declarations_of
 
 COMFYUI_ORDER: Final = (
     "euler", "euler_cfg_pp", "euler_ancestral", "euler_ancestral_cfg_pp", "heun", "heunpp2", "dpm_2", "dpm_2_ancestral",

@@ -12,14 +12,14 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.brownian import brownian_noise_of
-from engine.diffusion.host_levels import of_batch
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
-from engine.diffusion.samplers.declaration import sampler
-from engine.diffusion.samplers.flow import by_ratio, instead
-from engine.diffusion.samplers.sde_flow import sample_dpmpp_sde_flow
+from darkroom.engine.diffusion.brownian import brownian_noise_of
+from darkroom.engine.diffusion.host_levels import of_batch
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import ExtraArgs
+from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
+from darkroom.engine.diffusion.samplers.declaration import sampler
+from darkroom.engine.diffusion.samplers.flow import by_ratio, instead
+from darkroom.engine.diffusion.samplers.sde_flow import sample_dpmpp_sde_flow
 
 
 @sampler(

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.diffusion.brownian import brownian_noise_of
-from engine.diffusion.flow_levels import levels_with_ratio
-from engine.diffusion.host_levels import of_batch
-from engine.diffusion.noise import NoiseSampler
-from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
+from darkroom.engine.diffusion.brownian import brownian_noise_of
+from darkroom.engine.diffusion.flow_levels import levels_with_ratio
+from darkroom.engine.diffusion.host_levels import of_batch
+from darkroom.engine.diffusion.noise import NoiseSampler
+from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
 
 
 @torch.no_grad()

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from engine.diffusion.host_levels import of_batch
-from engine.diffusion.noise import NoiseSampler, default_noise_sampler
-from engine.diffusion.options import ExtraArgs
-from engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
-from engine.diffusion.samplers.declaration import sampler
-from engine.diffusion.samplers.flow import ancestral, blended, dpmpp_2s_step, instead
+from darkroom.engine.diffusion.host_levels import of_batch
+from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
+from darkroom.engine.diffusion.options import ExtraArgs
+from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
+from darkroom.engine.diffusion.samplers.declaration import sampler
+from darkroom.engine.diffusion.samplers.flow import ancestral, blended, dpmpp_2s_step, instead
 
 
 @sampler("dpmpp_2s_ancestral", evaluations_per_step=2, deterministic=False, flow=instead(ancestral(dpmpp_2s_step)))

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.ace_step.vocoder import AceStepVocoder, AceStepVocoderConfig, ace_step_vocoder_config
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.mel_spectrogram import magnitudes, mel_bands
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes
+from darkroom.engine.families.ace_step.vocoder import AceStepVocoder, AceStepVocoderConfig, ace_step_vocoder_config
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.mel_spectrogram import magnitudes, mel_bands
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes
 
 MULTIPLES = (1, 2, 4, 8)  # of the channels at each level
 ENCODER_BLOCKS, DECODER_BLOCKS = (2, 2, 3, 3), (3, 3, 3, 3)

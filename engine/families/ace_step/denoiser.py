@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from engine.diffusion.denoiser import Denoiser
-from engine.text.lyrics import START_TOKEN
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.text.lyrics import START_TOKEN
 
 
 class AceStepDenoiser(Denoiser):

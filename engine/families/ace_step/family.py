@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.ace_step.denoiser import AceStepDenoiser
-from engine.families.ace_step.lyric_encoder import LyricEncoderConfig
-from engine.families.ace_step.text import UMT5_BASE
-from engine.families.ace_step.transformer import FIRST, MARK, AceStepConfig, AceStepTransformer, ace_step_config
-from engine.families.ace_step.vae_files import AUTOENCODER, AceStepLatentFormat
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.ace_step.denoiser import AceStepDenoiser
+from darkroom.engine.families.ace_step.lyric_encoder import LyricEncoderConfig
+from darkroom.engine.families.ace_step.text import UMT5_BASE
+from darkroom.engine.families.ace_step.transformer import (
+    FIRST,
+    MARK,
+    AceStepConfig,
+    AceStepTransformer,
+    ace_step_config,
+)
+from darkroom.engine.families.ace_step.vae_files import AUTOENCODER, AceStepLatentFormat
+from darkroom.engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flow_of, {"shift": 3.0})
 DENOISER = transformer(

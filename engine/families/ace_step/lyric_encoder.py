@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 LONGEST_WAVE = 10000.0
 

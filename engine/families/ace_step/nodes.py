@@ -6,8 +6,8 @@ from typing import Annotated
 
 import torch
 
-from engine.nodes.base import Float, Int, NodeContext, PromptText, node
-from engine.nodes.sockets import CLIP, CONDITIONING, LATENT
+from darkroom.engine.nodes.base import Float, Int, NodeContext, PromptText, node
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT
 
 CHANNELS, ROWS, RATE_HZ, HOP, FRAMES_PER_CELL = 8, 16, 44100, 512, 8
 MODULE = "comfy_extras.nodes_ace"

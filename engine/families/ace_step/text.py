@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from engine.families.base import Shapes, TextEncoder, TokenizerParts, Vocabulary
-from engine.families.text.t5 import BASE_LAYERS, t5_with_vocabulary
-from engine.layers.t5 import T5Config, is_biased_everywhere, t5_config
-from engine.text import sentence_pieces
-from engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
-from engine.text.lyrics import LINE_END, START_TOKEN, letter_lyrics, lyrics_vocabulary
-from engine.text.t5_encoding import T5Encoder, T5Encoding
-from engine.text.t5_tokens import T5Tokenizer
-from engine.text.vocabulary import TextVocabulary
+from darkroom.engine.families.base import Shapes, TextEncoder, TokenizerParts, Vocabulary
+from darkroom.engine.families.text.t5 import BASE_LAYERS, t5_with_vocabulary
+from darkroom.engine.layers.t5 import T5Config, is_biased_everywhere, t5_config
+from darkroom.engine.text import sentence_pieces
+from darkroom.engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
+from darkroom.engine.text.lyrics import LINE_END, START_TOKEN, letter_lyrics, lyrics_vocabulary
+from darkroom.engine.text.t5_encoding import T5Encoder, T5Encoding
+from darkroom.engine.text.t5_tokens import T5Tokenizer
+from darkroom.engine.text.vocabulary import TextVocabulary
 
 LYRICS = "lyrics"  # slot of their tokens
 LYRICS_OPTION = "conditioning_lyrics"  # ComfyUI's name of them in a conditioning

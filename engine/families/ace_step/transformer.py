@@ -16,12 +16,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.ace_step.lyric_encoder import LyricEncoder, LyricEncoderConfig, lyric_encoder_config
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm, RotaryHeads, RotaryLayout
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.families.ace_step.lyric_encoder import LyricEncoder, LyricEncoderConfig, lyric_encoder_config
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+)
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of the time

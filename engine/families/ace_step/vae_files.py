@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.ace_step.dcae import MARK, AceStepDcae, AceStepDcaeConfig, ace_step_dcae_config
-from engine.families.ace_step.vocoder import AceStepVocoderConfig
-from engine.families.weight_norm_layout import sound_autoencoder
-from engine.settings import DtypePolicy
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.ace_step.dcae import MARK, AceStepDcae, AceStepDcaeConfig, ace_step_dcae_config
+from darkroom.engine.families.ace_step.vocoder import AceStepVocoderConfig
+from darkroom.engine.families.weight_norm_layout import sound_autoencoder
+from darkroom.engine.settings import DtypePolicy
 
 AUTOENCODER = sound_autoencoder(
     "vae.",

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes
-from engine.layers.weight_norm import NormedConv1d, NormedConvTranspose1d
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.weight_norm import NormedConv1d, NormedConvTranspose1d
 
 DEPTHS = (3, 3, 9, 3)
 UPSAMPLES = (4, 4, 2, 2, 2, 2, 2)

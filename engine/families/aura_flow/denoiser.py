@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
 class AuraFlowDenoiser(TextTokensDenoiser):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.aura_flow.denoiser import AuraFlowDenoiser
-from engine.families.aura_flow.lora import lora_keys
-from engine.families.aura_flow.transformer import MARK, AuraFlowConfig, AuraFlowTransformer, aura_flow_config
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.aura_flow.denoiser import AuraFlowDenoiser
+from darkroom.engine.families.aura_flow.lora import lora_keys
+from darkroom.engine.families.aura_flow.transformer import MARK, AuraFlowConfig, AuraFlowTransformer, aura_flow_config
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
 )
-from engine.families.sd15.vae_files import autoencoder_kl
-from engine.families.sdxl.latent_format import SdxlLatentFormat
-from engine.families.text.t5 import pile_t5
-from engine.families.transformer_files import PREFIX, always, detect_by, transformer
-from engine.layers.t5 import T5Config
-from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.sd15.vae_files import autoencoder_kl
+from darkroom.engine.families.sdxl.latent_format import SdxlLatentFormat
+from darkroom.engine.families.text.t5 import pile_t5
+from darkroom.engine.families.transformer_files import PREFIX, always, detect_by, transformer
+from darkroom.engine.layers.t5 import T5Config
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 IN_CHECKPOINT = (PREFIX, "model.")  # ComfyUI's, and that of the published files
 PREFIXES = (*IN_CHECKPOINT, "diffusion_model.", "")  # of files of the network alone

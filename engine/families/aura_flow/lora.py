@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, swapped_halves
-from engine.families.aura_flow.transformer import AuraFlowConfig
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, swapped_halves
+from darkroom.engine.families.aura_flow.transformer import AuraFlowConfig
 
 NETWORK = {
     "time_step_proj.linear_1": "t_embedder.mlp.0",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion.model_sampling_variants import Flow
-from engine.nodes.base import Float, NodeContext, node
-from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
-from engine.nodes.sockets import MODEL
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.model_sampling_variants import Flow
+from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.sockets import MODEL
 
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 

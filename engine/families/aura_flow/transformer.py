@@ -18,13 +18,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction, two_stream_call
-from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_channels_last
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import BlockFunction, two_stream_call
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_channels_last
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 256
 TIME_WIDTH = 256  # of the sinusoids of the time

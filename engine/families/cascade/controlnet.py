@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.cascade.efficientnet import LAST_CHANNELS, efficientnet_features
-from engine.layers.basic import Conv2d
+from darkroom.engine.families.cascade.efficientnet import LAST_CHANNELS, efficientnet_features
+from darkroom.engine.layers.basic import Conv2d
 
 SLOPE = 0.2  # of the leaky rectifiers
 NORM_EPSILON = 1e-5

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, CrossAttentionInput, RegularInput
-from engine.diffusion.denoiser import POOLED, Denoiser
-from engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.conditions import BatchedInput, CrossAttentionInput, RegularInput
+from darkroom.engine.diffusion.denoiser import POOLED, Denoiser
+from darkroom.engine.diffusion.latent_format import LatentFormat
 
 PRIOR_CHANNELS, PRIOR_RATIO = 16, (4, 42)  # cells of stage C for one of stage B
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Conv2d
-from engine.layers.frozen_norm import FrozenBatchNorm
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.layers.frozen_norm import FrozenBatchNorm
 
 NORM_EPSILON = 1e-3
 FIRST_CHANNELS, LAST_CHANNELS = 24, 1280

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from engine.adapters.lora_names import denoiser_keys
-from engine.diffusion.model_sampling_variants import CascadeEps
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import denoiser_keys
+from darkroom.engine.diffusion.model_sampling_variants import CascadeEps
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -18,15 +18,28 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.cascade.denoisers import DecoderLatentFormat, PriorLatentFormat, StageBDenoiser, StageCDenoiser
-from engine.families.cascade.text import CLIP_G
-from engine.families.cascade.unet import EMBEDDING, LAST, TEXT, CascadeConfig, CascadeLevel, build_stage, cascade_config
-from engine.families.cascade.vae_files import AUTOENCODERS
-from engine.families.layouts import names_behind, saved_behind
-from engine.families.sd15.unet_files import PREFIX, PREFIXES
-from engine.formats.weight_file import Names, Part
-from engine.layers.clip_vision import ClipVisionConfig
-from engine.settings import DtypePolicy
+from darkroom.engine.families.cascade.denoisers import (
+    DecoderLatentFormat,
+    PriorLatentFormat,
+    StageBDenoiser,
+    StageCDenoiser,
+)
+from darkroom.engine.families.cascade.text import CLIP_G
+from darkroom.engine.families.cascade.unet import (
+    EMBEDDING,
+    LAST,
+    TEXT,
+    CascadeConfig,
+    CascadeLevel,
+    build_stage,
+    cascade_config,
+)
+from darkroom.engine.families.cascade.vae_files import AUTOENCODERS
+from darkroom.engine.families.layouts import names_behind, saved_behind
+from darkroom.engine.families.sd15.unet_files import PREFIX, PREFIXES
+from darkroom.engine.formats.weight_file import Names, Part
+from darkroom.engine.layers.clip_vision import ClipVisionConfig
+from darkroom.engine.settings import DtypePolicy
 
 FUSED, SEPARATE = "in_proj_", ("to_q", "to_k", "to_v")
 CLASSES = {TEXT: "", EMBEDDING: "decoder"}

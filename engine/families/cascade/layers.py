@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.unet_layers import Options
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.unet_layers import Options
 
 EPSILON = 1e-6
 MAX_PERIOD = 10000

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import torch
 
-from engine.diffusion.model_sampling_variants import CascadeEps
-from engine.images.pixels import resize_image
-from engine.nodes.base import Float, Int, NodeContext, Out, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
-from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MODEL, VAE
+from darkroom.engine.diffusion.model_sampling_variants import CascadeEps
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MODEL, VAE
 
 MODULE = "comfy_extras.nodes_stable_cascade"
 CATEGORY = "latent/stable_cascade"

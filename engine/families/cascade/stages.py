@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.cascade.efficientnet import LAST_CHANNELS, efficientnet_features
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.frozen_norm import FrozenBatchNorm
+from darkroom.engine.families.cascade.efficientnet import LAST_CHANNELS, efficientnet_features
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.frozen_norm import FrozenBatchNorm
 
 # Bytes of working memory per pixel (encode) and latent cell (decode) and byte of the dtype, those ComfyUI assumes for
 # the networks of full width.

@@ -6,13 +6,13 @@ from functools import partial
 
 import torch
 
-from engine.adapters.lora_names import clip_text_keys
-from engine.families.base import Shapes, Tensors, TextEncoder
-from engine.families.layouts import saved_behind
-from engine.families.text.clip_g import ALONE, SIZES, fits
-from engine.families.text.clip_text import PROJECTION, clip_text_network, open_clip_layout, transformers_layout
-from engine.formats.weight_file import Names, Transposed
-from engine.text.clip_encoding import END_TOKEN, ClipEncoding
+from darkroom.engine.adapters.lora_names import clip_text_keys
+from darkroom.engine.families.base import Shapes, Tensors, TextEncoder
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.families.text.clip_g import ALONE, SIZES, fits
+from darkroom.engine.families.text.clip_text import PROJECTION, clip_text_network, open_clip_layout, transformers_layout
+from darkroom.engine.formats.weight_file import Names, Transposed
+from darkroom.engine.text.clip_encoding import END_TOKEN, ClipEncoding
 
 PREFIX = "text_encoder.clip_g.transformer."
 FUSED_PROJECTION = "text_encoder.clip_g.text_projection"

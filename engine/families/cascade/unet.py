@@ -15,17 +15,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.cascade.layers import EPSILON as NORM_EPSILON
-from engine.families.cascade.layers import (
+from darkroom.engine.families.cascade.layers import EPSILON as NORM_EPSILON
+from darkroom.engine.families.cascade.layers import (
     CascadeAttnBlock,
     CascadeResBlock,
     CascadeTimestepBlock,
     PlainNorm,
     number_embedding,
 )
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.unet_layers import Options
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.unet_layers import Options
 
 BlockKind = Literal["residual", "time", "attention"]
 PREVIEW_PX = 8  # a side of the picture that stage B may be shown; it is black here

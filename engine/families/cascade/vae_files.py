@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from engine.families.base import Network, NotRecognised, Shapes, Tensors
-from engine.families.cascade.stages import StageAConfig, StageCCoderConfig, build_coder
-from engine.families.layouts import names_behind
-from engine.formats.weight_file import Names
-from engine.layers.shapes import count_children
-from engine.settings import DtypePolicy
+from darkroom.engine.families.base import Network, NotRecognised, Shapes, Tensors
+from darkroom.engine.families.cascade.stages import StageAConfig, StageCCoderConfig, build_coder
+from darkroom.engine.families.layouts import names_behind
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.shapes import count_children
+from darkroom.engine.settings import DtypePolicy
 
 PREFIX = "vae."
 CODEBOOK = "vquantizer.codebook.weight"  # of stage A

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
 class DistilledGuidanceDenoiser(TextTokensDenoiser):

@@ -5,22 +5,22 @@ A prompt is read by T5 alone, without padding.
 
 from __future__ import annotations
 
-from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
 )
-from engine.families.chroma.denoiser import ChromaDenoiser
-from engine.families.chroma.transformer import MARK, ChromaConfig, ChromaTransformer, chroma_config
-from engine.families.flux.latent_format import FluxLatentFormat
-from engine.families.flux.lora import lora_keys
-from engine.families.sd3.vae_files import autoencoder_16
-from engine.families.text.t5 import t5_xxl
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.chroma.denoiser import ChromaDenoiser
+from darkroom.engine.families.chroma.transformer import MARK, ChromaConfig, ChromaTransformer, chroma_config
+from darkroom.engine.families.flux.latent_format import FluxLatentFormat
+from darkroom.engine.families.flux.lora import lora_keys
+from darkroom.engine.families.sd3.vae_files import autoencoder_16
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 TEXT_HOME = "cond_stage_model."  # ComfyUI has the old names for checkpoints of this family
 NEEDED = ("img_in.weight", "double_blocks.0.img_attn.norm.key_norm.scale")

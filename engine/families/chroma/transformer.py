@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.flux.transformer import (
+from darkroom.engine.families.flux.transformer import (
     HEAD_WIDTH,
     TIME_FACTOR,
     DoubleBlockLayers,
@@ -24,14 +24,14 @@ from engine.families.flux.transformer import (
     places_of,
     run_blocks,
 )
-from engine.layers.basic import Linear
-from engine.layers.block_calls import Control
-from engine.layers.norms import ScaleRmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import Control
+from darkroom.engine.layers.norms import ScaleRmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 NUM_MODULATIONS = 344  # of 38 single blocks, 19 double ones and the last layer; always made, whatever the depth
 TIME_WIDTH, NUMBER_WIDTH = 16, 32  # of the sinusoids of time and of guidance, of those of a modulation's number

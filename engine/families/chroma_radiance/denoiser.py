@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.chroma.denoiser import DistilledGuidanceDenoiser
+from darkroom.engine.families.chroma.denoiser import DistilledGuidanceDenoiser
 
 
 class ChromaRadianceDenoiser(DistilledGuidanceDenoiser):

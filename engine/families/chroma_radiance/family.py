@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
 )
-from engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
-from engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
-from engine.families.chroma_radiance.transformer import (
+from darkroom.engine.families.chroma_radiance.denoiser import ChromaRadianceDenoiser
+from darkroom.engine.families.chroma_radiance.pixel_space import PIXEL_SPACE, PixelLatentFormat
+from darkroom.engine.families.chroma_radiance.transformer import (
     MARK,
     ChromaRadianceConfig,
     ChromaRadianceTransformer,
     chroma_radiance_config,
 )
-from engine.families.flux.lora import lora_keys
-from engine.families.text.t5 import t5_xxl
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.flux.lora import lora_keys
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 TEXT_HOME = "cond_stage_model."  # ComfyUI has the old names for checkpoints of this family
 NEEDED = ("img_in_patch.weight", "distilled_guidance_layer.norms.0.scale")

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.diffusion.host_levels import on_host
-from engine.families.chroma_radiance.transformer import OPTIONS, TILE_OPTION
-from engine.nodes.base import Flag, Float, Int, NodeContext, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from engine.nodes.sockets import LATENT, MODEL
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.families.chroma_radiance.transformer import OPTIONS, TILE_OPTION
+from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.sockets import LATENT, MODEL
 
 MODULE = "comfy_extras.nodes_chroma_radiance"
 OWN_TILE = -1  # the network's number of patches

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import Network, Shapes
-from engine.families.layouts import saved_behind
-from engine.formats.weight_file import Names
-from engine.layers.pixel_space import CHANNELS, PixelSpace, PixelSpaceConfig
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import Network, Shapes
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.pixel_space import CHANNELS, PixelSpace, PixelSpaceConfig
 
 PREFIX = "first_stage_model."
 PREFIXES = (PREFIX, "vae.", "")  # of files of the network alone

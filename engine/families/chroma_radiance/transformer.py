@@ -16,14 +16,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.chroma.transformer import ChromaConfig, ChromaTrunk
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.block_calls import Control
-from engine.layers.norms import ScaleRmsNorm
-from engine.layers.patches import pad_to_patches, tokens_of
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import GatedActivation, GatedResidual
-from engine.layers.unet_layers import Options
+from darkroom.engine.families.chroma.transformer import ChromaConfig, ChromaTrunk
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.block_calls import Control
+from darkroom.engine.layers.norms import ScaleRmsNorm
+from darkroom.engine.layers.patches import pad_to_patches, tokens_of
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import GatedActivation, GatedResidual
+from darkroom.engine.layers.unet_layers import Options
 
 PATCH_PX = 16
 COMPUTED = (torch.float32, torch.bfloat16, torch.float16)

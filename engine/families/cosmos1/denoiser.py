@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput
-from engine.families.cosmos_predict2.given_cells import given_cells
-from engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput
+from darkroom.engine.families.cosmos_predict2.given_cells import given_cells
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
 class CosmosDenoiser(TextTokensDenoiser):

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling import EdmContinuous
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling import EdmContinuous
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
 )
-from engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosPictureDenoiser
-from engine.families.cosmos1.transformer import MARK, PATCHES, Cosmos1Config, Cosmos1Transformer, cosmos1_config
-from engine.families.cosmos1.vae_files import AUTOENCODER, CosmosLatentFormat
-from engine.families.cosmos_predict2.given_cells import GIVEN
-from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT
-from engine.families.transformer_files import PREFIX, always, detect_by, transformer, with_variants
-from engine.settings import DtypePolicy
+from darkroom.engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosPictureDenoiser
+from darkroom.engine.families.cosmos1.transformer import (
+    MARK,
+    PATCHES,
+    Cosmos1Config,
+    Cosmos1Transformer,
+    cosmos1_config,
+)
+from darkroom.engine.families.cosmos1.vae_files import AUTOENCODER, CosmosLatentFormat
+from darkroom.engine.families.cosmos_predict2.given_cells import GIVEN
+from darkroom.engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT
+from darkroom.engine.families.transformer_files import PREFIX, always, detect_by, transformer, with_variants
+from darkroom.engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
 LEVELS = Parameterisation(EdmContinuous, {"sigma_data": 0.5, "sigma_max": 80.0, "sigma_min": 0.002})

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.frame_memory import FrameMemory
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.frame_memory import FrameMemory
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 PATCH, TRANSFORMS = 4, 2  # pixels and frames of a patch, each halved by so many transforms
 RATIO = 8  # frames, rows and columns of a latent cell

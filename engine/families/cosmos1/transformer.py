@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.cosmos_predict2.transformer import (
+from darkroom.engine.families.cosmos_predict2.transformer import (
     HEAD_WIDTH,
     NORM_EPS,
     PATCH,
@@ -29,10 +29,10 @@ from engine.families.cosmos_predict2.transformer import (
     time_waves,
     unpatched,
 )
-from engine.layers.basic import Linear
-from engine.layers.call_options import CallOptions
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.call_options import CallOptions
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes
 
 TRAINED_RATE = 24.0  # frames a second that lie one place apart
 PLACE_EPS = 1e-6

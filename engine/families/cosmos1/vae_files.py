@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import NotRecognised, Shape, Shapes
-from engine.families.cosmos1.tokenizer import MARK, CosmosTokenizer, CosmosTokenizerConfig, cosmos_tokenizer_config
-from engine.families.vae_files import vae_network
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import NotRecognised, Shape, Shapes
+from darkroom.engine.families.cosmos1.tokenizer import (
+    MARK,
+    CosmosTokenizer,
+    CosmosTokenizerConfig,
+    cosmos_tokenizer_config,
+)
+from darkroom.engine.families.vae_files import vae_network
 
 LATENT_CHANNELS = 16
 

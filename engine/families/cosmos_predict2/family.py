@@ -7,27 +7,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling_variants import cosmos_flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling_variants import cosmos_flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
 )
-from engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
-from engine.families.cosmos_predict2.given_cells import GIVEN
-from engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT
-from engine.families.cosmos_predict2.transformer import (
+from darkroom.engine.families.cosmos_predict2.denoiser import CosmosPredict2Denoiser, CosmosPredict2VideoDenoiser
+from darkroom.engine.families.cosmos_predict2.given_cells import GIVEN
+from darkroom.engine.families.cosmos_predict2.text import CONTEXT_DIM, TEXT
+from darkroom.engine.families.cosmos_predict2.transformer import (
     MARK,
     PATCHES,
     CosmosPredict2Config,
     CosmosPredict2Transformer,
     cosmos_predict2_config,
 )
-from engine.families.transformer_files import PREFIX, always, detect_by, transformer, with_variants
-from engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
-from engine.settings import DtypePolicy
+from darkroom.engine.families.transformer_files import PREFIX, always, detect_by, transformer, with_variants
+from darkroom.engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
+from darkroom.engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "net.", "")  # of files of the network alone
 FLOW = Parameterisation(cosmos_flow_of, {"sigma_data": 1.0, "sigma_max": 80.0, "sigma_min": 0.002})

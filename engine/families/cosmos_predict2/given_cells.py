@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import spread_to_batch_size
-from engine.diffusion.denoiser import fit
+from darkroom.engine.diffusion.conditions import spread_to_batch_size
+from darkroom.engine.diffusion.denoiser import fit
 
 GIVEN = "mask_inverted"  # ComfyUI's name of the channel
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import torch
 
-from engine.families.wan.vae_files import LATENT_CHANNELS, WanLatentFormat
-from engine.nodes.base import Int, NodeContext, Optional, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from engine.nodes.library.conditioning.picture_conditioning import Count
-from engine.nodes.library.latent.given_frames import repeated, with_given_frames
-from engine.nodes.sockets import IMAGE, LATENT, VAE
+from darkroom.engine.families.wan.vae_files import LATENT_CHANNELS, WanLatentFormat
+from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count
+from darkroom.engine.nodes.library.latent.given_frames import repeated, with_given_frames
+from darkroom.engine.nodes.sockets import IMAGE, LATENT, VAE
 
 CELL_PX, FRAMES_RATIO = 8, 4
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.families.text.t5 import first_t5
-from engine.layers.t5 import T5Config
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.text.t5 import first_t5
+from darkroom.engine.layers.t5 import T5Config
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 CONTEXT_DIM = 1024
 TEXT = first_t5(

@@ -15,12 +15,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.call_options import CallOptions
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads, RotaryLayout
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.call_options import CallOptions
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    Gelu,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+)
 
 HEAD_WIDTH = 128
 PATCH = 2  # cells along both sides; one frame

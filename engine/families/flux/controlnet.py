@@ -15,13 +15,13 @@ from enum import Enum
 import torch
 from torch import nn
 
-from engine.families.flux.transformer import FluxConfig, FluxTrunk, places_of, trunk_config
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.filled import filled
-from engine.layers.patches import PATCH, pad_to_patches, patches_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes
-from engine.layers.transformer_layers import finite
+from darkroom.engine.families.flux.transformer import FluxConfig, FluxTrunk, places_of, trunk_config
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.filled import filled
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.transformer_layers import finite
 
 STEERED_DOUBLE, STEERED_SINGLE = 19, 38  # blocks of the transformer that is steered, whatever its depth
 HINT_CHANNELS = 16

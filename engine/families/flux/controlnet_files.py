@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
-from engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind, flux_controlnet_config
-from engine.families.flux.diffusers_names import file_layout
-from engine.families.flux.transformer import FluxConfig
-from engine.formats.weight_file import Item, Names
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
+from darkroom.engine.families.flux.controlnet import (
+    FluxControlNet,
+    FluxControlNetConfig,
+    HintKind,
+    flux_controlnet_config,
+)
+from darkroom.engine.families.flux.diffusers_names import file_layout
+from darkroom.engine.families.flux.transformer import FluxConfig
+from darkroom.engine.formats.weight_file import Item, Names
 
 LIBRARY_LAYOUT = file_layout({"controlnet_x_embedder": "pos_embed_input"})
 INPUTS = ("y", "guidance")

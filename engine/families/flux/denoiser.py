@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from engine.diffusion.conditions import (
+from darkroom.engine.diffusion.conditions import (
     BatchedInput,
     ListInput,
     RegularInput,
     spread_to_batch_size,
 )
-from engine.diffusion.denoiser import fit
-from engine.families.flux.reference_images import method_at_the_time
-from engine.families.joint_text_denoiser import JointTextDenoiser
-from engine.layers.patches import PATCH
+from darkroom.engine.diffusion.denoiser import fit
+from darkroom.engine.families.flux.reference_images import method_at_the_time
+from darkroom.engine.families.joint_text_denoiser import JointTextDenoiser
+from darkroom.engine.layers.patches import PATCH
 
 DEFAULT_GUIDANCE = 3.5
 FIRST_WEIGHT = "diffusion_model.img_in.weight"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from engine.families.base import Layout, Shapes
-from engine.families.flux.transformer import BlockConfig
-from engine.families.layouts import composed_layout, swapped_halves_of
-from engine.formats.weight_file import Item, Joined
-from engine.layers.shapes import count_children
+from darkroom.engine.families.base import Layout, Shapes
+from darkroom.engine.families.flux.transformer import BlockConfig
+from darkroom.engine.families.layouts import composed_layout, swapped_halves_of
+from darkroom.engine.formats.weight_file import Item, Joined
+from darkroom.engine.layers.shapes import count_children
 
 MARK = "transformer_blocks.0.attn.norm_added_k.weight"
 FIRST = "x_embedder.weight"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flow_of, flux_flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -15,23 +15,23 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.flux.controlnet_files import control_networks
-from engine.families.flux.denoiser import FluxDenoiser
-from engine.families.flux.diffusers_names import file_layout
-from engine.families.flux.latent_format import FluxLatentFormat
-from engine.families.flux.lora import lora_keys
-from engine.families.flux.transformer import GUIDANCE, MARK, FluxConfig, FluxTransformer, flux_config
-from engine.families.flux.uso_files import STYLE_PROJECTOR
-from engine.families.sd3.vae_files import autoencoder_16
-from engine.families.text.clip_l import clip_l
-from engine.families.text.t5 import t5_xxl
-from engine.families.transformer_files import detect_by, transformer
-from engine.formats.weight_file import shape_of
-from engine.layers.patches import PATCH
-from engine.settings import DtypePolicy
-from engine.text.chunk_encoding import Encoded
-from engine.text.clip_l import CLIP_L_ENCODING
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.flux.controlnet_files import control_networks
+from darkroom.engine.families.flux.denoiser import FluxDenoiser
+from darkroom.engine.families.flux.diffusers_names import file_layout
+from darkroom.engine.families.flux.latent_format import FluxLatentFormat
+from darkroom.engine.families.flux.lora import lora_keys
+from darkroom.engine.families.flux.transformer import GUIDANCE, MARK, FluxConfig, FluxTransformer, flux_config
+from darkroom.engine.families.flux.uso_files import STYLE_PROJECTOR
+from darkroom.engine.families.sd3.vae_files import autoencoder_16
+from darkroom.engine.families.text.clip_l import clip_l
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.families.transformer_files import detect_by, transformer
+from darkroom.engine.formats.weight_file import shape_of
+from darkroom.engine.layers.patches import PATCH
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.chunk_encoding import Encoded
+from darkroom.engine.text.clip_l import CLIP_L_ENCODING
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 VAE_PREFIX = "vae."
 NEEDED = ("img_in.weight", "vector_in.in_layer.weight", "final_layer.linear.weight")  # others of such blocks lack one

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import ShiftedLatentFormat
-from engine.families.sd3.vae_files import LATENT_CHANNELS
+from darkroom.engine.diffusion.latent_format import ShiftedLatentFormat
+from darkroom.engine.families.sd3.vae_files import LATENT_CHANNELS
 
 
 class FluxLatentFormat(ShiftedLatentFormat):

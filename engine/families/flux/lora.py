@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.adapters.lora_names import (
+from darkroom.engine.adapters.lora_names import (
     LoraTarget,
     denoiser_keys,
     named_by_trainers,
     rows_of,
     swapped_halves,
 )
-from engine.families.flux.diffusers_names import (
+from darkroom.engine.families.flux.diffusers_names import (
     DOUBLE,
     DOUBLE_FUSED,
     DOUBLE_NORMS,
@@ -26,7 +26,7 @@ from engine.families.flux.diffusers_names import (
     blocks,
     fused_widths,
 )
-from engine.families.flux.transformer import BlockConfig
+from darkroom.engine.families.flux.transformer import BlockConfig
 
 PREFIXES = ("transformer.", "")
 FLAT_PREFIXES = ("lycoris_", "lora_transformer_")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion.model_sampling_variants import FluxFlow
-from engine.families.flux.uso_files import StyleTokens, layer_outputs
-from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Float, Int, NodeContext, NodeEnvironment, PromptText, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
-from engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
+from darkroom.engine.families.flux.uso_files import StyleTokens, layer_outputs
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, NodeEnvironment, PromptText, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
 
 MODULE = "comfy_extras.nodes_flux"
 CATEGORY = "advanced/conditioning/flux"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.diffusion.conditions import ConstantInput
+from darkroom.engine.diffusion.conditions import ConstantInput
 
 TIME_ZERO = "index_timestep_zero"  # by index, as if their time was 0
 

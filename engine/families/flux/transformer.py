@@ -20,14 +20,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction, Control
-from engine.layers.norms import ScaleRmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import BlockFunction, Control
+from darkroom.engine.layers.norms import ScaleRmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -37,7 +37,7 @@ from engine.layers.transformer_layers import (
     RotaryHeads,
     finite,
 )
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of time and guidance

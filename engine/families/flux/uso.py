@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.layers.basic import Linear
+from darkroom.engine.layers.basic import Linear
 
 LEVELS = ("high", "mid", "low")  # the last layer but one, then earlier ones
 

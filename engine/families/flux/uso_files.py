@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from engine.families.base import Network, Shapes
-from engine.families.flux.uso import UsoProjector, UsoProjectorConfig
-from engine.families.layouts import behind_first
+from darkroom.engine.families.base import Network, Shapes
+from darkroom.engine.families.flux.uso import UsoProjector, UsoProjectorConfig
+from darkroom.engine.families.layouts import behind_first
 
 LAYERS = (-20, -11)  # of the picture encoder, before the last but one
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from engine.diffusion.conditions import BatchedInput, ListInput, RegularInput
-from engine.families.flux.reference_images import method_at_the_time
-from engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ListInput, RegularInput
+from darkroom.engine.families.flux.reference_images import method_at_the_time
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 DEFAULT_GUIDANCE = 3.5
 LEAST_TOKENS = 512

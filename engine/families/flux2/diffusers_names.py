@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of, swapped_halves
-from engine.families.base import Layout, Shapes
-from engine.families.flux.diffusers_names import DOUBLE_FUSED, DOUBLE_NORMS, SINGLE_NORMS, blocks
-from engine.families.flux2.transformer import Flux2Config
-from engine.families.layouts import composed_layout, swapped_halves_of
-from engine.formats.weight_file import Item, Joined
-from engine.layers.shapes import count_children
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of, swapped_halves
+from darkroom.engine.families.base import Layout, Shapes
+from darkroom.engine.families.flux.diffusers_names import DOUBLE_FUSED, DOUBLE_NORMS, SINGLE_NORMS, blocks
+from darkroom.engine.families.flux2.transformer import Flux2Config
+from darkroom.engine.families.layouts import composed_layout, swapped_halves_of
+from darkroom.engine.formats.weight_file import Item, Joined
+from darkroom.engine.layers.shapes import count_children
 
 MARK = "double_stream_modulation_img.linear.weight"
 NETWORK = {

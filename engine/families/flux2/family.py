@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Layout,
@@ -20,9 +20,9 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.flux2.denoiser import Flux2Denoiser
-from engine.families.flux2.diffusers_names import file_layout, lora_keys
-from engine.families.flux2.text import (
+from darkroom.engine.families.flux2.denoiser import Flux2Denoiser
+from darkroom.engine.families.flux2.diffusers_names import file_layout, lora_keys
+from darkroom.engine.families.flux2.text import (
     MISTRAL,
     MISTRAL_LAYERS,
     MISTRAL_WIDTH,
@@ -32,11 +32,11 @@ from engine.families.flux2.text import (
     QWEN_8B_WIDTH,
     QWEN_LAYERS,
 )
-from engine.families.flux2.transformer import MARK, Flux2Config, Flux2Transformer, flux2_config
-from engine.families.flux2.vae_files import AUTOENCODER, Flux2LatentFormat
-from engine.families.layouts import behind_first, saved_behind
-from engine.formats.weight_file import Names
-from engine.settings import DtypePolicy
+from darkroom.engine.families.flux2.transformer import MARK, Flux2Config, Flux2Transformer, flux2_config
+from darkroom.engine.families.flux2.vae_files import AUTOENCODER, Flux2LatentFormat
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.settings import DtypePolicy
 
 PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import torch
 
-from engine.families.flux2.vae_files import Flux2LatentFormat
-from engine.nodes.base import Int, NodeContext, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from engine.nodes.sockets import LATENT, SIGMAS
+from darkroom.engine.families.flux2.vae_files import Flux2LatentFormat
+from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.sockets import LATENT, SIGMAS
 
 MODULE = "comfy_extras.nodes_flux"
 VERSION = "0.30.0"  # of ComfyUI, whose these are

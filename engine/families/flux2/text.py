@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from engine.families.base import Shapes, TextEncoder, TokenizerParts, Vocabulary
-from engine.families.text.language_model import fits_kind, language_text_encoder
-from engine.layers.language_model import (
+from darkroom.engine.families.base import Shapes, TextEncoder, TokenizerParts, Vocabulary
+from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
+from darkroom.engine.layers.language_model import (
     EMBEDDING,
     LLAMA3,
     MISTRAL3,
@@ -22,10 +22,10 @@ from engine.layers.language_model import (
     LanguageModelConfig,
     LanguageModelKind,
 )
-from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
-from engine.text.language_tokens import LanguageTokenizer, qwen3
-from engine.text.qwen_tokens import PAD_TOKEN
-from engine.text.tekken_tokens import START_TOKEN, UNKNOWN_TOKEN, byte_tekken, tekken_vocabulary
+from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
+from darkroom.engine.text.language_tokens import LanguageTokenizer, qwen3
+from darkroom.engine.text.qwen_tokens import PAD_TOKEN
+from darkroom.engine.text.tekken_tokens import START_TOKEN, UNKNOWN_TOKEN, byte_tekken, tekken_vocabulary
 
 MISTRAL_WIDTH, QWEN_4B_WIDTH, QWEN_8B_WIDTH = 5120, 2560, 4096
 MISTRAL_LAYERS, QWEN_LAYERS = (10, 20, 30), (9, 18, 27)  # those whose inputs are read

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.families.flux.transformer import (
+from darkroom.engine.families.flux.transformer import (
     HEAD_WIDTH,
     TIME_FACTOR,
     TIME_WIDTH,
@@ -26,12 +26,12 @@ from engine.families.flux.transformer import (
     reference_corners,
     run_blocks,
 )
-from engine.layers.basic import Linear
-from engine.layers.block_calls import Control
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import GatedActivation
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import Control
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import GatedActivation
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 AXES = (32, 32, 32, 32)  # channels of a head that rotate by picture, row, column and token
 THETA = 2000

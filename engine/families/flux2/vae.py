@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from engine.layers.frozen_norm import FrozenBatchNorm
-from engine.layers.vae_kl import AutoencoderKl, VaeConfig
+from darkroom.engine.layers.frozen_norm import FrozenBatchNorm
+from darkroom.engine.layers.vae_kl import AutoencoderKl, VaeConfig
 
 PACKED = 2  # cells a side that become one
 NORM_EPS = 1e-4

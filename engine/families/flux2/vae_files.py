@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import Network, NotRecognised, Shapes
-from engine.families.flux2.vae import NORM_MARK, Flux2Vae, unpacked
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.sd15.vae_files import AUTOENCODER_KL, PREFIXES
-from engine.layers.vae_kl import VaeConfig, vae_config
-from engine.settings import DtypePolicy
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import Network, NotRecognised, Shapes
+from darkroom.engine.families.flux2.vae import NORM_MARK, Flux2Vae, unpacked
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL, PREFIXES
+from darkroom.engine.layers.vae_kl import VaeConfig, vae_config
+from darkroom.engine.settings import DtypePolicy
 
 CHANNELS = 32  # before four cells become one
 PREFIX = "vae."

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, NoiseShapedInput, RegularInput
-from engine.families.hidream.text import STATES
-from engine.families.joint_text_denoiser import JointTextDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, NoiseShapedInput, RegularInput
+from darkroom.engine.families.hidream.text import STATES
+from darkroom.engine.families.joint_text_denoiser import JointTextDenoiser
 
 
 class LayersDenoiser(JointTextDenoiser):

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
 )
-from engine.families.flux.latent_format import FluxLatentFormat
-from engine.families.hidream.denoiser import LayersDenoiser
-from engine.families.hidream.text import CLIP_G, CLIP_L, G_WIDTH, L_WIDTH, LANGUAGE_DIM, LLAMA, T5, TEXT_DIM, combined
-from engine.families.hidream.transformer import MARK, HiDreamConfig, HiDreamTransformer, hidream_config
-from engine.families.sd3.vae_files import autoencoder_16
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
+from darkroom.engine.families.flux.latent_format import FluxLatentFormat
+from darkroom.engine.families.hidream.denoiser import LayersDenoiser
+from darkroom.engine.families.hidream.text import (
+    CLIP_G,
+    CLIP_L,
+    G_WIDTH,
+    L_WIDTH,
+    LANGUAGE_DIM,
+    LLAMA,
+    T5,
+    TEXT_DIM,
+    combined,
+)
+from darkroom.engine.families.hidream.transformer import MARK, HiDreamConfig, HiDreamTransformer, hidream_config
+from darkroom.engine.families.sd3.vae_files import autoencoder_16
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
 
 VAE_PREFIX = "vae."
 FLOW = Parameterisation(flow_of, {"shift": 1.0})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from contract.graph.facts import NodeFacts
-from engine.nodes.base import ModelCombo, NodeContext, PromptText, node
-from engine.nodes.sockets import CLIP, CONDITIONING
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.nodes.base import ModelCombo, NodeContext, PromptText, node
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
 
 MODULE = "comfy_extras.nodes_hidream"
 TEXT_TYPE = "hidream"

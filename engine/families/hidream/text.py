@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 
-from engine.families.base import TokenizerParts, Vocabulary
-from engine.families.text.clip_g import second_clip_g
-from engine.families.text.clip_l import clip_l
-from engine.families.text.language_model import language_text_encoder
-from engine.families.text.t5 import t5_xxl
-from engine.layers.language_model import LLAMA3, LanguageModelConfig
-from engine.text.chunk_encoding import Encoded
-from engine.text.chunk_tokens import Weighted, Word
-from engine.text.clip_l import CLIP_L_ENCODING
-from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
-from engine.text.language_tokens import LanguageTokenizer
-from engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
-from engine.text.t5_encoding import T5Encoding
-from engine.text.t5_tokens import T5Tokenizer
+from darkroom.engine.families.base import TokenizerParts, Vocabulary
+from darkroom.engine.families.text.clip_g import second_clip_g
+from darkroom.engine.families.text.clip_l import clip_l
+from darkroom.engine.families.text.language_model import language_text_encoder
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.layers.language_model import LLAMA3, LanguageModelConfig
+from darkroom.engine.text.chunk_encoding import Encoded
+from darkroom.engine.text.chunk_tokens import Weighted, Word
+from darkroom.engine.text.clip_l import CLIP_L_ENCODING
+from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
+from darkroom.engine.text.language_tokens import LanguageTokenizer
+from darkroom.engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
+from darkroom.engine.text.t5_encoding import T5Encoding
+from darkroom.engine.text.t5_tokens import T5Tokenizer
 
 L_WIDTH, G_WIDTH, TEXT_DIM, LANGUAGE_DIM, NUM_STATES = 768, 1280, 4096, 4096, 32
 NUM_TOKENS = 128  # of T5 at most, of T5 and Llama at least

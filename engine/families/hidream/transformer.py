@@ -19,15 +19,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.flux.transformer import FinalLayer
-from engine.families.lumina2.transformer import picture_places
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import (
+from darkroom.engine.families.flux.transformer import FinalLayer
+from darkroom.engine.families.lumina2.transformer import picture_places
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -35,7 +35,7 @@ from engine.layers.transformer_layers import (
     ResidualNorm,
     RotaryHeads,
 )
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 128
 AXES = (64, 32, 32)  # channels of a head that rotate by picture, row and column

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -15,14 +15,20 @@ from engine.families.base import (
     Parameterisation,
     TensorReader,
 )
-from engine.families.hunyuan3d.denoiser import ShapeDenoiser
-from engine.families.hunyuan3d.transformer import FIRST, MARK, Hunyuan3dConfig, Hunyuan3dTransformer, hunyuan3d_config
-from engine.families.hunyuan3d.vae_files import AUTOENCODER, ShapeLatentFormat, SmallShapeLatentFormat
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.transformer_files import detect_by
-from engine.layers.dinov2 import Dinov2Config
-from engine.layers.shapes import count_children
-from engine.settings import DtypePolicy
+from darkroom.engine.families.hunyuan3d.denoiser import ShapeDenoiser
+from darkroom.engine.families.hunyuan3d.transformer import (
+    FIRST,
+    MARK,
+    Hunyuan3dConfig,
+    Hunyuan3dTransformer,
+    hunyuan3d_config,
+)
+from darkroom.engine.families.hunyuan3d.vae_files import AUTOENCODER, ShapeLatentFormat, SmallShapeLatentFormat
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.families.transformer_files import detect_by
+from darkroom.engine.layers.dinov2 import Dinov2Config
+from darkroom.engine.layers.shapes import count_children
+from darkroom.engine.settings import DtypePolicy
 
 PREFIX = "model."  # of checkpoints
 PREFIXES = ("model.diffusion_model.", PREFIX, "diffusion_model.", "")

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.families.hunyuan3d.vae_files import LATENT_CHANNELS
-from engine.models.shape_vae import ShapeVae, Voxel
-from engine.nodes.base import Int, NodeContext, Optional, node
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive
-from engine.nodes.sockets import CLIP_VISION_OUTPUT, LATENT, VAE, VOXEL, Conditioning
+from darkroom.engine.families.hunyuan3d.vae_files import LATENT_CHANNELS
+from darkroom.engine.models.shape_vae import ShapeVae, Voxel
+from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive
+from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, LATENT, VAE, VOXEL, Conditioning
 
 MODULE = "comfy_extras.nodes_hunyuan3d"
 CATEGORY = "conditioning/video_models"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.families.flux.transformer import (
+from darkroom.engine.families.flux.transformer import (
     TIME_FACTOR,
     TIME_WIDTH,
     DoubleBlock,
@@ -21,9 +21,9 @@ from engine.families.flux.transformer import (
     SingleBlock,
     run_blocks,
 )
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 MAX_PERIOD = 1000.0  # of the sinusoids of time; the network was trained so
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 NUM_WAVES = 8  # frequencies of a coordinate
 NORM_EPS = 1e-6

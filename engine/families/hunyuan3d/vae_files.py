@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.hunyuan3d.vae import MARK, Hunyuan3dVae, Hunyuan3dVaeConfig, hunyuan3d_vae_config
-from engine.families.vae_files import vae_network
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.hunyuan3d.vae import MARK, Hunyuan3dVae, Hunyuan3dVaeConfig, hunyuan3d_vae_config
+from darkroom.engine.families.vae_files import vae_network
 
 LATENT_CHANNELS = 64
 

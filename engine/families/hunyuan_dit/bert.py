@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import attention
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.attention import attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 NORM_EPS = 1e-12
 HEAD_WIDTH = 64

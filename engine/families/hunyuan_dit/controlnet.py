@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.families.hunyuan_dit.transformer import HunyuanDitBlock, HunyuanDitConfig, HunyuanDitTrunk
-from engine.layers.basic import Linear
+from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitBlock, HunyuanDitConfig, HunyuanDitTrunk
+from darkroom.engine.layers.basic import Linear
 
 
 class HunyuanDitControlNet(HunyuanDitTrunk):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
-from engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
-from engine.families.hunyuan_dit.denoiser import INPUTS
-from engine.families.hunyuan_dit.transformer import MARK, HunyuanDitConfig, hunyuan_dit_config
-from engine.formats.weight_file import Names
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
+from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
+from darkroom.engine.families.hunyuan_dit.denoiser import INPUTS
+from darkroom.engine.families.hunyuan_dit.transformer import MARK, HunyuanDitConfig, hunyuan_dit_config
+from darkroom.engine.formats.weight_file import Names
 
 ONWARD = "after_proj_list.0.weight"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.families.hunyuan_dit.text import MASK, SECOND, SECOND_MASK
-from engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput
+from darkroom.engine.families.hunyuan_dit.text import MASK, SECOND, SECOND_MASK
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 TRAINED_PX = 768  # the size unless the conditioning says otherwise
 INPUTS = {"text_embedding_mask": MASK, "encoder_hidden_states_t5": SECOND, "text_embedding_mask_t5": SECOND_MASK}

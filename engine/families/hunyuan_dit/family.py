@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
-from engine.diffusion.model_sampling import VDiscrete
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
+from darkroom.engine.diffusion.model_sampling import VDiscrete
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -18,20 +18,20 @@ from engine.families.base import (
     Parameterisation,
     TensorReader,
 )
-from engine.families.hunyuan_dit.controlnet_files import ONWARD, control_networks
-from engine.families.hunyuan_dit.denoiser import HunyuanDitDenoiser
-from engine.families.hunyuan_dit.text import BERT, MT5, tokens_of_both
-from engine.families.hunyuan_dit.transformer import (
+from darkroom.engine.families.hunyuan_dit.controlnet_files import ONWARD, control_networks
+from darkroom.engine.families.hunyuan_dit.denoiser import HunyuanDitDenoiser
+from darkroom.engine.families.hunyuan_dit.text import BERT, MT5, tokens_of_both
+from darkroom.engine.families.hunyuan_dit.transformer import (
     MARK,
     STYLE,
     HunyuanDitConfig,
     HunyuanDitTransformer,
     hunyuan_dit_config,
 )
-from engine.families.sd15.vae_files import autoencoder_kl
-from engine.families.sdxl.latent_format import SdxlLatentFormat
-from engine.families.transformer_files import PREFIX, detect_by, transformer
-from engine.settings import DtypePolicy
+from darkroom.engine.families.sd15.vae_files import autoencoder_kl
+from darkroom.engine.families.sdxl.latent_format import SdxlLatentFormat
+from darkroom.engine.families.transformer_files import PREFIX, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
 
 IN_CHECKPOINT = (PREFIX, "model.")
 PREFIXES = (*IN_CHECKPOINT, "diffusion_model.", "")  # of files of the network alone

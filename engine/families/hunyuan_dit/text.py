@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
-from engine.families.hunyuan_dit.bert import EMBEDDING, BertConfig, BertModel, bert_config
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.text.t5 import t5_with_vocabulary
-from engine.layers.t5 import T5Config
-from engine.text.bert_encoding import BertEncoder
-from engine.text.bert_tokens import END_TOKEN, BertTokenizer, letter_pieces, word_pieces
-from engine.text.chunk_encoding import Encoded
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
+from darkroom.engine.families.hunyuan_dit.bert import EMBEDDING, BertConfig, BertModel, bert_config
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.families.text.t5 import t5_with_vocabulary
+from darkroom.engine.layers.t5 import T5Config
+from darkroom.engine.text.bert_encoding import BertEncoder
+from darkroom.engine.text.bert_tokens import END_TOKEN, BertTokenizer, letter_pieces, word_pieces
+from darkroom.engine.text.chunk_encoding import Encoded
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 SLOT, SECOND_SLOT = "hydit_clip", "mt5xl"
 PREFIX = f"text_encoders.{SLOT}.transformer."

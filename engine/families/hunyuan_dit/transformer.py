@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.sd3.transformer import Embedder
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.block_calls import BlockFunction, Control
-from engine.layers.patches import PATCH, pad_to_patches, picture_channels_last, tokens_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.families.sd3.transformer import Embedder
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.block_calls import BlockFunction, Control
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, picture_channels_last, tokens_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 NORM_EPS = 1e-6
 TIME_WIDTH = NUMBER_WIDTH = 256  # of the sinusoids of the time, and of a number of the size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.hunyuan_image.glyph_denoiser import GlyphDenoiser
+from darkroom.engine.families.hunyuan_image.glyph_denoiser import GlyphDenoiser
 
 
 class HunyuanImageDenoiser(GlyphDenoiser):

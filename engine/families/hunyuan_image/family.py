@@ -6,8 +6,8 @@ ByT5 too. Its refiner is a family of its own.
 
 from __future__ import annotations
 
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -15,18 +15,18 @@ from engine.families.base import (
     Parameterisation,
     TensorIndex,
 )
-from engine.families.hunyuan_image.denoiser import HunyuanImageDenoiser
-from engine.families.hunyuan_image.text import (
+from darkroom.engine.families.hunyuan_image.denoiser import HunyuanImageDenoiser
+from darkroom.engine.families.hunyuan_image.text import (
     CONTEXT_DIM,
     GLYPH,
     GLYPH_WIDTH,
     PROMPT,
     prompt_and_glyphs,
 )
-from engine.families.hunyuan_image.vae_files import AUTOENCODER, HunyuanImageLatentFormat
-from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
-from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
-from engine.families.transformer_files import always
+from darkroom.engine.families.hunyuan_image.vae_files import AUTOENCODER, HunyuanImageLatentFormat
+from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig
+from darkroom.engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
+from darkroom.engine.families.transformer_files import always
 
 GLYPH_INNER = 2048
 PICTURE_AXES = 4  # of a convolution's weight in two dimensions

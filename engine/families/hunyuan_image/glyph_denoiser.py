@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.families.hunyuan_image.text import GLYPHS
-from engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput
+from darkroom.engine.families.hunyuan_image.text import GLYPHS
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 DEFAULT_GUIDANCE = 6.0
 

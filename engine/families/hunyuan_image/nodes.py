@@ -6,10 +6,10 @@ from typing import Annotated
 
 import torch
 
-from engine.nodes.base import Float, Int, NodeContext, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.library.conditioning.picture_conditioning import Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, LATENT
+from darkroom.engine.nodes.base import Float, Int, NodeContext, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, LATENT
 
 MODULE = "comfy_extras.nodes_hunyuan"
 CHANNELS, CELL_PX = 64, 32

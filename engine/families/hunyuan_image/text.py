@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.families.base import Shapes, TokenizerParts
-from engine.families.text.qwen25_vl import SLOT, UNANSWERED_TEMPLATE, qwen_7b
-from engine.families.text.t5 import t5_text_encoder
-from engine.layers.t5 import ATTENTION, T5Config
-from engine.text.byte_tokens import ByteVocabulary
-from engine.text.chunk_encoding import Encoded, TokenWeights
-from engine.text.chunk_tokens import Chunks, TokenizerOptions
-from engine.text.qwen_encoding import QwenEncoder, template_end
-from engine.text.qwen_tokens import PAD_TOKEN
-from engine.text.t5_encoding import T5Encoder, T5Encoding
-from engine.text.t5_tokens import T5Tokenizer
+from darkroom.engine.families.base import Shapes, TokenizerParts
+from darkroom.engine.families.text.qwen25_vl import SLOT, UNANSWERED_TEMPLATE, qwen_7b
+from darkroom.engine.families.text.t5 import t5_text_encoder
+from darkroom.engine.layers.t5 import ATTENTION, T5Config
+from darkroom.engine.text.byte_tokens import ByteVocabulary
+from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
+from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
+from darkroom.engine.text.qwen_encoding import QwenEncoder, template_end
+from darkroom.engine.text.qwen_tokens import PAD_TOKEN
+from darkroom.engine.text.t5_encoding import T5Encoder, T5Encoding
+from darkroom.engine.text.t5_tokens import T5Tokenizer
 
 GLYPH_SLOT, GLYPH_KEY = "byt5", "byt5_small"
 GLYPH_ROWS = 384  # of ByT5 small's keys

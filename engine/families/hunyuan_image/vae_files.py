@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import NotRecognised, Shapes
-from engine.families.hunyuan_video.image_vae import HunyuanImageVae, HunyuanImageVaeConfig
-from engine.families.vae_files import vae_network
-from engine.layers.vae_levels import vae_levels
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import NotRecognised, Shapes
+from darkroom.engine.families.hunyuan_video.image_vae import HunyuanImageVae, HunyuanImageVaeConfig
+from darkroom.engine.families.vae_files import vae_network
+from darkroom.engine.layers.vae_levels import vae_levels
 
 MARK = "decoder.conv_in.weight"
 LATENT_CHANNELS = 64

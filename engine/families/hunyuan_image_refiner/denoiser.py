@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, spread_to_batch_size
-from engine.diffusion.denoiser import fit
-from engine.families.hunyuan_image.glyph_denoiser import GlyphDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, spread_to_batch_size
+from darkroom.engine.diffusion.denoiser import fit
+from darkroom.engine.families.hunyuan_image.glyph_denoiser import GlyphDenoiser
 
 LARGEST_SHARE = 0.75  # of the picture in what the network sees
 SEED_OFFSET = -10  # ComfyUI's, of the noise on the picture

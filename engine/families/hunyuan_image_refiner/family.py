@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
     Parameterisation,
     TensorIndex,
 )
-from engine.families.hunyuan_image.family import FAMILY as HUNYUAN_IMAGE
-from engine.families.hunyuan_image.text import CONTEXT_DIM
-from engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
-from engine.families.hunyuan_image_refiner.vae_files import AUTOENCODER, RefinerLatentFormat
-from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
-from engine.families.hunyuan_video.transformer_files import found_transformer
-from engine.families.transformer_files import always
+from darkroom.engine.families.hunyuan_image.family import FAMILY as HUNYUAN_IMAGE
+from darkroom.engine.families.hunyuan_image.text import CONTEXT_DIM
+from darkroom.engine.families.hunyuan_image_refiner.denoiser import RefinerDenoiser
+from darkroom.engine.families.hunyuan_image_refiner.vae_files import AUTOENCODER, RefinerLatentFormat
+from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig
+from darkroom.engine.families.hunyuan_video.transformer_files import found_transformer
+from darkroom.engine.families.transformer_files import always
 
 PATCH = (1, 1, 1)
 FLOW = Parameterisation(flow_of, {"shift": 4.0})

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.flux.transformer import (
+from darkroom.engine.families.flux.transformer import (
     BlockConfig,
     DoubleBlockLayers,
     Modulation,
     ModulationLayer,
     SingleBlockLayers,
 )
-from engine.layers.block_calls import BlockFunction
-from engine.layers.unet_layers import Options
+from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.unet_layers import Options
 
 BlockArguments = Mapping[str, Any]
 # Parts of a stream with the modulation of their own: first token, end (None: the stream's), number of the vector.

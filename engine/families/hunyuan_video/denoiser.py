@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from engine.diffusion.conditions import BatchedInput, RegularInput, spread_to_batch_size
-from engine.diffusion.denoiser import fit
-from engine.families.joint_text_denoiser import JointTextDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput, spread_to_batch_size
+from darkroom.engine.diffusion.denoiser import fit
+from darkroom.engine.families.joint_text_denoiser import JointTextDenoiser
 
 DEFAULT_GUIDANCE = 6.0
 PICTURE, KEPT = "concat_image", "mask_inverted"  # ComfyUI's names of further channels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -14,18 +14,18 @@ from engine.families.base import (
     Parameterisation,
     TensorIndex,
 )
-from engine.families.hunyuan_video.denoiser import (
+from darkroom.engine.families.hunyuan_video.denoiser import (
     KEPT,
     PICTURE,
     HunyuanVideoDenoiser,
     PictureVideoDenoiser,
     SkyreelsVideoDenoiser,
 )
-from engine.families.hunyuan_video.text import CLIP_L, LLAMA, prompt_and_pooled
-from engine.families.hunyuan_video.transformer import HunyuanVideoConfig
-from engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
-from engine.families.hunyuan_video.vae_files import AUTOENCODER, HunyuanVideoLatentFormat
-from engine.families.transformer_files import always
+from darkroom.engine.families.hunyuan_video.text import CLIP_L, LLAMA, prompt_and_pooled
+from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig
+from darkroom.engine.families.hunyuan_video.transformer_files import found_transformer, hunyuan_transformer, lora_keys
+from darkroom.engine.families.hunyuan_video.vae_files import AUTOENCODER, HunyuanVideoLatentFormat
+from darkroom.engine.families.transformer_files import always
 
 CONTEXT_DIM, LABEL_DIM, CHANNELS = 4096, 768, 16
 PATCH = (1, 2, 2)

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.families.hunyuan_video.image_vae import grouped_means
-from engine.layers.norms import ChannelNorm
+from darkroom.engine.families.hunyuan_video.image_vae import grouped_means
+from darkroom.engine.layers.norms import ChannelNorm
 
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the 128-channel network (ComfyUI's).
 BYTES_PER_PIXEL = 1400

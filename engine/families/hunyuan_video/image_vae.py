@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Conv2d
-from engine.layers.vae_kl import Middle, ResnetBlock
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.layers.vae_kl import Middle, ResnetBlock
 
 # Bytes of working memory per pixel and byte of the dtype, of the 128-channel network (ComfyUI's).
 BYTES_PER_PIXEL = 700

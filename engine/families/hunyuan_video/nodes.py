@@ -6,12 +6,12 @@ from typing import Annotated
 
 import torch
 
-from engine.families.hunyuan_video.text import TURN
-from engine.images.pixels import resize_image
-from engine.nodes.base import Choice, Int, NodeContext, Optional, PromptText, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.library.conditioning.picture_conditioning import Positive, Start
-from engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, VAE
+from darkroom.engine.families.hunyuan_video.text import TURN
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Choice, Int, NodeContext, Optional, PromptText, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Positive, Start
+from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, VAE
 
 MODULE = "comfy_extras.nodes_hunyuan"
 CHANNELS, CELL_PX, FRAMES_RATIO = 16, 8, 4

@@ -11,17 +11,17 @@ from functools import partial
 
 import torch
 
-from engine.families.base import TokenizerParts, Vocabulary
-from engine.families.text.clip_l import clip_l
-from engine.families.text.language_model import language_text_encoder
-from engine.layers.language_model import LLAMA3, LanguageModelConfig
-from engine.text.chunk_encoding import Encoded, TokenWeights
-from engine.text.chunk_tokens import Chunks, TokenizerOptions
-from engine.text.clip_l import CLIP_L_ENCODING
-from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
-from engine.text.language_tokens import LanguageTokenizer
-from engine.text.llama_tokens import PAD_TOKEN as TURN_END
-from engine.text.llama_tokens import START_TOKEN, byte_tokenizer, llama_vocabulary
+from darkroom.engine.families.base import TokenizerParts, Vocabulary
+from darkroom.engine.families.text.clip_l import clip_l
+from darkroom.engine.families.text.language_model import language_text_encoder
+from darkroom.engine.layers.language_model import LLAMA3, LanguageModelConfig
+from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
+from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
+from darkroom.engine.text.clip_l import CLIP_L_ENCODING
+from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
+from darkroom.engine.text.language_tokens import LanguageTokenizer
+from darkroom.engine.text.llama_tokens import PAD_TOKEN as TURN_END
+from darkroom.engine.text.llama_tokens import START_TOKEN, byte_tokenizer, llama_vocabulary
 
 SLOT = "llama"
 TOKENIZER = "tokenizer_json"

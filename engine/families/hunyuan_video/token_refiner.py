@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.flux.transformer import TIME_WIDTH, Embedder
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.families.flux.transformer import TIME_WIDTH, Embedder
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 INNER_FACTOR = 4
 NORM_EPS = 1e-6

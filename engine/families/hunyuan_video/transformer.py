@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, Embedder, FinalLayer
-from engine.families.hunyuan_video.blocks import (
+from darkroom.engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, Embedder, FinalLayer
+from darkroom.engine.families.hunyuan_video.blocks import (
     HunyuanVideoDoubleBlock,
     HunyuanVideoSingleBlock,
     Spans,
@@ -24,14 +24,14 @@ from engine.families.hunyuan_video.blocks import (
     single_function,
     spread,
 )
-from engine.families.hunyuan_video.token_refiner import GlyphMapper, TokenRefiner
-from engine.layers.basic import Conv2d
-from engine.layers.block_calls import Control
-from engine.layers.patches import tokens_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import finite
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.families.hunyuan_video.token_refiner import GlyphMapper, TokenRefiner
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.layers.block_calls import Control
+from darkroom.engine.layers.patches import tokens_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import finite
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 PICTURE_AXES, VIDEO_AXES = (64, 64), (16, 56, 56)  # channels of a head that rotate by (frame,) row and column
 THETA = 256

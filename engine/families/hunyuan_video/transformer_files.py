@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
-from engine.families.base import Layout, Network, Shape, Shapes
-from engine.families.hunyuan_video.transformer import (
+from darkroom.engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
+from darkroom.engine.families.base import Layout, Network, Shape, Shapes
+from darkroom.engine.families.hunyuan_video.transformer import (
     FIRST,
     LABELS,
     MARK,
@@ -19,9 +19,9 @@ from engine.families.hunyuan_video.transformer import (
     HunyuanVideoTransformer,
     hunyuan_video_config,
 )
-from engine.families.layouts import saved_behind
-from engine.formats.weight_file import Names, shape_of
-from engine.settings import DtypePolicy
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.formats.weight_file import Names, shape_of
+from darkroom.engine.settings import DtypePolicy
 
 PREFIX = "model.model."  # of checkpoints that ComfyUI saves
 IN_CHECKPOINT = ("model.diffusion_model.", PREFIX)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.hunyuan_video.image_refiner_vae import FRAMES_BEFORE, FramesAttention
+from darkroom.engine.families.hunyuan_video.image_refiner_vae import FRAMES_BEFORE, FramesAttention
 
 # Bytes of working memory per pixel of a video and byte of the dtype, of the 128-channel network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 900, 1500

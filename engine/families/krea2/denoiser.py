@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.qwen_image.image_denoiser import PictureVideoDenoiser
+from darkroom.engine.families.qwen_image.image_denoiser import PictureVideoDenoiser
 
 
 class Krea2Denoiser(PictureVideoDenoiser):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
-from engine.families.krea2.transformer import NUM_FUSION_BLOCKS, Krea2Config
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers
+from darkroom.engine.families.krea2.transformer import NUM_FUSION_BLOCKS, Krea2Config
 
 NETWORK = {
     "img_in": "first",

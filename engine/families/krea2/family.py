@@ -5,15 +5,15 @@ Compared with ComfyUI 0.30.0, since 0.3.64 does not have it.
 
 from __future__ import annotations
 
-from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
-from engine.families.krea2.denoiser import Krea2Denoiser
-from engine.families.krea2.diffusers_names import lora_keys
-from engine.families.krea2.text import LAYERS, QWEN, WIDTH
-from engine.families.krea2.transformer import MARK, FusionConfig, Krea2Config, Krea2Transformer, krea2_config
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
-from engine.settings import DtypePolicy
+from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
+from darkroom.engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
+from darkroom.engine.families.krea2.denoiser import Krea2Denoiser
+from darkroom.engine.families.krea2.diffusers_names import lora_keys
+from darkroom.engine.families.krea2.text import LAYERS, QWEN, WIDTH
+from darkroom.engine.families.krea2.transformer import MARK, FusionConfig, Krea2Config, Krea2Transformer, krea2_config
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
+from darkroom.engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
 NUM_BLOCKS = 28

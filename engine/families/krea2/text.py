@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.families.base import TokenizerParts
-from engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
-from engine.families.text.qwen25_vl import ANSWER, DESCRIBE, SYSTEM
-from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
-from engine.text.language_tokens import qwen3
-from engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
-from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
+from darkroom.engine.families.base import TokenizerParts
+from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
+from darkroom.engine.families.text.qwen25_vl import ANSWER, DESCRIBE, SYSTEM
+from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
+from darkroom.engine.text.language_tokens import qwen3
+from darkroom.engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
+from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
 SLOT = "qwen3vl_4b"
 WIDTH = 2560

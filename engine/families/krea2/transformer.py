@@ -20,15 +20,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.families.flux.transformer import TIME_FACTOR
-from engine.families.lumina2.transformer import picture_places
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.norms import CentredRmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import (
+from darkroom.engine.families.flux.transformer import TIME_FACTOR
+from darkroom.engine.families.lumina2.transformer import picture_places
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import CentredRmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -37,7 +37,7 @@ from engine.layers.transformer_layers import (
     RotaryHeads,
     Stretches,
 )
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 128  # of the blocks of the stream
 AXES = (32, 48, 48)  # channels of a head that rotate by picture, row and column

@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, NotRecognised, Parameterisation
-from engine.families.ltx_video.denoiser import LtxVideoDenoiser
-from engine.families.ltx_video.transformer import FIRST, MARK, LtxVideoConfig, LtxVideoTransformer, ltx_video_config
-from engine.families.ltx_video.vae_files import AUTOENCODER, METADATA, LtxVideoLatentFormat
-from engine.families.text.t5 import t5_xxl
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
+from darkroom.engine.families.base import ComfyUiNames, Defaults, ModelFamily, NotRecognised, Parameterisation
+from darkroom.engine.families.ltx_video.denoiser import LtxVideoDenoiser
+from darkroom.engine.families.ltx_video.transformer import (
+    FIRST,
+    MARK,
+    LtxVideoConfig,
+    LtxVideoTransformer,
+    ltx_video_config,
+)
+from darkroom.engine.families.ltx_video.vae_files import AUTOENCODER, METADATA, LtxVideoLatentFormat
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 CAUSAL = "causal_temporal_positioning"  # Lightricks' name: the first latent frame is one frame of the video
 FLOW = Parameterisation(flux_flow_of, {"shift": 2.37})

@@ -19,14 +19,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction
-from engine.layers.filled import filled
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads, RotaryLayout
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.filled import filled
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedResidual,
+    Gelu,
+    ResidualNorm,
+    RotaryHeads,
+    RotaryLayout,
+)
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEADS = 32
 TIME_WIDTH = 256  # of the sinusoids of the time

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.ltx_video.vae_layers import (
+from darkroom.engine.families.ltx_video.vae_layers import (
     BlocksStage,
     ChannelStatistics,
     FoldedDownStage,
@@ -31,8 +31,8 @@ from engine.families.ltx_video.vae_layers import (
     WidthStage,
     normed,
 )
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.video_cells import Stride, patched, unpatched
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.video_cells import Stride, patched, unpatched
 
 # Bytes of working memory per pixel of a video and byte of the dtype, of the 128-channel network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL = 70

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import NotRecognised, Shapes
-from engine.families.ltx_video.colours import LATENT_RGB_BIAS, LATENT_RGB_FACTORS
-from engine.families.ltx_video.vae import MARK, LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
-from engine.families.ltx_video.vae_layers import Stage
-from engine.families.vae_files import vae_network
-from engine.layers.video_cells import Stride
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import NotRecognised, Shapes
+from darkroom.engine.families.ltx_video.colours import LATENT_RGB_BIAS, LATENT_RGB_FACTORS
+from darkroom.engine.families.ltx_video.vae import MARK, LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
+from darkroom.engine.families.ltx_video.vae_layers import Stage
+from darkroom.engine.families.vae_files import vae_network
+from darkroom.engine.layers.video_cells import Stride
 
 LATENT_CHANNELS = 128
 METADATA = "config"  # the name of the description in a file's metadata, which is JSON

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
-from engine.layers.frame_memory import FrameMemory
-from engine.layers.unet_layers import timestep_embedding
-from engine.layers.video_cells import Stride, cells_of, folded, unfolded
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.frame_memory import FrameMemory
+from darkroom.engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.layers.video_cells import Stride, cells_of, folded, unfolded
 
 PIXEL_EPS, LAYER_EPS = 1e-8, 1e-6
 TIME_WIDTH = 256

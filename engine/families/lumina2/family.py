@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
 )
-from engine.families.flux.latent_format import FluxLatentFormat
-from engine.families.language_denoiser import MaskedTextDenoiser
-from engine.families.lumina2.transformer import (
+from darkroom.engine.families.flux.latent_format import FluxLatentFormat
+from darkroom.engine.families.language_denoiser import MaskedTextDenoiser
+from darkroom.engine.families.lumina2.transformer import (
     MARK,
     POOLED,
     TIME_LAYER,
@@ -20,12 +20,12 @@ from engine.families.lumina2.transformer import (
     Lumina2Transformer,
     lumina2_config,
 )
-from engine.families.sd3.vae_files import autoencoder_16
-from engine.families.text.language_model import language_text_encoder
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.layers.language_model import GEMMA2, LanguageModelConfig
-from engine.settings import DtypePolicy
-from engine.text.language_encoding import LanguageEncoding
+from darkroom.engine.families.sd3.vae_files import autoencoder_16
+from darkroom.engine.families.text.language_model import language_text_encoder
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.layers.language_model import GEMMA2, LanguageModelConfig
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.language_encoding import LanguageEncoding
 
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2304

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.nodes.base import Combo, NodeContext, PromptText, node
-from engine.nodes.sockets import CLIP, CONDITIONING
+from darkroom.engine.nodes.base import Combo, NodeContext, PromptText, node
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
 
 MARK = "<Prompt Start>"  # between the instruction and the prompt
 INSTRUCTIONS = {

@@ -19,14 +19,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 SINUSOID_WIDTH = 256  # of the time
 LAST_NORM_EPS = 1e-6

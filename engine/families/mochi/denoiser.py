@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
 class MochiDenoiser(TextTokensDenoiser):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
-from engine.families.mochi.denoiser import MochiDenoiser
-from engine.families.mochi.transformer import FIRST, MARK, MochiConfig, MochiTransformer, mochi_config
-from engine.families.mochi.vae_files import AUTOENCODER, MochiLatentFormat
-from engine.families.text.t5 import t5_xxl
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
+from darkroom.engine.families.mochi.denoiser import MochiDenoiser
+from darkroom.engine.families.mochi.transformer import FIRST, MARK, MochiConfig, MochiTransformer, mochi_config
+from darkroom.engine.families.mochi.vae_files import AUTOENCODER, MochiLatentFormat
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 FLOW = Parameterisation(flow_of, {"shift": 6.0, "multiplier": 1.0})
 MERGED_BLOCKS = (

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import torch
 
-from engine.nodes.base import Int, NodeContext, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from engine.nodes.library.conditioning.picture_conditioning import Count
-from engine.nodes.sockets import LATENT
+from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count
+from darkroom.engine.nodes.sockets import LATENT
 
 CHANNELS, CELL_PX, FRAMES_RATIO = 12, 8, 6
 

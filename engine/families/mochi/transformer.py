@@ -20,13 +20,13 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import PATCH, tokens_of
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import PATCH, tokens_of
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -34,7 +34,7 @@ from engine.layers.transformer_layers import (
     RotaryHeads,
     RotaryLayout,
 )
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 TIME_WIDTH = 256  # of the sinusoids of the time
 TIME_SCALE = 1000.0

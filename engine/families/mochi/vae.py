@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.layers.basic import Linear
-from engine.layers.frame_memory import FrameMemory
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.video_cells import unfolded
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.frame_memory import FrameMemory
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.video_cells import unfolded
 
 # Bytes of working memory per latent cell of each frame, and pixel of each frame, and byte of the dtype (ComfyUI's).
 DECODE_BYTES_PER_CELL, ENCODE_BYTES_PER_PIXEL = 64000, 576

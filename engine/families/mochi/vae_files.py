@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import StandardisedLatentFormat
-from engine.families.base import NotRecognised, Shapes
-from engine.families.mochi.vae import MARK, MochiVae, MochiVaeConfig, mochi_vae_config
-from engine.families.vae_files import vae_network
+from darkroom.engine.diffusion.latent_format import StandardisedLatentFormat
+from darkroom.engine.families.base import NotRecognised, Shapes
+from darkroom.engine.families.mochi.vae import MARK, MochiVae, MochiVaeConfig, mochi_vae_config
+from darkroom.engine.families.vae_files import vae_network
 
 LATENT_CHANNELS = 12
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import DENOISER_PREFIX, LoraTarget, denoiser_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
     Parameterisation,
     Shapes,
 )
-from engine.families.flux.latent_format import FluxLatentFormat
-from engine.families.language_denoiser import ReferencesDenoiser
-from engine.families.omnigen2.transformer import MARK, OmniGen2Config, OmniGen2Transformer, omnigen2_config
-from engine.families.sd3.vae_files import autoencoder_16
-from engine.families.text.language_model import fits_kind, language_text_encoder
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.layers.language_model import KEYS, QWEN2, LanguageModelConfig
-from engine.settings import DtypePolicy
-from engine.text.language_encoding import LanguageEncoding
-from engine.text.language_tokens import qwen2
-from engine.text.qwen_tokens import PAD_TOKEN
+from darkroom.engine.families.flux.latent_format import FluxLatentFormat
+from darkroom.engine.families.language_denoiser import ReferencesDenoiser
+from darkroom.engine.families.omnigen2.transformer import MARK, OmniGen2Config, OmniGen2Transformer, omnigen2_config
+from darkroom.engine.families.sd3.vae_files import autoencoder_16
+from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.layers.language_model import KEYS, QWEN2, LanguageModelConfig
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.language_encoding import LanguageEncoding
+from darkroom.engine.text.language_tokens import qwen2
+from darkroom.engine.text.qwen_tokens import PAD_TOKEN
 
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2048

@@ -16,16 +16,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.lumina2.transformer import SINUSOID_WIDTH, picture_places
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.sinusoids import sinusoids_scaled_last
-from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
-from engine.layers.unet_layers import Options
+from darkroom.engine.families.lumina2.transformer import SINUSOID_WIDTH, picture_places
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.sinusoids import sinusoids_scaled_last
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
+from darkroom.engine.layers.unet_layers import Options
 
 NORM_EPS = 1e-5
 LAST_NORM_EPS = 1e-6

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of
-from engine.families.base import Shapes
-from engine.families.layouts import composed_layout
-from engine.families.pixart.transformer import PixArtConfig
-from engine.formats.weight_file import Item, Joined
-from engine.layers.shapes import count_children
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of
+from darkroom.engine.families.base import Shapes
+from darkroom.engine.families.layouts import composed_layout
+from darkroom.engine.families.pixart.transformer import PixArtConfig
+from darkroom.engine.formats.weight_file import Item, Joined
+from darkroom.engine.layers.shapes import count_children
 
 MARKS = ("adaln_single.emb.timestep_embedder.linear_1.bias", "pos_embed.proj.bias")
 PREFIXES = ("", "transformer.")

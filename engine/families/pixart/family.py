@@ -10,8 +10,8 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -21,10 +21,10 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.pixart.denoiser import PixArtDenoiser
-from engine.families.pixart.diffusers_names import find_diffusers, lora_keys
-from engine.families.pixart.transformer import (
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.families.pixart.denoiser import PixArtDenoiser
+from darkroom.engine.families.pixart.diffusers_names import find_diffusers, lora_keys
+from darkroom.engine.families.pixart.transformer import (
     CAPTIONS,
     DROPPED,
     MARK,
@@ -33,11 +33,11 @@ from engine.families.pixart.transformer import (
     PixArtTransformer,
     pixart_config,
 )
-from engine.families.sd15.vae_files import Sd15LatentFormat, autoencoder_kl
-from engine.families.sdxl.latent_format import SdxlLatentFormat
-from engine.families.text.t5 import t5_xxl
-from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.sd15.vae_files import Sd15LatentFormat, autoencoder_kl
+from darkroom.engine.families.sdxl.latent_format import SdxlLatentFormat
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 PREFIX = "model.diffusion_model."
 IN_CHECKPOINT = (PREFIX, "model.")

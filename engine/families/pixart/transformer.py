@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.filled import filled
-from engine.layers.patches import PATCH, picture_channels_last, tokens_of
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.filled import filled
+from darkroom.engine.layers.patches import PATCH, picture_channels_last, tokens_of
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 72
 TIME_WIDTH = 256  # of the sinusoids of time and sizes

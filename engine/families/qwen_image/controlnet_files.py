@@ -7,11 +7,22 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
-from engine.families.qwen_image.diffsynth_control import FIRST, MARK, DiffSynthControl, diffsynth_control_config
-from engine.families.qwen_image.transformer import BLOCK, HINT, QwenImageConfig, QwenImageControlNet, qwen_image_config
-from engine.formats.weight_file import Names
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
+from darkroom.engine.families.qwen_image.diffsynth_control import (
+    FIRST,
+    MARK,
+    DiffSynthControl,
+    diffsynth_control_config,
+)
+from darkroom.engine.families.qwen_image.transformer import (
+    BLOCK,
+    HINT,
+    QwenImageConfig,
+    QwenImageControlNet,
+    qwen_image_config,
+)
+from darkroom.engine.formats.weight_file import Names
 
 FIRST_ONWARD = "controlnet_blocks.0.weight"
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.layers.basic import Linear
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_of
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, Gelu
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm, Gelu
 
 MARK = "controlnet_blocks.0.y_rms.weight"
 FIRST = "img_in.weight"

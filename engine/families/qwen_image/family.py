@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import own_layer_keys
-from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import own_layer_keys
+from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
@@ -12,9 +12,9 @@ from engine.families.base import (
     Parameterisation,
     Shapes,
 )
-from engine.families.qwen_image.controlnet_files import BLOCKWISE, control_networks
-from engine.families.qwen_image.denoiser import QwenImageDenoiser
-from engine.families.qwen_image.transformer import (
+from darkroom.engine.families.qwen_image.controlnet_files import BLOCKWISE, control_networks
+from darkroom.engine.families.qwen_image.denoiser import QwenImageDenoiser
+from darkroom.engine.families.qwen_image.transformer import (
     BLOCK,
     HINT,
     LAYERED,
@@ -23,10 +23,10 @@ from engine.families.qwen_image.transformer import (
     QwenImageTransformer,
     qwen_image_config,
 )
-from engine.families.text.qwen25_vl import TEMPLATE, qwen_7b
-from engine.families.transformer_files import PREFIX, always, detect_by, transformer
-from engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
-from engine.settings import DtypePolicy
+from darkroom.engine.families.text.qwen25_vl import TEMPLATE, qwen_7b
+from darkroom.engine.families.transformer_files import PREFIX, always, detect_by, transformer
+from darkroom.engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
+from darkroom.engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "transformer.", "")  # of files of the network alone
 CONTEXT_DIM = 3584

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput
-from engine.families.language_denoiser import ReferencesDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput
+from darkroom.engine.families.language_denoiser import ReferencesDenoiser
 
 
 class PictureVideoDenoiser(ReferencesDenoiser):

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.qwen_image.diffsynth_control import DiffSynthControlConfig
-from engine.families.qwen_image.transformer import QwenImageConfig
-from engine.families.text.qwen25_vl import EDIT_TEMPLATE
-from engine.images.pixels import resize_image
-from engine.models.kinds.diffsynth_patch import DiffSynthPatch
-from engine.nodes.base import Float, NodeContext, Optional, PromptText, node
-from engine.nodes.library.conditioning.conditioning import with_appended
-from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL, MODEL_PATCH, VAE
-from engine.text.qwen_tokens import IMAGE_PLACEHOLDER
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.qwen_image.diffsynth_control import DiffSynthControlConfig
+from darkroom.engine.families.qwen_image.transformer import QwenImageConfig
+from darkroom.engine.families.text.qwen25_vl import EDIT_TEMPLATE
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.models.kinds.diffsynth_patch import DiffSynthPatch
+from darkroom.engine.nodes.base import Float, NodeContext, Optional, PromptText, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL, MODEL_PATCH, VAE
+from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "advanced/conditioning"

@@ -21,16 +21,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, reference_corners
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction, Control
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import PATCH, pad_to_patches, patches_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.sinusoids import sinusoids_scaled_last
-from engine.layers.transformer_layers import (
+from darkroom.engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, reference_corners
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import BlockFunction, Control
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.sinusoids import sinusoids_scaled_last
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedResidual,
     Gelu,
@@ -39,7 +39,7 @@ from engine.layers.transformer_layers import (
     RotaryHeads,
     Stretches,
 )
-from engine.layers.unet_layers import Options
+from darkroom.engine.layers.unet_layers import Options
 
 Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
 TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput
-from engine.families.qwen_image.image_denoiser import PictureVideoDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput
+from darkroom.engine.families.qwen_image.image_denoiser import PictureVideoDenoiser
 
 
 class QwenImage21Denoiser(PictureVideoDenoiser):

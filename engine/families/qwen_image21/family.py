@@ -5,16 +5,16 @@ Compared with the files of ComfyUI 0.37.4, since neither 0.3.64 nor 0.30.0 has i
 
 from __future__ import annotations
 
-from engine.diffusion.model_sampling_variants import flux_flow_of
-from engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
-from engine.families.qwen_image21.denoiser import QwenImage21Denoiser
-from engine.families.qwen_image21.layers import MARK, MODULATION, QwenImage21Config, qwen_image21_config
-from engine.families.qwen_image21.lora import lora_keys, renamed_lora
-from engine.families.qwen_image21.text import QWEN, WIDTH
-from engine.families.qwen_image21.transformer import QwenImage21Transformer
-from engine.families.qwen_image21.vae_files import AUTOENCODER, OpacityLatentFormat
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
+from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
+from darkroom.engine.families.base import ComfyUiNames, Defaults, ModelFamily, Parameterisation
+from darkroom.engine.families.qwen_image21.denoiser import QwenImage21Denoiser
+from darkroom.engine.families.qwen_image21.layers import MARK, MODULATION, QwenImage21Config, qwen_image21_config
+from darkroom.engine.families.qwen_image21.lora import lora_keys, renamed_lora
+from darkroom.engine.families.qwen_image21.text import QWEN, WIDTH
+from darkroom.engine.families.qwen_image21.transformer import QwenImage21Transformer
+from darkroom.engine.families.qwen_image21.vae_files import AUTOENCODER, OpacityLatentFormat
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
 
 FLOW = Parameterisation(flux_flow_of, {"shift": 0.69})
 

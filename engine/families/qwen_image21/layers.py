@@ -13,14 +13,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.qwen_image21.prefix_states import KeysValues
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
-from engine.layers.transformer_layers import Stretches as StretchedParts
-from engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.families.qwen_image21.prefix_states import KeysValues
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
+from darkroom.engine.layers.transformer_layers import Stretches as StretchedParts
+from darkroom.engine.layers.unet_layers import timestep_embedding
 
 HEAD_WIDTH = 128
 TIME_FACTOR = 1000

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import torch
 
-from engine.adapters.lora import LORA_FACTORS
-from engine.adapters.lora_names import LoraTarget, named_by_trainers, own_layer_keys, rows_of
-from engine.families.base import Tensors
-from engine.families.qwen_image21.layers import QwenImage21Config
+from darkroom.engine.adapters.lora import LORA_FACTORS
+from darkroom.engine.adapters.lora_names import LoraTarget, named_by_trainers, own_layer_keys, rows_of
+from darkroom.engine.families.base import Tensors
+from darkroom.engine.families.qwen_image21.layers import QwenImage21Config
 
 FEED_FORWARD = "transformer_blocks.{}.img_mlp"
 PARTS = ("gate_layer", "proj")  # in the order in which files of ComfyUI have joined them

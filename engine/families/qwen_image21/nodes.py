@@ -8,14 +8,14 @@ from typing import Annotated, cast
 
 import torch
 
-from engine.diffusion.wrappers import OUTER_SAMPLE
-from engine.families.qwen_image21.prefix_cache import Place, keeping_run
-from engine.families.qwen_image21.prefix_states import Storage
-from engine.families.qwen_image21.vae_files import CHANNELS
-from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Field, Growing, Int, NodeContext, Optional, Out, PromptText, Socket, node
-from engine.nodes.library.conditioning.conditioning import with_appended
-from engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL, VAE
+from darkroom.engine.diffusion.wrappers import OUTER_SAMPLE
+from darkroom.engine.families.qwen_image21.prefix_cache import Place, keeping_run
+from darkroom.engine.families.qwen_image21.prefix_states import Storage
+from darkroom.engine.families.qwen_image21.vae_files import CHANNELS
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Combo, Field, Growing, Int, NodeContext, Optional, Out, PromptText, Socket, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL, VAE
 
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "model/conditioning/qwen image"

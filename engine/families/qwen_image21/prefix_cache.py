@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from engine.diffusion.wrappers import copy_options
-from engine.families.qwen_image21.prefix_states import OPTION, PrefixStates, Storage
+from darkroom.engine.diffusion.wrappers import copy_options
+from darkroom.engine.families.qwen_image21.prefix_states import OPTION, PrefixStates, Storage
 
 Place = Literal["auto", "gpu", "cpu", "off"]
 SPARE, LEAST = 4, 2  # times its bytes that have to be free for one that `auto` keeps on the device, and for any

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.families.base import TokenizerParts
-from engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
-from engine.families.text.qwen25_vl import ANSWER, SYSTEM
-from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
-from engine.text.chunk_encoding import NO_OPTIONS, Encoded, TokenWeights
-from engine.text.chunk_tokens import Chunks, TokenizerOptions
-from engine.text.language_tokens import qwen3
-from engine.text.qwen_encoding import QwenEncoder, QwenEncoding
-from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, START_TOKEN, QwenTokenizer
+from darkroom.engine.families.base import TokenizerParts
+from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
+from darkroom.engine.families.text.qwen25_vl import ANSWER, SYSTEM
+from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
+from darkroom.engine.text.chunk_encoding import NO_OPTIONS, Encoded, TokenWeights
+from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
+from darkroom.engine.text.language_tokens import qwen3
+from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding
+from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, START_TOKEN, QwenTokenizer
 
 SLOT = "qwen3vl_8b"
 WIDTH = 4096

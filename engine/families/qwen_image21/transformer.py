@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.qwen_image21.layers import (
+from darkroom.engine.families.qwen_image21.layers import (
     TIME_FACTOR,
     LastLayer,
     Modulation,
@@ -28,11 +28,11 @@ from engine.families.qwen_image21.layers import (
     TextLayers,
     TimeLayers,
 )
-from engine.families.qwen_image21.prefix_states import OPTION as PREFIX_OPTION
-from engine.families.qwen_image21.prefix_states import PrefixStates
-from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction
-from engine.layers.rotary import AXES, rotations
+from darkroom.engine.families.qwen_image21.prefix_states import OPTION as PREFIX_OPTION
+from darkroom.engine.families.qwen_image21.prefix_states import PrefixStates
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.rotary import AXES, rotations
 
 
 class QwenImage21Transformer(nn.Module):

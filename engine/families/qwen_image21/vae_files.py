@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import NotRecognised, Shapes
-from engine.families.vae_files import vae_network
-from engine.families.wan22.vae import MARK, OpacityVae, Wan22VaeConfig, wan22_vae_config
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import NotRecognised, Shapes
+from darkroom.engine.families.vae_files import vae_network
+from darkroom.engine.families.wan22.vae import MARK, OpacityVae, Wan22VaeConfig, wan22_vae_config
 
 CHANNELS = 64
 FULL = Wan22VaeConfig(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
+from darkroom.engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
 
 
 class InstructedDenoiser(EditedPictureDenoiser):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -18,9 +18,9 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.sd15.denoiser import InstructedDenoiser
-from engine.families.sd15.text import CLIP_L
-from engine.families.sd15.unet_files import (
+from darkroom.engine.families.sd15.denoiser import InstructedDenoiser
+from darkroom.engine.families.sd15.text import CLIP_L
+from darkroom.engine.families.sd15.unet_files import (
     MERGED_BLOCKS,
     find_unet,
     level_unet,
@@ -28,8 +28,8 @@ from engine.families.sd15.unet_files import (
     unet_lora_keys,
     unet_network,
 )
-from engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
-from engine.layers.unet_shapes import UnetTraits
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
+from darkroom.engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 768
 OTHERS_CONTEXT_DIMS = (1024, 1280, 2048)  # of text encoders that no network of this family reads

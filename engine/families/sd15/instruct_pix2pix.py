@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.denoiser import Denoiser
 
 
 class EditedPictureDenoiser(Denoiser):

@@ -6,10 +6,10 @@ from functools import partial
 
 import torch
 
-from engine.families.base import Shapes, Tensors, TextEncoder
-from engine.families.layouts import saved_behind
-from engine.families.text.clip_l import SIZES
-from engine.families.text.clip_text import (
+from darkroom.engine.families.base import Shapes, Tensors, TextEncoder
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.families.text.clip_l import SIZES
+from darkroom.engine.families.text.clip_text import (
     PROJECTION,
     clip_text_network,
     early_layout,
@@ -17,7 +17,7 @@ from engine.families.text.clip_text import (
     num_layers,
     transformers_layout,
 )
-from engine.text.clip_l import CLIP_L_ENCODING
+from darkroom.engine.text.clip_l import CLIP_L_ENCODING
 
 PREFIX = "cond_stage_model.transformer."
 PREFIXES = (PREFIX, "clip_l.transformer.", "transformer.", "")  # of files of the encoder alone

@@ -6,14 +6,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from engine.adapters.lora_names import denoiser_keys
-from engine.families.base import ControlModels, Network, Shapes, TensorIndex
-from engine.families.layouts import behind_first, names_behind, saved_behind
-from engine.formats.weight_file import Names
-from engine.layers.diffusers_names import unet_names
-from engine.layers.unet import UnetConfig, UnetModel
-from engine.layers.unet_layers import BlockSpec, ConvSpec, DownSpec, LayerSpec, ResSpec, TransformerSpec, UpSpec
-from engine.layers.unet_shapes import (
+from darkroom.engine.adapters.lora_names import denoiser_keys
+from darkroom.engine.families.base import ControlModels, Network, Shapes, TensorIndex
+from darkroom.engine.families.layouts import behind_first, names_behind, saved_behind
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.diffusers_names import unet_names
+from darkroom.engine.layers.unet import UnetConfig, UnetModel
+from darkroom.engine.layers.unet_layers import (
+    BlockSpec,
+    ConvSpec,
+    DownSpec,
+    LayerSpec,
+    ResSpec,
+    TransformerSpec,
+    UpSpec,
+)
+from darkroom.engine.layers.unet_shapes import (
     FIRST,
     UnetTraits,
     diffusers_unet_config,

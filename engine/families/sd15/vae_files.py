@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.base import Network, NotRecognised, Shapes
-from engine.families.layouts import behind_first, saved_behind
-from engine.formats.weight_file import Names
-from engine.layers.diffusers_names import vae_names
-from engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
-from engine.settings import DtypePolicy
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.base import Network, NotRecognised, Shapes
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.diffusers_names import vae_names
+from darkroom.engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
+from darkroom.engine.settings import DtypePolicy
 
 PREFIX = "first_stage_model."
 PREFIXES = (PREFIX, "vae.", "")  # of files of the network alone

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import (
+from darkroom.engine.diffusion.conditions import (
     BatchedInput,
     CrossAttentionInput,
     NoiseShapedInput,
     RegularInput,
     spread_to_batch_size,
 )
-from engine.diffusion.denoiser import Denoiser, ModelConfig, fit
-from engine.diffusion.model_sampling import DiscreteSchedule
-from engine.families.sd2.unclip import SEED_OFFSET, unclip_labels
+from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig, fit
+from darkroom.engine.diffusion.model_sampling import DiscreteSchedule
+from darkroom.engine.families.sd2.unclip import SEED_OFFSET, unclip_labels
 
 MERGED_AUGMENTATION = 0.05  # of several pictures, unless the conditioning says otherwise
 # Of the picture that is enlarged: the levels of its noise are those of the network's own schedule.

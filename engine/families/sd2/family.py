@@ -11,10 +11,10 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
-from engine.diffusion.model_sampling_variants import DiscreteImageToImage
-from engine.families.base import (
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
+from darkroom.engine.diffusion.model_sampling_variants import DiscreteImageToImage
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -24,15 +24,15 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.sd2.denoisers import (
+from darkroom.engine.families.sd2.denoisers import (
     UPSCALE_SCHEDULE,
     DepthDenoiser,
     LotusDenoiser,
     UnclipDenoiser,
     UpscaleDenoiser,
 )
-from engine.families.sd2.text import CLIP_H
-from engine.families.sd15.unet_files import (
+from darkroom.engine.families.sd2.text import CLIP_H
+from darkroom.engine.families.sd15.unet_files import (
     MERGED_BLOCKS,
     find_unet,
     level_unet,
@@ -40,10 +40,10 @@ from engine.families.sd15.unet_files import (
     unet_lora_keys,
     unet_network,
 )
-from engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
-from engine.layers.unet import UnetConfig
-from engine.layers.unet_shapes import UnetTraits
-from engine.layers.unet_shapes import unet_config as config_of_shapes
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.layers.unet_shapes import UnetTraits
+from darkroom.engine.layers.unet_shapes import unet_config as config_of_shapes
 
 CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.families.base import Shapes, TextEncoder
-from engine.families.text.clip_text import (
+from darkroom.engine.families.base import Shapes, TextEncoder
+from darkroom.engine.families.text.clip_text import (
     clip_text_network,
     lora_keys,
     num_layers,
@@ -13,8 +13,8 @@ from engine.families.text.clip_text import (
     saved_as_open_clip,
     transformers_layout,
 )
-from engine.layers.clip_text import ClipTextConfig
-from engine.text.clip_h import CLIP_H_ENCODING
+from darkroom.engine.layers.clip_text import ClipTextConfig
+from darkroom.engine.text.clip_h import CLIP_H_ENCODING
 
 PREFIX = "cond_stage_model.model."
 PREFIXES = (PREFIX, "conditioner.embedders.0.model.")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.layers.unet_layers import timestep_embedding
 
 SEED_OFFSET = -10  # ComfyUI's, of the noise on a picture's embedding
 NUM_LEVELS = 1000

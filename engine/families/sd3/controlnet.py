@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.sd3.transformer import (
+from darkroom.engine.families.sd3.transformer import (
     HEAD_WIDTH,
     TIME_WIDTH,
     Embedder,
@@ -23,9 +23,9 @@ from engine.families.sd3.transformer import (
     StreamBlock,
     computed_places,
 )
-from engine.layers.basic import Linear, linear
-from engine.layers.patches import pad_to_patches
-from engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.layers.basic import Linear, linear
+from darkroom.engine.layers.patches import pad_to_patches
+from darkroom.engine.layers.unet_layers import timestep_embedding
 
 Additions = dict[str, list[torch.Tensor]]
 

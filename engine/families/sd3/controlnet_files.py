@@ -6,13 +6,18 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat, ShiftedLatentFormat
-from engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
-from engine.families.sd3.controlnet import Sd3ControlNet, Sd3ControlNetConfig, Sd35ControlNet, Sd35ControlNetConfig
-from engine.families.sd3.diffusers_names import NETWORK, file_layout
-from engine.families.sd3.transformer import Sd3Config, sd3_config
-from engine.formats.weight_file import Item, Names
-from engine.layers.shapes import count_children
+from darkroom.engine.diffusion.latent_format import LatentFormat, ShiftedLatentFormat
+from darkroom.engine.families.base import ControlNetwork, ControlReading, Network, Shapes, TensorReader
+from darkroom.engine.families.sd3.controlnet import (
+    Sd3ControlNet,
+    Sd3ControlNetConfig,
+    Sd35ControlNet,
+    Sd35ControlNetConfig,
+)
+from darkroom.engine.families.sd3.diffusers_names import NETWORK, file_layout
+from darkroom.engine.families.sd3.transformer import Sd3Config, sd3_config
+from darkroom.engine.formats.weight_file import Item, Names
+from darkroom.engine.layers.shapes import count_children
 
 FIRST_ONWARD = "controlnet_blocks.0.weight"
 HINT = "pos_embed_input.proj.weight"

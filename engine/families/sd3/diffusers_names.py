@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.families.base import Shapes
-from engine.families.layouts import composed_layout, swapped_halves_of
-from engine.formats.weight_file import Item, Joined
-from engine.layers.shapes import count_children
+from darkroom.engine.families.base import Shapes
+from darkroom.engine.families.layouts import composed_layout, swapped_halves_of
+from darkroom.engine.formats.weight_file import Item, Joined
+from darkroom.engine.layers.shapes import count_children
 
 MARK = "transformer_blocks.0.attn.add_q_proj.weight"
 FIRST = "pos_embed.proj.weight"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import ShiftedLatentFormat
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.latent_format import ShiftedLatentFormat
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -12,15 +12,15 @@ from engine.families.base import (
     Parameterisation,
     TensorIndex,
 )
-from engine.families.joint_text_denoiser import JointTextDenoiser
-from engine.families.sd3.controlnet_files import control_networks
-from engine.families.sd3.diffusers_names import file_layout
-from engine.families.sd3.lora import lora_keys
-from engine.families.sd3.text import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
-from engine.families.sd3.transformer import LAST, MARK, Sd3Config, Sd3Transformer, sd3_config
-from engine.families.sd3.vae_files import autoencoder_16
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.settings import DtypePolicy
+from darkroom.engine.families.joint_text_denoiser import JointTextDenoiser
+from darkroom.engine.families.sd3.controlnet_files import control_networks
+from darkroom.engine.families.sd3.diffusers_names import file_layout
+from darkroom.engine.families.sd3.lora import lora_keys
+from darkroom.engine.families.sd3.text import CLIP_G, CLIP_L, CONTEXT_DIM, G_WIDTH, L_WIDTH, T5, stacked
+from darkroom.engine.families.sd3.transformer import LAST, MARK, Sd3Config, Sd3Transformer, sd3_config
+from darkroom.engine.families.sd3.vae_files import autoencoder_16
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.settings import DtypePolicy
 
 LATENT_CHANNELS = 16
 FIRST = "x_embedder.proj.weight"

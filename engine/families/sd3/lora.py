@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of, swapped_halves
-from engine.families.sd3.diffusers_names import BLOCK, FUSED, LAST_SWAPPED, LAST_TEXT_SWAPPED, NETWORK
-from engine.families.sd3.transformer import Sd3Config
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of, swapped_halves
+from darkroom.engine.families.sd3.diffusers_names import BLOCK, FUSED, LAST_SWAPPED, LAST_TEXT_SWAPPED, NETWORK
+from darkroom.engine.families.sd3.transformer import Sd3Config
 
 PREFIXES = ("transformer.", "base_model.model.")
 FLAT_PREFIXES = ("lora_transformer_", "lycoris_")

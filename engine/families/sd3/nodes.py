@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion.model_sampling_variants import Flow
-from engine.nodes.base import Combo, Float, Int, ModelCombo, NodeContext, PromptText, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
-from engine.nodes.library.sampling.skip_layers import (
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.model_sampling_variants import Flow
+from darkroom.engine.nodes.base import Combo, Float, Int, ModelCombo, NodeContext, PromptText, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.library.sampling.skip_layers import (
     GUIDANCE_CATEGORY,
     Layers,
     Percent,
@@ -19,7 +19,7 @@ from engine.nodes.library.sampling.skip_layers import (
     guided_away,
     skipped_layers,
 )
-from engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL
 
 MODULE = "comfy_extras.nodes_sd3"
 LATENT_CHANNELS = 16

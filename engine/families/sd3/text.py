@@ -11,13 +11,13 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from engine.families.text.clip_g import second_clip_g
-from engine.families.text.clip_l import clip_l
-from engine.families.text.t5 import t5_xxl
-from engine.text.chunk_encoding import Encoded, TokenWeights
-from engine.text.clip_encoding import ClipEncoder
-from engine.text.clip_l import CLIP_L_ENCODING
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.text.clip_g import second_clip_g
+from darkroom.engine.families.text.clip_l import clip_l
+from darkroom.engine.families.text.t5 import t5_xxl
+from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
+from darkroom.engine.text.clip_encoding import ClipEncoder
+from darkroom.engine.text.clip_l import CLIP_L_ENCODING
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 L_WIDTH, G_WIDTH, CONTEXT_DIM = 768, 1280, 4096
 NUM_EMPTY = 77  # tokens of zeros, where no encoder reads anything

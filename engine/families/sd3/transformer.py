@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.block_calls import two_stream_call
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import pad_to_patches, picture_channels_last, tokens_of
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, Part, ResidualNorm, RotaryHeads
-from engine.layers.unet_layers import Options, timestep_embedding
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.block_calls import two_stream_call
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import pad_to_patches, picture_channels_last, tokens_of
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, Part, ResidualNorm, RotaryHeads
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 64
 TIME_WIDTH = 256  # of the sinusoids of the time

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.families.base import Network, NotRecognised, Shapes
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.sd15.vae_files import AUTOENCODER_KL, LAYOUTS, MARK, PREFIX
-from engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
-from engine.settings import DtypePolicy
+from darkroom.engine.families.base import Network, NotRecognised, Shapes
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL, LAYOUTS, MARK, PREFIX
+from darkroom.engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
+from darkroom.engine.settings import DtypePolicy
 
 LATENT_CHANNELS = 16
 SIZES = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.diffusion.options import Options
-from engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
-from engine.families.sdxl.size_labels import SizeLabelledDenoiser
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
+from darkroom.engine.families.sdxl.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 6
 

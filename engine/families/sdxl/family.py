@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.diffusion.latent_format import PlaygroundLatentFormat
-from engine.diffusion.model_sampling import EdmContinuous, EdmVContinuous, EpsDiscrete, VDiscrete
-from engine.families.base import (
+from darkroom.engine.diffusion.latent_format import PlaygroundLatentFormat
+from darkroom.engine.diffusion.model_sampling import EdmContinuous, EdmVContinuous, EpsDiscrete, VDiscrete
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -23,13 +23,13 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.sd15.unet_files import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
-from engine.families.sd15.vae_files import AUTOENCODER_KL
-from engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargePictureDenoiser
-from engine.families.sdxl.latent_format import SdxlLatentFormat
-from engine.families.sdxl.size_labels import may_have_sizes, pooled_width
-from engine.families.sdxl.text import CLIP_G, CLIP_L, side_by_side
-from engine.layers.unet_shapes import UnetTraits
+from darkroom.engine.families.sd15.unet_files import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL
+from darkroom.engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargePictureDenoiser
+from darkroom.engine.families.sdxl.latent_format import SdxlLatentFormat
+from darkroom.engine.families.sdxl.size_labels import may_have_sizes, pooled_width
+from darkroom.engine.families.sdxl.text import CLIP_G, CLIP_L, side_by_side
+from darkroom.engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM, POOLED_WIDTH = 2048, 1280
 LABEL_DIM = POOLED_WIDTH + NUM_NUMBERS * 256

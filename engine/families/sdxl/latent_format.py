@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.sd15.vae_files import Sd15LatentFormat
+from darkroom.engine.families.sd15.vae_files import Sd15LatentFormat
 
 
 class SdxlLatentFormat(Sd15LatentFormat):

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.denoiser import Denoiser
-from engine.families.sd2.unclip import unclip_labels
-from engine.layers.unet_layers import timestep_embedding
-from engine.layers.unet_shapes import UnetTraits
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.families.sd2.unclip import unclip_labels
+from darkroom.engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.layers.unet_shapes import UnetTraits
 
 EMBEDDED_WIDTH = 256  # of the sinusoids of a number
 SEED_OFFSET = -10  # ComfyUI's, of the noise on a picture's embedding

@@ -11,14 +11,14 @@ from functools import partial
 
 import torch
 
-from engine.adapters.lora_names import clip_text_keys
-from engine.families.base import Shapes, Tensors, TextEncoder
-from engine.families.layouts import saved_behind
-from engine.families.text.clip_g import clip_g
-from engine.families.text.clip_l import SIZES
-from engine.families.text.clip_text import PROJECTION, clip_text_network, num_layers, transformers_layout
-from engine.text.chunk_encoding import Encoded
-from engine.text.clip_l import CLIP_L_ENCODING
+from darkroom.engine.adapters.lora_names import clip_text_keys
+from darkroom.engine.families.base import Shapes, Tensors, TextEncoder
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.families.text.clip_g import clip_g
+from darkroom.engine.families.text.clip_l import SIZES
+from darkroom.engine.families.text.clip_text import PROJECTION, clip_text_network, num_layers, transformers_layout
+from darkroom.engine.text.chunk_encoding import Encoded
+from darkroom.engine.text.clip_l import CLIP_L_ENCODING
 
 L_PREFIX = "conditioner.embedders.0.transformer."
 G_PREFIX = "conditioner.embedders.1.model."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.diffusion.options import Options
-from engine.families.sdxl.size_labels import SizeLabelledDenoiser
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.families.sdxl.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 5
 SCORE, NEGATIVE_SCORE = 6.0, 2.5  # of the picture that is asked for, and of the one that is not

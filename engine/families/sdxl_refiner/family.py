@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.adapters.lora_names import clip_text_keys
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import clip_text_keys
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -18,13 +18,13 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
-from engine.families.sd15.vae_files import AUTOENCODER_KL
-from engine.families.sdxl.latent_format import SdxlLatentFormat
-from engine.families.sdxl.size_labels import may_have_sizes, pooled_width
-from engine.families.sdxl_refiner.denoiser import NUM_NUMBERS, RefinerDenoiser
-from engine.families.text.clip_g import clip_g
-from engine.layers.unet_shapes import UnetTraits
+from darkroom.engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL
+from darkroom.engine.families.sdxl.latent_format import SdxlLatentFormat
+from darkroom.engine.families.sdxl.size_labels import may_have_sizes, pooled_width
+from darkroom.engine.families.sdxl_refiner.denoiser import NUM_NUMBERS, RefinerDenoiser
+from darkroom.engine.families.text.clip_g import clip_g
+from darkroom.engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 1280
 HEAD_CHANNELS = 64

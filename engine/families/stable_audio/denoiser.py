@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from engine.diffusion.denoiser import Denoiser
-from engine.families.stable_audio.transformer import START, TOTAL
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.families.stable_audio.transformer import START, TOTAL
 
 CELLS_PER_SECOND = 21.53  # ComfyUI's, of a conditioning that does not say how long the sound is
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import plain_keys
-from engine.diffusion.model_sampling import VContinuous
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import plain_keys
+from darkroom.engine.diffusion.model_sampling import VContinuous
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Layout,
@@ -14,9 +14,9 @@ from engine.families.base import (
     Shapes,
     Tensors,
 )
-from engine.families.layouts import names_behind, saved_behind
-from engine.families.stable_audio.denoiser import StableAudioDenoiser
-from engine.families.stable_audio.transformer import (
+from darkroom.engine.families.layouts import names_behind, saved_behind
+from darkroom.engine.families.stable_audio.denoiser import StableAudioDenoiser
+from darkroom.engine.families.stable_audio.transformer import (
     FIRST,
     MARK,
     SECONDS,
@@ -24,13 +24,13 @@ from engine.families.stable_audio.transformer import (
     StableAudioTransformer,
     stable_audio_config,
 )
-from engine.families.stable_audio.vae_files import AUTOENCODER, StableAudioLatentFormat
-from engine.families.text.t5 import base_t5
-from engine.families.transformer_files import always, detect_by
-from engine.formats.weight_file import Names
-from engine.layers.t5 import T5Config
-from engine.settings import DtypePolicy
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.families.stable_audio.vae_files import AUTOENCODER, StableAudioLatentFormat
+from darkroom.engine.families.text.t5 import base_t5
+from darkroom.engine.families.transformer_files import always, detect_by
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.t5 import T5Config
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 PREFIX = "model.model."
 PREFIXES = (PREFIX, "model.diffusion_model.", "diffusion_model.", "")  # of files of the network alone

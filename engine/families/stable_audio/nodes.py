@@ -6,11 +6,11 @@ from typing import Annotated
 
 import torch
 
-from engine.families.stable_audio.transformer import START, TOTAL
-from engine.families.stable_audio.vae import SAMPLES_PER_CELL
-from engine.nodes.base import Float, Int, NodeContext, Out, node
-from engine.nodes.library.conditioning.conditioning import with_options
-from engine.nodes.sockets import CONDITIONING, LATENT
+from darkroom.engine.families.stable_audio.transformer import START, TOTAL
+from darkroom.engine.families.stable_audio.vae import SAMPLES_PER_CELL
+from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.sockets import CONDITIONING, LATENT
 
 MODULE = "comfy_extras.nodes_audio"
 CHANNELS, RATE_HZ = 64, 44100

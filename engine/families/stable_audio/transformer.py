@@ -19,12 +19,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.block_calls import BlockFunction
-from engine.layers.filled import filled
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.filled import filled
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -32,7 +32,7 @@ from engine.layers.transformer_layers import (
     RotaryHeads,
     RotaryLayout,
 )
-from engine.layers.unet_layers import Options
+from darkroom.engine.layers.unet_layers import Options
 
 HEAD_WIDTH = 64
 ROTARY_WIDTH = HEAD_WIDTH // 2

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.shapes import Shapes
-from engine.layers.weight_norm import NormedConv1d, NormedConvTranspose1d
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.weight_norm import NormedConv1d, NormedConvTranspose1d
 
 MULTIPLES = (1, 2, 4, 8, 16)  # of the channels at each level, the one next to the waveform first
 STRIDES = (2, 4, 4, 8, 8)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.stable_audio.vae import MARK, OobleckVae, OobleckVaeConfig, oobleck_vae_config
-from engine.families.weight_norm_layout import sound_autoencoder
-from engine.settings import DtypePolicy
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.stable_audio.vae import MARK, OobleckVae, OobleckVaeConfig, oobleck_vae_config
+from darkroom.engine.families.weight_norm_layout import sound_autoencoder
+from darkroom.engine.settings import DtypePolicy
 
 AUTOENCODER = sound_autoencoder(
     "pretransform.model.",

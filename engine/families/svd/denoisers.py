@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import (
+from darkroom.engine.diffusion.conditions import (
     BatchedInput,
     ConstantInput,
     CrossAttentionInput,
@@ -18,8 +18,8 @@ from engine.diffusion.conditions import (
     RegularInput,
     spread_to_batch_size,
 )
-from engine.diffusion.denoiser import Denoiser, fit
-from engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.diffusion.denoiser import Denoiser, fit
+from darkroom.engine.layers.unet_layers import timestep_embedding
 
 WIDTH, ANGLE_WIDTH = 256, 512  # of the sinusoids of a number, and of an angle
 FRAMES_PER_SECOND, MOTION = 6, 127  # unless the conditioning says otherwise

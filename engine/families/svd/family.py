@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.diffusion.model_sampling import EdmVContinuous
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling import EdmVContinuous
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -17,12 +17,12 @@ from engine.families.base import (
     TensorIndex,
     TensorReader,
 )
-from engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
-from engine.families.sd15.vae_files import Sd15LatentFormat
-from engine.families.svd.denoisers import ANGLE_WIDTH, WIDTH, OrbitDenoiser, PoseDenoiser, VideoDenoiser
-from engine.families.svd.vae_files import AUTOENCODER_VIDEO
-from engine.layers.clip_vision import ClipVisionConfig
-from engine.layers.unet_shapes import UnetTraits
+from darkroom.engine.families.sd15.unet_files import find_unet, level_unet, unet_lora_keys, unet_network
+from darkroom.engine.families.sd15.vae_files import Sd15LatentFormat
+from darkroom.engine.families.svd.denoisers import ANGLE_WIDTH, WIDTH, OrbitDenoiser, PoseDenoiser, VideoDenoiser
+from darkroom.engine.families.svd.vae_files import AUTOENCODER_VIDEO
+from darkroom.engine.layers.clip_vision import ClipVisionConfig
+from darkroom.engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.layers.basic import Conv2d
-from engine.layers.temporal_layers import KERNEL, PADDING, TimeResBlock, as_frames, as_videos
-from engine.layers.vae_kl import Autoencoder, Decoder, ResnetBlock, VaeConfig
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.layers.temporal_layers import KERNEL, PADDING, TimeResBlock, as_frames, as_videos
+from darkroom.engine.layers.vae_kl import Autoencoder, Decoder, ResnetBlock, VaeConfig
 
 
 class VideoResnetBlock(ResnetBlock):

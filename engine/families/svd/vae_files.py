@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from engine.families.base import Network, NotRecognised, Shapes, Tensors
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.sd15.vae_files import AUTOENCODER_KL, MARK, PREFIX, PREFIXES
-from engine.families.svd.vae import SvdVae
-from engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
+from darkroom.engine.families.base import Network, NotRecognised, Shapes, Tensors
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL, MARK, PREFIX, PREFIXES
+from darkroom.engine.families.svd.vae import SvdVae
+from darkroom.engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
 
 ORBIT_PREFIX = "conditioner.embedders.1.encoder."  # SV3D's checkpoints have it where the picture is encoded
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from engine.adapters.lora_names import clip_text_keys
-from engine.families.base import Shapes, TextEncoder
-from engine.families.layouts import saved_behind
-from engine.families.text.clip_text import (
+from darkroom.engine.adapters.lora_names import clip_text_keys
+from darkroom.engine.families.base import Shapes, TextEncoder
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.families.text.clip_text import (
     clip_text_network,
     num_layers,
     open_clip_layout,
     saved_as_open_clip,
     transformers_layout,
 )
-from engine.layers.clip_text import ClipTextConfig
-from engine.text.clip_g import CLIP_G_ENCODING
+from darkroom.engine.layers.clip_text import ClipTextConfig
+from darkroom.engine.text.clip_g import CLIP_G_ENCODING
 
 ALONE = ("clip_g.transformer.", "transformer.", "")
 FEWEST_LAYERS = 31  # encoders of fewer are others

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.adapters.lora_names import clip_text_keys
-from engine.families.base import Shapes, TextEncoder
-from engine.families.layouts import saved_behind
-from engine.families.text.clip_text import clip_text_network, num_layers, transformers_layout
-from engine.layers.clip_text import ClipTextConfig
-from engine.text.clip_encoding import ClipEncoding
+from darkroom.engine.adapters.lora_names import clip_text_keys
+from darkroom.engine.families.base import Shapes, TextEncoder
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.families.text.clip_text import clip_text_network, num_layers, transformers_layout
+from darkroom.engine.layers.clip_text import ClipTextConfig
+from darkroom.engine.text.clip_encoding import ClipEncoding
 
 PREFIX = "text_encoders.clip_l.transformer."
 PREFIXES = (PREFIX, "clip_l.transformer.", "transformer.", "")  # of files of the encoder alone

@@ -7,12 +7,12 @@ from functools import partial
 
 import torch
 
-from engine.adapters.lora_names import clip_text_keys
-from engine.families.base import Layout, Network, Shape, Shapes, Tensors
-from engine.families.layouts import behind_first, names_behind, saved_behind
-from engine.formats.weight_file import Item, Names, Part, Transposed
-from engine.layers.clip_text import Activation, ClipTextConfig, ClipTextModel, clip_text_config
-from engine.layers.open_clip_names import FUSED, TEXT_MARK, open_clip_text_names, text_tower_names
+from darkroom.engine.adapters.lora_names import clip_text_keys
+from darkroom.engine.families.base import Layout, Network, Shape, Shapes, Tensors
+from darkroom.engine.families.layouts import behind_first, names_behind, saved_behind
+from darkroom.engine.formats.weight_file import Item, Names, Part, Transposed
+from darkroom.engine.layers.clip_text import Activation, ClipTextConfig, ClipTextModel, clip_text_config
+from darkroom.engine.layers.open_clip_names import FUSED, TEXT_MARK, open_clip_text_names, text_tower_names
 
 MARK = "text_model.embeddings.token_embedding.weight"
 TOWER = "text_model."

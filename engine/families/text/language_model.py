@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
-from engine.families.layouts import behind_first, saved_behind
-from engine.families.text.t5 import TOKENIZER, lora_keys
-from engine.layers.language_model import (
+from darkroom.engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.families.text.t5 import TOKENIZER, lora_keys
+from darkroom.engine.layers.language_model import (
     EMBEDDING,
     LanguageModel,
     LanguageModelConfig,
@@ -17,10 +17,10 @@ from engine.layers.language_model import (
     kind_of,
     language_model_config,
 )
-from engine.text import sentence_pieces
-from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
-from engine.text.language_tokens import LanguageTokenizer
-from engine.text.vocabulary import TextVocabulary
+from darkroom.engine.text import sentence_pieces
+from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
+from darkroom.engine.text.language_tokens import LanguageTokenizer
+from darkroom.engine.text.vocabulary import TextVocabulary
 
 
 def fits_kind(shapes: Shapes, *, kind: LanguageModelKind, width: int | None = None) -> bool:

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
-from engine.families.layouts import behind_first, saved_behind
-from engine.layers.language_model import QWEN2, LanguageModelConfig
-from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
-from engine.layers.vision_language_model import (
+from darkroom.engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.layers.language_model import QWEN2, LanguageModelConfig
+from darkroom.engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
+from darkroom.engine.layers.vision_language_model import (
     VisionLanguageModel,
     VisionLanguageModelConfig,
     vision_language_model_config,
 )
-from engine.text.qwen_encoding import QwenEncoder, QwenEncoding
-from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
+from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding
+from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
 SLOT = "qwen25_7b"
 PREFIX = f"text_encoders.{SLOT}.transformer."

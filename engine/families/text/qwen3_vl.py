@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
-from engine.families.layouts import behind_first, names_behind, saved_behind
-from engine.families.text.t5 import lora_keys
-from engine.formats.weight_file import Names
-from engine.layers.language_model import EMBEDDING, QWEN3_VL, LanguageModelConfig
-from engine.layers.qwen3_vl_vision import MARK as VISION_MARK
-from engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
-from engine.layers.vision_language_model import (
+from darkroom.engine.families.base import Network, Shapes, TextEncoder, TokenizerParts
+from darkroom.engine.families.layouts import behind_first, names_behind, saved_behind
+from darkroom.engine.families.text.t5 import lora_keys
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.language_model import EMBEDDING, QWEN3_VL, LanguageModelConfig
+from darkroom.engine.layers.qwen3_vl_vision import MARK as VISION_MARK
+from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
+from darkroom.engine.layers.vision_language_model import (
     VISION_PREFIX,
     VisionLanguageModel,
     VisionLanguageModelConfig,
     vision_language_model_config,
 )
-from engine.text.qwen_encoding import QwenEncoding
+from darkroom.engine.text.qwen_encoding import QwenEncoding
 
 PUBLISHED = {"model.language_model.": "model.", "model.visual.": VISION_PREFIX}  # prefixes of published files -> ours
 NUM_LAYERS = 36

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
-from engine.families.layouts import behind_first, saved_behind
-from engine.layers.t5 import EMBEDDING, T5Config, T5Model, is_biased_everywhere, t5_config
-from engine.text import sentence_pieces
-from engine.text.t5_encoding import T5Encoder, T5Encoding
-from engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary
-from engine.text.vocabulary import TextVocabulary
+from darkroom.engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
+from darkroom.engine.families.layouts import behind_first, saved_behind
+from darkroom.engine.layers.t5 import EMBEDDING, T5Config, T5Model, is_biased_everywhere, t5_config
+from darkroom.engine.text import sentence_pieces
+from darkroom.engine.text.t5_encoding import T5Encoder, T5Encoding
+from darkroom.engine.text.t5_tokens import T5Tokenizer, pile_t5_vocabulary, t5_vocabulary
+from darkroom.engine.text.vocabulary import TextVocabulary
 
 TOKENIZER = "spiece_model"  # the tensor of a serialised tokenizer
 HOME = "text_encoders."  # where most families' checkpoints have their text encoders

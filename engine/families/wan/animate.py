@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.wan.motion_encoder import PICTURES_AT_ONCE, FaceEncoder, MotionEncoder
-from engine.families.wan.transformer import (
+from darkroom.engine.families.wan.motion_encoder import PICTURES_AT_ONCE, FaceEncoder, MotionEncoder
+from darkroom.engine.families.wan.transformer import (
     HEAD_WIDTH,
     NORM_EPS,
     Inputs,
@@ -22,11 +22,11 @@ from engine.families.wan.transformer import (
     WanTransformer,
     wan_config,
 )
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.norms import RmsNorm
-from engine.layers.shapes import Shapes
-from engine.layers.transformer_layers import AdaptiveNorm, RotaryHeads
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm, RotaryHeads
 
 FACES = "face_adapter.fuser_blocks.0.k_norm.weight"
 POSES = "pose_patch_embedding.weight"

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, ConstantInput, NoiseShapedInput, RegularInput
-from engine.families.wan.video_denoiser import MASK_CHANNELS, VideoDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, NoiseShapedInput, RegularInput
+from darkroom.engine.families.wan.video_denoiser import MASK_CHANNELS, VideoDenoiser
 
 LATENT_CHANNELS, CELL_PX = 16, 8
 CONTROL_LATENTS, CONTROL_MASKS = 2, 64  # latents and channels of masks of VACE

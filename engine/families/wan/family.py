@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.adapters.lora_names import plain_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import plain_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -17,10 +17,10 @@ from engine.families.base import (
     Parameterisation,
     TensorIndex,
 )
-from engine.families.text.t5 import umt5_xxl
-from engine.families.transformer_files import always
-from engine.families.wan.animate import FACES
-from engine.families.wan.denoiser import (
+from darkroom.engine.families.text.t5 import umt5_xxl
+from darkroom.engine.families.transformer_files import always
+from darkroom.engine.families.wan.animate import FACES
+from darkroom.engine.families.wan.denoiser import (
     AnimatedVideoDenoiser,
     CameraVideoDenoiser,
     ControlledVideoDenoiser,
@@ -28,13 +28,13 @@ from engine.families.wan.denoiser import (
     SoundVideoDenoiser,
     SpeechVideoDenoiser,
 )
-from engine.families.wan.humo import SPEECH
-from engine.families.wan.s2v import SOUND
-from engine.families.wan.transformer import WanConfig
-from engine.families.wan.transformer_files import NETWORK, channels_of, find
-from engine.families.wan.vace import CAMERA, CONTROLS
-from engine.families.wan.vae_files import LATENT_CHANNELS, WAN_VAE, WanLatentFormat
-from engine.families.wan.video_denoiser import VideoDenoiser
+from darkroom.engine.families.wan.humo import SPEECH
+from darkroom.engine.families.wan.s2v import SOUND
+from darkroom.engine.families.wan.transformer import WanConfig
+from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, find
+from darkroom.engine.families.wan.vace import CAMERA, CONTROLS
+from darkroom.engine.families.wan.vae_files import LATENT_CHANNELS, WAN_VAE, WanLatentFormat
+from darkroom.engine.families.wan.video_denoiser import VideoDenoiser
 
 DEFAULT = Defaults(
     width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple",

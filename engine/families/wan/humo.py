@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.wan.transformer import (
+from darkroom.engine.families.wan.transformer import (
     NORM_EPS,
     Attention,
     Inputs,
@@ -25,9 +25,9 @@ from engine.families.wan.transformer import (
     video_places,
     wan_config,
 )
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes
-from engine.layers.unet_layers import Options
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.unet_layers import Options
 
 SPEECH = "audio_proj.audio_proj_glob_1.layer.bias"
 SPEECH_TOKENS = 16  # of a latent frame

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
-from engine.layers.filled import filled
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.filled import filled
 
 SLOPE = 0.2  # of leaky rectifiers
 BLUR = (1.0, 3.0, 3.0, 1.0)

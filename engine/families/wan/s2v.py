@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.wan.motion_encoder import PastConv1d, settled
-from engine.families.wan.transformer import (
+from darkroom.engine.families.wan.motion_encoder import PastConv1d, settled
+from darkroom.engine.families.wan.transformer import (
     Attention,
     Inputs,
     VideoTokens,
@@ -26,10 +26,10 @@ from engine.families.wan.transformer import (
     video_places,
     wan_config,
 )
-from engine.layers.basic import Linear
-from engine.layers.patches import PATCH
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.transformer_layers import AdaptiveNorm
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.patches import PATCH
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm
 
 SOUND = "casual_audio_encoder.encoder.final_linear.weight"
 NUM_SOUND_TOKENS = 4  # of a latent frame, beside one that is the same everywhere

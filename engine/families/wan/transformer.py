@@ -21,16 +21,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.block_calls import BlockFunction
-from engine.layers.norms import RmsNorm
-from engine.layers.patches import PATCH, tokens_of
-from engine.layers.rotary import rotations
-from engine.layers.shapes import Shapes, count_children
-from engine.layers.sinusoids import sinusoids_of_powers
-from engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
-from engine.layers.unet_layers import Options
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import PATCH, tokens_of
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.sinusoids import sinusoids_of_powers
+from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
+from darkroom.engine.layers.unet_layers import Options
 
 HEAD_WIDTH = 128
 AXES = (44, 42, 42)  # channels of a head that rotate by frame, row and column

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from engine.families.base import Match, TensorIndex
-from engine.families.transformer_files import PREFIX, detect_by, transformer
-from engine.families.wan.animate import FACES, WanAnimateConfig, WanAnimateTransformer, wan_animate_config
-from engine.families.wan.humo import SPEECH, HumoConfig, HumoTransformer, humo_config
-from engine.families.wan.s2v import SOUND, WanS2vConfig, WanS2vTransformer, wan_s2v_config
-from engine.families.wan.transformer import FIRST, FLOAT32_ENDS, MARK, WanConfig, WanTransformer, wan_config
-from engine.families.wan.vace import (
+from darkroom.engine.families.base import Match, TensorIndex
+from darkroom.engine.families.transformer_files import PREFIX, detect_by, transformer
+from darkroom.engine.families.wan.animate import FACES, WanAnimateConfig, WanAnimateTransformer, wan_animate_config
+from darkroom.engine.families.wan.humo import SPEECH, HumoConfig, HumoTransformer, humo_config
+from darkroom.engine.families.wan.s2v import SOUND, WanS2vConfig, WanS2vTransformer, wan_s2v_config
+from darkroom.engine.families.wan.transformer import FIRST, FLOAT32_ENDS, MARK, WanConfig, WanTransformer, wan_config
+from darkroom.engine.families.wan.vace import (
     CAMERA,
     CONTROLS,
     WanCameraConfig,
@@ -23,8 +23,8 @@ from engine.families.wan.vace import (
     wan_camera_config,
     wan_vace_config,
 )
-from engine.layers.shapes import Shapes
-from engine.settings import DtypePolicy
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "model.", "")  # of files of the network alone
 HEAD = "head.head.weight"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.wan.transformer import (
+from darkroom.engine.families.wan.transformer import (
     Float32Conv3d,
     Inputs,
     VideoTokens,
@@ -23,9 +23,9 @@ from engine.families.wan.transformer import (
     WanTransformer,
     wan_config,
 )
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.patches import PATCH, tokens_of
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.patches import PATCH, tokens_of
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 CONTROLS = "vace_patch_embedding.weight"
 CAMERA = "control_adapter.conv.weight"

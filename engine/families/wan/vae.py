@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.layers.basic import Conv2d
-from engine.layers.frame_memory import FrameMemory
-from engine.layers.norms import ChannelNorm
-from engine.layers.shapes import Shapes
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.layers.frame_memory import FrameMemory
+from darkroom.engine.layers.norms import ChannelNorm
+from darkroom.engine.layers.shapes import Shapes
 
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the 96-channel network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL = 6000

@@ -5,10 +5,10 @@ Families of pictures and of videos share it; a picture is a video of one frame.
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import StandardisedLatentFormat
-from engine.families.base import NotRecognised, Shapes
-from engine.families.vae_files import vae_network
-from engine.families.wan.vae import MARK, NESTED_MARK, WanVae, WanVaeConfig, wan_vae_config
+from darkroom.engine.diffusion.latent_format import StandardisedLatentFormat
+from darkroom.engine.families.base import NotRecognised, Shapes
+from darkroom.engine.families.vae_files import vae_network
+from darkroom.engine.families.wan.vae import MARK, NESTED_MARK, WanVae, WanVaeConfig, wan_vae_config
 
 LATENT_CHANNELS = 16
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, RegularInput
-from engine.families.wan.video_denoiser import VideoDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput
+from darkroom.engine.families.wan.video_denoiser import VideoDenoiser
 
 
 class FramesVideoDenoiser(VideoDenoiser):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.adapters.lora_names import plain_keys
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.adapters.lora_names import plain_keys
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -12,12 +12,12 @@ from engine.families.base import (
     Parameterisation,
     TensorIndex,
 )
-from engine.families.text.t5 import umt5_xxl
-from engine.families.transformer_files import always
-from engine.families.wan.transformer import WanConfig
-from engine.families.wan.transformer_files import NETWORK, channels_of, find
-from engine.families.wan22.denoiser import FramesVideoDenoiser
-from engine.families.wan22.vae_files import WAN22_CHANNELS, WAN22_VAE, Wan22LatentFormat
+from darkroom.engine.families.text.t5 import umt5_xxl
+from darkroom.engine.families.transformer_files import always
+from darkroom.engine.families.wan.transformer import WanConfig
+from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, find
+from darkroom.engine.families.wan22.denoiser import FramesVideoDenoiser
+from darkroom.engine.families.wan22.vae_files import WAN22_CHANNELS, WAN22_VAE, Wan22LatentFormat
 
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
 

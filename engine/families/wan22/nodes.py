@@ -6,12 +6,12 @@ from typing import Annotated
 
 import torch
 
-from engine.families.wan22.vae_files import WAN22_CHANNELS, Wan22LatentFormat
-from engine.images.pixels import resize_image
-from engine.nodes.base import Int, NodeContext, Optional, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from engine.nodes.library.conditioning.picture_conditioning import Count
-from engine.nodes.sockets import IMAGE, LATENT, VAE
+from darkroom.engine.families.wan22.vae_files import WAN22_CHANNELS, Wan22LatentFormat
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count
+from darkroom.engine.nodes.sockets import IMAGE, LATENT, VAE
 
 CELL_PX, FRAMES_RATIO = 16, 4
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.families.wan.vae import KERNEL, CausalVae, Downsample, ResidualBlock, Stack, Upsample
-from engine.layers.frame_memory import FrameMemory
-from engine.layers.shapes import Shapes
-from engine.layers.video_cells import patched, unpatched
+from darkroom.engine.families.wan.vae import KERNEL, CausalVae, Downsample, ResidualBlock, Stack, Upsample
+from darkroom.engine.layers.frame_memory import FrameMemory
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.video_cells import patched, unpatched
 
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the published network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 3300, 8000

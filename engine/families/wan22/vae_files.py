@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.families.base import NotRecognised, Shapes
-from engine.families.vae_files import vae_network
-from engine.families.wan.vae_files import WanLatentFormat
-from engine.families.wan22.vae import MARK, Wan22Vae, Wan22VaeConfig, wan22_vae_config
+from darkroom.engine.families.base import NotRecognised, Shapes
+from darkroom.engine.families.vae_files import vae_network
+from darkroom.engine.families.wan.vae_files import WanLatentFormat
+from darkroom.engine.families.wan22.vae import MARK, Wan22Vae, Wan22VaeConfig, wan22_vae_config
 
 WAN22_CHANNELS = 48
 

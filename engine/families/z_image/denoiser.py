@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.diffusion.conditions import BatchedInput
-from engine.families.language_denoiser import LanguageDenoiser
+from darkroom.engine.diffusion.conditions import BatchedInput
+from darkroom.engine.families.language_denoiser import LanguageDenoiser
 
 
 class ZImageDenoiser(LanguageDenoiser):

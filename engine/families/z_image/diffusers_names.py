@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of
-from engine.families.base import Layout, Shapes
-from engine.families.layouts import composed_layout
-from engine.families.lumina2.transformer import Lumina2Config
-from engine.formats.weight_file import Item, Joined
-from engine.layers.shapes import count_children
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of
+from darkroom.engine.families.base import Layout, Shapes
+from darkroom.engine.families.layouts import composed_layout
+from darkroom.engine.families.lumina2.transformer import Lumina2Config
+from darkroom.engine.formats.weight_file import Item, Joined
+from darkroom.engine.layers.shapes import count_children
 
 MARK = "noise_refiner.0.attention.norm_k.weight"
 STACKS = ("layers", "context_refiner", "noise_refiner")

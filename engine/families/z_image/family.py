@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.diffusion.model_sampling_variants import flow_of
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
@@ -11,8 +11,8 @@ from engine.families.base import (
     Parameterisation,
     Shapes,
 )
-from engine.families.flux.latent_format import FluxLatentFormat
-from engine.families.lumina2.transformer import (
+from darkroom.engine.families.flux.latent_format import FluxLatentFormat
+from darkroom.engine.families.lumina2.transformer import (
     FLOAT32_EPS,
     MARK,
     TIME_LAYER,
@@ -20,17 +20,17 @@ from engine.families.lumina2.transformer import (
     Lumina2Transformer,
     lumina2_config,
 )
-from engine.families.sd3.vae_files import autoencoder_16
-from engine.families.text.language_model import fits_kind, language_text_encoder
-from engine.families.transformer_files import always, detect_by, transformer
-from engine.families.z_image.denoiser import ZImageDenoiser
-from engine.families.z_image.diffusers_names import file_layout, lora_keys
-from engine.families.z_image.fun_control_files import CONTROL
-from engine.layers.language_model import EMBEDDING, QWEN3, LanguageModelConfig
-from engine.settings import DtypePolicy
-from engine.text.language_encoding import LanguageEncoding
-from engine.text.language_tokens import qwen3
-from engine.text.qwen_tokens import PAD_TOKEN
+from darkroom.engine.families.sd3.vae_files import autoencoder_16
+from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
+from darkroom.engine.families.transformer_files import always, detect_by, transformer
+from darkroom.engine.families.z_image.denoiser import ZImageDenoiser
+from darkroom.engine.families.z_image.diffusers_names import file_layout, lora_keys
+from darkroom.engine.families.z_image.fun_control_files import CONTROL
+from darkroom.engine.layers.language_model import EMBEDDING, QWEN3, LanguageModelConfig
+from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.text.language_encoding import LanguageEncoding
+from darkroom.engine.text.language_tokens import qwen3
+from darkroom.engine.text.qwen_tokens import PAD_TOKEN
 
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2560

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.lumina2.transformer import FLOAT32_EPS, JointBlock, Lumina2Config
-from engine.layers.basic import Linear
-from engine.layers.patches import PATCH, pad_to_patches, patches_channels_last
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.families.lumina2.transformer import FLOAT32_EPS, JointBlock, Lumina2Config
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 EMBEDDER = "control_all_x_embedder.2-1"
 MARK = f"{EMBEDDER}.weight"

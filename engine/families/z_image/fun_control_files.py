@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.families.base import Network, Shapes
-from engine.families.layouts import composed_layout
-from engine.families.z_image.diffusers_names import BLOCK, PARTS, QKV
-from engine.families.z_image.fun_control import EMBEDDER, MARK, ZImageFunControl, z_image_fun_control_config
-from engine.formats.weight_file import Item, Joined
-from engine.layers.shapes import count_children
+from darkroom.engine.families.base import Network, Shapes
+from darkroom.engine.families.layouts import composed_layout
+from darkroom.engine.families.z_image.diffusers_names import BLOCK, PARTS, QKV
+from darkroom.engine.families.z_image.fun_control import EMBEDDER, MARK, ZImageFunControl, z_image_fun_control_config
+from darkroom.engine.formats.weight_file import Item, Joined
+from darkroom.engine.layers.shapes import count_children
 
 STACKS = ("control_layers", "control_noise_refiner")
 OWN = ("before_proj", "after_proj")

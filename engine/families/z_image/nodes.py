@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.lumina2.transformer import Lumina2Config
-from engine.families.z_image.fun_control import ZImageFunControlConfig
-from engine.models.kinds.fun_control_patch import FunControlPatch
-from engine.nodes.base import Float, NodeContext, Optional, node
-from engine.nodes.sockets import IMAGE, MASK, MODEL, MODEL_PATCH, VAE
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.lumina2.transformer import Lumina2Config
+from darkroom.engine.families.z_image.fun_control import ZImageFunControlConfig
+from darkroom.engine.models.kinds.fun_control_patch import FunControlPatch
+from darkroom.engine.nodes.base import Float, NodeContext, Optional, node
+from darkroom.engine.nodes.sockets import IMAGE, MASK, MODEL, MODEL_PATCH, VAE
 
 
 @node("ZImageFunControlnet", display_name="Apply Z-Image Fun ControlNet", category="model/patch/z-image",

@@ -6,8 +6,13 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import BatchedInput, CrossAttentionInput, NoiseShapedInput, spread_to_batch_size
-from engine.diffusion.denoiser import Denoiser, fit
+from darkroom.engine.diffusion.conditions import (
+    BatchedInput,
+    CrossAttentionInput,
+    NoiseShapedInput,
+    spread_to_batch_size,
+)
+from darkroom.engine.diffusion.denoiser import Denoiser, fit
 
 
 class ViewDenoiser(Denoiser):

@@ -9,8 +9,8 @@ from functools import partial
 
 import torch
 
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.families.base import (
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     Match,
@@ -22,13 +22,13 @@ from engine.families.base import (
     TensorReader,
     Tensors,
 )
-from engine.families.layouts import saved_behind
-from engine.families.sd15.unet_files import PREFIX, find_unet, level_unet, unet_lora_keys
-from engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
-from engine.families.zero123.denoiser import ViewDenoiser
-from engine.families.zero123.unet import PROJECTION, Zero123Unet, project, zero123_config
-from engine.formats.weight_file import Names
-from engine.layers.clip_vision import ClipVisionConfig
+from darkroom.engine.families.layouts import saved_behind
+from darkroom.engine.families.sd15.unet_files import PREFIX, find_unet, level_unet, unet_lora_keys
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL, Sd15LatentFormat
+from darkroom.engine.families.zero123.denoiser import ViewDenoiser
+from darkroom.engine.families.zero123.unet import PROJECTION, Zero123Unet, project, zero123_config
+from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.clip_vision import ClipVisionConfig
 
 CONTEXT_DIM = 768
 CAMERA_DIM = 4

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import torch
 
-from engine.nodes.base import Float, NodeContext, node
-from engine.nodes.library.conditioning.picture_conditioning import (
+from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import (
     VIEWS_CATEGORY,
     VIEWS_MODULE,
     Count,
@@ -19,7 +19,7 @@ from engine.nodes.library.conditioning.picture_conditioning import (
     picture_pair,
     picture_seen,
 )
-from engine.nodes.sockets import CLIP_VISION, IMAGE, VAE
+from darkroom.engine.nodes.sockets import CLIP_VISION, IMAGE, VAE
 
 Angle = Annotated[float, Float(min=-180.0, max=180.0, step=0.1, round=False)]
 

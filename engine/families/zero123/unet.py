@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes
-from engine.layers.unet import UnetConfig, UnetModel
-from engine.layers.unet_shapes import unet_config
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.unet import UnetConfig, UnetModel
+from darkroom.engine.layers.unet_shapes import unet_config
 
 PROJECTION = "cc_projection.weight"
 

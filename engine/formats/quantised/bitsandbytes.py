@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.quantised.packing import VALUES_AT_ONCE, PackedTensor, Packing
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.weight_file import WeightFile
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.quantised.packing import VALUES_AT_ONCE, PackedTensor, Packing
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.weight_file import WeightFile
 
 STATE = ".quant_state.bitsandbytes__"
 KINDS = ("nf4", "fp4")

@@ -16,12 +16,12 @@ from functools import cache
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.quantised.packing import PackedTensor, Packing, row_parts
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.quantised.scaled_float8 import SCALE as NUMBER
-from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
-from engine.formats.weight_file import WeightFile
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.quantised.packing import PackedTensor, Packing, row_parts
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.quantised.scaled_float8 import SCALE as NUMBER
+from darkroom.engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from darkroom.engine.formats.weight_file import WeightFile
 
 MARK = "comfy_quant"
 METADATA = "_quantization_metadata"

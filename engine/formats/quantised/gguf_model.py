@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from engine.formats.gguf_file import GgufFile
-from engine.formats.quantised.gguf_packing import GgufPacking
-from engine.formats.quantised.packing import PackedTensor
-from engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.gguf_file import GgufFile
+from darkroom.engine.formats.quantised.gguf_packing import GgufPacking
+from darkroom.engine.formats.quantised.packing import PackedTensor
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
 
 # Parts of names: llama.cpp's, and those of the transformers library.
 T5_PARTS: Mapping[str, str] = {

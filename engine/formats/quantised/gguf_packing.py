@@ -8,9 +8,9 @@ from typing import Self
 
 import torch
 
-from engine.formats.gguf_file import BLOCK_TYPES
-from engine.formats.quantised.gguf_blocks import UNPACK
-from engine.formats.quantised.packing import Packing, row_parts
+from darkroom.engine.formats.gguf_file import BLOCK_TYPES
+from darkroom.engine.formats.quantised.gguf_blocks import UNPACK
+from darkroom.engine.formats.quantised.packing import Packing, row_parts
 
 NUMBER_BYTES = 4
 BLOCK_BYTES = {name: num_bytes for name, _, num_bytes in BLOCK_TYPES.values()}

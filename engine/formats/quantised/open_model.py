@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from engine.formats.gguf_file import GgufFile
-from engine.formats.quantised.bitsandbytes import bitsandbytes
-from engine.formats.quantised.comfy_quant import comfy_quant
-from engine.formats.quantised.gguf_model import gguf_model
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.quantised.scaled_float8 import scaled_float8
-from engine.formats.refusals import refuses
-from engine.formats.weight_file import WeightFile, open_weights
+from darkroom.engine.formats.gguf_file import GgufFile
+from darkroom.engine.formats.quantised.bitsandbytes import bitsandbytes
+from darkroom.engine.formats.quantised.comfy_quant import comfy_quant
+from darkroom.engine.formats.quantised.gguf_model import gguf_model
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.quantised.scaled_float8 import scaled_float8
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.weight_file import WeightFile, open_weights
 
 FORMS: tuple[Callable[[WeightFile], QuantisedFile | None], ...] = (scaled_float8, comfy_quant, bitsandbytes)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.formats.quantised.packing import PackedTensor
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.weight_file import Item, Joined, Names, Part, WeightFile, composed
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.quantised.packing import PackedTensor
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.weight_file import Item, Joined, Names, Part, WeightFile, composed
 
 PACKINGS = "packings"  # `engine/memory/offload/packing.py`
 PACKABLE = (nn.Linear, nn.Conv2d, nn.Conv3d)  # layers that read their weight nowhere but in `forward`

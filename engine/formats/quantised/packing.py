@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from engine.formats.weight_file import WeightFile
+from darkroom.engine.formats.weight_file import WeightFile
 
 VALUES_AT_ONCE = 1 << 22
 WORKING_BYTES_PER_VALUE = 16  # of the integers and numbers between codes and values

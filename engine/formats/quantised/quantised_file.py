@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import torch
 
-from engine.formats.mapped_file import TensorPlace
-from engine.formats.quantised.packing import PackedTensor
-from engine.formats.weight_file import WeightFile
+from darkroom.engine.formats.mapped_file import TensorPlace
+from darkroom.engine.formats.quantised.packing import PackedTensor
+from darkroom.engine.formats.weight_file import WeightFile
 
 
 class QuantisedFile:

@@ -13,9 +13,9 @@ from typing import Self
 
 import torch
 
-from engine.formats.quantised.packing import PackedTensor, Packing
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.weight_file import WeightFile
+from darkroom.engine.formats.quantised.packing import PackedTensor, Packing
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.weight_file import WeightFile
 
 MARK = "scaled_fp8"
 SCALE, INPUT_SCALE = "scale_weight", "scale_input"

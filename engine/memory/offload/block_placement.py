@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.memory.offload.blocks import Block
-from engine.memory.offload.device_weights import DeviceWeights
-from engine.memory.offload.host_weights import HostWeights
-from engine.memory.offload.layers import Layers
-from engine.memory.offload.patching import WantedPatches
-from engine.memory.plan import choose_blocks
+from darkroom.engine.memory.offload.blocks import Block
+from darkroom.engine.memory.offload.device_weights import DeviceWeights
+from darkroom.engine.memory.offload.host_weights import HostWeights
+from darkroom.engine.memory.offload.layers import Layers
+from darkroom.engine.memory.offload.patching import WantedPatches
+from darkroom.engine.memory.plan import choose_blocks
 
 
 class BlockPlacement:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.memory.fresh_casts import FreshCasts
-from engine.memory.offload.packing import packings_of
-from engine.memory.offload.weight import Weight
-from engine.memory.offload.weight_state import HostState
-from engine.memory.transfer_streams import TransferStream
-from engine.memory.weight_patches import WeightPatch
+from darkroom.engine.memory.fresh_casts import FreshCasts
+from darkroom.engine.memory.offload.packing import packings_of
+from darkroom.engine.memory.offload.weight import Weight
+from darkroom.engine.memory.offload.weight_state import HostState
+from darkroom.engine.memory.transfer_streams import TransferStream
+from darkroom.engine.memory.weight_patches import WeightPatch
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
 STREAMABLE_LAYERS = (

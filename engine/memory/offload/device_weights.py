@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.memory.device import Device, Dtype, Tensor
-from engine.memory.offload.blocks import Block
-from engine.memory.offload.host_weights import HostWeights
-from engine.memory.offload.patching import WantedPatches
-from engine.memory.offload.transfer_speeds import TransferSpeeds
-from engine.memory.offload.weight import Weight
-from engine.memory.offload.weight_state import HostState
-from engine.memory.staging import RawWeight, upload
-from engine.memory.weight_patches import WeightPatch, same_patches
+from darkroom.engine.memory.device import Device, Dtype, Tensor
+from darkroom.engine.memory.offload.blocks import Block
+from darkroom.engine.memory.offload.host_weights import HostWeights
+from darkroom.engine.memory.offload.patching import WantedPatches
+from darkroom.engine.memory.offload.transfer_speeds import TransferSpeeds
+from darkroom.engine.memory.offload.weight import Weight
+from darkroom.engine.memory.offload.weight_state import HostState
+from darkroom.engine.memory.staging import RawWeight, upload
+from darkroom.engine.memory.weight_patches import WeightPatch, same_patches
 
 Originals = Mapping[str, tuple[Tensor | None, HostState]]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from engine.memory.device import Device, Tensor
-from engine.memory.offload.blocks import Block
-from engine.memory.offload.packing import unpacked
-from engine.memory.offload.weight import Weight
-from engine.memory.offload.weight_state import HostState
-from engine.memory.staging import RawWeight, max_conversion_bytes
-from engine.memory.transfer_streams import PinnedMemory
+from darkroom.engine.memory.device import Device, Tensor
+from darkroom.engine.memory.offload.blocks import Block
+from darkroom.engine.memory.offload.packing import unpacked
+from darkroom.engine.memory.offload.weight import Weight
+from darkroom.engine.memory.offload.weight_state import HostState
+from darkroom.engine.memory.staging import RawWeight, max_conversion_bytes
+from darkroom.engine.memory.transfer_streams import PinnedMemory
 
 
 class WeightSource(Protocol):

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.memory.device import Device
-from engine.memory.fresh_casts import FreshCasts
-from engine.memory.offload.blocks import Block
-from engine.memory.offload.device_weights import DeviceWeights
-from engine.memory.offload.packing import Packing
-from engine.memory.offload.patching import WantedPatches
-from engine.memory.offload.weight import Weight
-from engine.memory.transfer_streams import TransferStream, TransferStreams, conversion_bytes, padded
-from engine.memory.weight_patches import WeightPatch, same_patches
+from darkroom.engine.memory.device import Device
+from darkroom.engine.memory.fresh_casts import FreshCasts
+from darkroom.engine.memory.offload.blocks import Block
+from darkroom.engine.memory.offload.device_weights import DeviceWeights
+from darkroom.engine.memory.offload.packing import Packing
+from darkroom.engine.memory.offload.patching import WantedPatches
+from darkroom.engine.memory.offload.weight import Weight
+from darkroom.engine.memory.transfer_streams import TransferStream, TransferStreams, conversion_bytes, padded
+from darkroom.engine.memory.weight_patches import WeightPatch, same_patches
 
 
 class Layers:

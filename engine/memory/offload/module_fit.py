@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from engine.memory.offload.weight import Weight
+from darkroom.engine.memory.offload.weight import Weight
 
 Foreign = tuple[nn.Module, str, torch.Tensor]  # a layer, and a tensor by its name in it
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.memory.device import Device
-from engine.memory.offload.block_placement import BlockPlacement
-from engine.memory.offload.blocks import Block
-from engine.memory.offload.device_weights import DeviceWeights
-from engine.memory.offload.layers import Layers
-from engine.memory.offload.patching import WantedPatches, patching_bytes
-from engine.memory.offload.weight import Weight
-from engine.memory.transfer_streams import TransferStreams
-from engine.memory.weight_patches import Patches
+from darkroom.engine.memory.device import Device
+from darkroom.engine.memory.offload.block_placement import BlockPlacement
+from darkroom.engine.memory.offload.blocks import Block
+from darkroom.engine.memory.offload.device_weights import DeviceWeights
+from darkroom.engine.memory.offload.layers import Layers
+from darkroom.engine.memory.offload.patching import WantedPatches, patching_bytes
+from darkroom.engine.memory.offload.weight import Weight
+from darkroom.engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.memory.weight_patches import Patches
 
 
 class ModulePatches:

@@ -17,18 +17,18 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from engine.memory.device import Device
-from engine.memory.offload.block_placement import BlockPlacement
-from engine.memory.offload.blocks import divide
-from engine.memory.offload.device_weights import DeviceWeights
-from engine.memory.offload.host_weights import HostWeights, WeightSource
-from engine.memory.offload.layers import Layers
-from engine.memory.offload.module_fit import fits, foreign_tensors, put_back
-from engine.memory.offload.module_patches import ModulePatches
-from engine.memory.offload.patching import WantedPatches
-from engine.memory.offload.weight_values import WeightValues
-from engine.memory.transfer_streams import PinnedMemory, TransferStreams
-from engine.memory.weight_patches import same_patches
+from darkroom.engine.memory.device import Device
+from darkroom.engine.memory.offload.block_placement import BlockPlacement
+from darkroom.engine.memory.offload.blocks import divide
+from darkroom.engine.memory.offload.device_weights import DeviceWeights
+from darkroom.engine.memory.offload.host_weights import HostWeights, WeightSource
+from darkroom.engine.memory.offload.layers import Layers
+from darkroom.engine.memory.offload.module_fit import fits, foreign_tensors, put_back
+from darkroom.engine.memory.offload.module_patches import ModulePatches
+from darkroom.engine.memory.offload.patching import WantedPatches
+from darkroom.engine.memory.offload.weight_values import WeightValues
+from darkroom.engine.memory.transfer_streams import PinnedMemory, TransferStreams
+from darkroom.engine.memory.weight_patches import same_patches
 
 
 class ModuleWeights:

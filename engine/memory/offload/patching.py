@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from engine.memory.device import Device, Dtype, Tensor
-from engine.memory.offload.host_weights import HostWeights
-from engine.memory.offload.packing import unpacked
-from engine.memory.offload.weight import Weight
-from engine.memory.weight_patches import Patches, WeightPatch, calculate_weight, patched, rounded_at_random
+from darkroom.engine.memory.device import Device, Dtype, Tensor
+from darkroom.engine.memory.offload.host_weights import HostWeights
+from darkroom.engine.memory.offload.packing import unpacked
+from darkroom.engine.memory.offload.weight import Weight
+from darkroom.engine.memory.weight_patches import Patches, WeightPatch, calculate_weight, patched, rounded_at_random
 
 FLOAT32_BYTES = 4
 NUM_FLOAT32_TO_PATCH = 3

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from engine.memory.offload.packing import Packing
-from engine.memory.offload.weight_state import (
+from darkroom.engine.memory.offload.packing import Packing
+from darkroom.engine.memory.offload.weight_state import (
     DEVICE_MOVES,
     HOST_MOVES,
     RESIDENT_STATES,
@@ -16,7 +16,7 @@ from engine.memory.offload.weight_state import (
     HostState,
     IllegalMove,
 )
-from engine.memory.weight_patches import WeightPatch
+from darkroom.engine.memory.weight_patches import WeightPatch
 
 
 class Weight:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.memory.offload.device_weights import DeviceWeights
-from engine.memory.offload.host_weights import HostWeights
-from engine.memory.offload.packing import unpacked
-from engine.memory.offload.patching import WantedPatches
-from engine.memory.offload.weight import Weight
+from darkroom.engine.memory.offload.device_weights import DeviceWeights
+from darkroom.engine.memory.offload.host_weights import HostWeights
+from darkroom.engine.memory.offload.packing import unpacked
+from darkroom.engine.memory.offload.patching import WantedPatches
+from darkroom.engine.memory.offload.weight import Weight
 
 
 class WeightValues:

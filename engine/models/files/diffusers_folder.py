@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import BadModelFile
+from darkroom.engine.errors import BadModelFile
 
 EXPECTED = "a model in diffusers layout"
 NETWORK_FILES = tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.models.files.folders import LEGACY_KINDS
+from darkroom.engine.models.files.folders import LEGACY_KINDS
 
 BASE_PATH = "base_path"
 IS_DEFAULT = "is_default"

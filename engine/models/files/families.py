@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
-from engine.formats.quantised.open_model import open_model
-from engine.formats.safetensors_header import read_metadata
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import Names, is_indexed, shape_of
-from engine.models.files.folders import ModelFolders
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.safetensors_header import read_metadata
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import Names, is_indexed, shape_of
+from darkroom.engine.models.files.folders import ModelFolders
 
 DENOISER_KINDS = ("checkpoints", "diffusion_models")
 """Kinds of files that hold a denoising network, by which a file's family is detected."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import NotRecognised, TensorIndex
-from engine.formats.quantised.open_model import open_model
-from engine.formats.refusals import refusing
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.formats.weight_file import SAFETENSORS_ENDINGS, WeightFile
-from engine.models.files.families import DENOISER_KINDS
-from engine.models.files.folders import ModelFolders
-from engine.models.kinds.load_control_lora import is_control_lora
-from engine.models.kinds.load_controlnet import check_controlnet
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.refusals import refusing
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.formats.weight_file import SAFETENSORS_ENDINGS, WeightFile
+from darkroom.engine.models.files.families import DENOISER_KINDS
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.kinds.load_control_lora import is_control_lora
+from darkroom.engine.models.kinds.load_controlnet import check_controlnet
 
 MAX_KEPT = 10_000
 

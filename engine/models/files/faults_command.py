@@ -1,4 +1,4 @@
-"""`python -m engine model-faults`: faults of model files by their headers, for programs without torch.
+"""`python -m darkroom.engine model-faults`: faults of model files by their headers, for programs without torch.
 
 Standard input is a JSON list of `[kind, path]`; output a list of the faults in its order, null for a file without one.
 No weights are read.
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from engine.models.files.faults import fault_of_file
+from darkroom.engine.models.files.faults import fault_of_file
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from engine.formats.arriving_file import find_part
+from darkroom.engine.formats.arriving_file import find_part
 
 WEIGHT_ENDINGS = (".ckpt", ".pt", ".pt2", ".bin", ".pth", ".safetensors", ".pkl", ".sft")
 

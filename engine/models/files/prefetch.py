@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.formats.readahead import PIECE_BYTES, reading_ahead
-from engine.models.files.folders import ModelFolders
+from darkroom.engine.formats.readahead import PIECE_BYTES, reading_ahead
+from darkroom.engine.models.files.folders import ModelFolders
 
 # Names of loader nodes' inputs -> kind of file, in the order in which a prompt needs them.
 FILE_INPUTS: Mapping[str, str] = {

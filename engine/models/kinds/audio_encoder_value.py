@@ -6,10 +6,10 @@ from typing import TypedDict
 
 import torch
 
-from engine.media.resample import resample
-from engine.models.network_in_use import NetworkInUse
-from engine.models.network_value import NetworkValue
-from engine.models.weight_handle import Network, WeightHandle
+from darkroom.engine.media.resample import resample
+from darkroom.engine.models.network_in_use import NetworkInUse
+from darkroom.engine.models.network_value import NetworkValue
+from darkroom.engine.models.weight_handle import Network, WeightHandle
 
 RATE_HZ = 16000
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from engine.layers.unet import UnetConfig
-from engine.models.kinds.controlnet_value import ControlBase, ControlNet
-from engine.models.kinds.load_control_lora import build_control_lora
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.weight_handle import Network
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.models.kinds.controlnet_value import ControlBase, ControlNet
+from darkroom.engine.models.kinds.load_control_lora import build_control_lora
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.weight_handle import Network
 
 UNET_PREFIX = "diffusion_model."
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.unet import TimestepEmbedSequential, UnetConfig, build_block, label_embedding
-from engine.layers.unet_layers import BlockSpec, timestep_embedding
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.unet import TimestepEmbedSequential, UnetConfig, build_block, label_embedding
+from darkroom.engine.layers.unet_layers import BlockSpec, timestep_embedding
 
 # The hint's convolutions: (channels out, stride); the last one has the network's width.
 HINT_LAYERS = ((16, 1), (16, 1), (32, 2), (32, 1), (96, 2), (96, 1), (256, 2))

@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import repeat_to_batch_size
-from engine.diffusion.host_levels import on_host
-from engine.diffusion.options import Options
-from engine.images.pixels import resize
-from engine.log_context import report_warning
-from engine.models.kinds.load_controlnet import SteeringKind
-from engine.models.network_in_use import NetworkInUse
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.weight_handle import Network, WeightHandle
+from darkroom.engine.diffusion.conditions import repeat_to_batch_size
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.models.kinds.load_controlnet import SteeringKind
+from darkroom.engine.models.network_in_use import NetworkInUse
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.weight_handle import Network, WeightHandle
 
 PLACES = ("input", "middle", "output")
 PIXELS_PER_CELL = 8

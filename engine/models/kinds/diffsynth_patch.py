@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.images.pixels import resize
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.vae import Vae
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.vae import Vae
 
 
 class DiffSynthPatch:

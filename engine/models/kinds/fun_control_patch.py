@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.conditions import repeat_to_batch_size
-from engine.diffusion.latent_format import LatentFormat
-from engine.images.pixels import resize
-from engine.layers.patches import PATCH
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.vae import Vae
+from darkroom.engine.diffusion.conditions import repeat_to_batch_size
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.layers.patches import PATCH
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.vae import Vae
 
 GREY = 0.5
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.layers.basic import Linear
-from engine.layers.call_options import CallOptions
-from engine.layers.unet_layers import CrossAttention, FeedForward
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.call_options import CallOptions
+from darkroom.engine.layers.unet_layers import CrossAttention, FeedForward
 
 MAX_BOXES = 30
 NUM_FREQUENCIES = 8

@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.families.unsupported import describe
-from engine.formats.fill import Destination, fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import open_weights
-from engine.layers.shapes import Shapes
-from engine.layers.weight_norm import first_names
-from engine.models.kinds import wav2vec, whisper
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.unsupported import describe
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.weight_norm import first_names
+from darkroom.engine.models.kinds import wav2vec, whisper
 
 EXPECTED = "an audio encoder (wav2vec 2.0 or Whisper)"
 PREFIXES = ("wav2vec2.", "model.", "")  # of the networks in files that may hold more

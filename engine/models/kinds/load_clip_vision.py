@@ -11,18 +11,18 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.families.unsupported import describe
-from engine.formats.fill import Destination, fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import Item, Names, Part, Transposed, WeightFile, open_weights, shape_of
-from engine.layers import dinov2
-from engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
-from engine.layers.dinov2 import Dinov2
-from engine.layers.image_encoders import image_encoder
-from engine.layers.open_clip_names import FUSED, layer_names
-from engine.layers.shapes import Shapes
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.unsupported import describe
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import Item, Names, Part, Transposed, WeightFile, open_weights, shape_of
+from darkroom.engine.layers import dinov2
+from darkroom.engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
+from darkroom.engine.layers.dinov2 import Dinov2
+from darkroom.engine.layers.image_encoders import image_encoder
+from darkroom.engine.layers.open_clip_names import FUSED, layer_names
+from darkroom.engine.layers.shapes import Shapes
 
 EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), that of LLaVA, SigLIP's (so400m) or DINOv2's"
 MARK = "vision_model.embeddings.patch_embedding.weight"

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.fill import set_weight
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import WeightFile
-from engine.layers.unet import UnetConfig
-from engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import set_weight
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import WeightFile
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
 
 MARK = "lora_controlnet"
 HINT = "input_hint_block.0.weight"

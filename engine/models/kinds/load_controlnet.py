@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ControlNetwork, ControlReading, ModelFamily, NotRecognised
-from engine.families.unsupported import describe, describe_control
-from engine.formats.fill import fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import ChangedTensors, Names, WeightFile, open_weights
-from engine.layers.diffusers_names import unet_names
-from engine.layers.shapes import Shapes
-from engine.layers.unet import UnetConfig
-from engine.layers.unet_shapes import diffusers_unet_config
-from engine.models.kinds.controlnet import ControlNetModel
-from engine.models.kinds.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
-from engine.models.kinds.union_controlnet import UnionControlNetModel
-from engine.models.load import LoadTypes, configured
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ControlNetwork, ControlReading, ModelFamily, NotRecognised
+from darkroom.engine.families.unsupported import describe, describe_control
+from darkroom.engine.formats.fill import fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import ChangedTensors, Names, WeightFile, open_weights
+from darkroom.engine.layers.diffusers_names import unet_names
+from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.layers.unet_shapes import diffusers_unet_config
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.models.kinds.load_t2i_adapter import is_t2i_adapter, load_t2i_adapter
+from darkroom.engine.models.kinds.union_controlnet import UnionControlNetModel
+from darkroom.engine.models.load import LoadTypes, configured
 
 log = logging.getLogger(__name__)
 

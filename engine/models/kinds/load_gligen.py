@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.families.registry import gligen_heads
-from engine.formats.fill import Destination, fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import WeightFile, open_weights
-from engine.models.kinds.gligen import POSITION_WIDTH, Gligen
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.registry import gligen_heads
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import WeightFile, open_weights
+from darkroom.engine.models.kinds.gligen import POSITION_WIDTH, Gligen
 
 EXPECTED = "a GLIGEN model for text boxes"
 PLACES = ("input_blocks", "middle_block", "output_blocks")

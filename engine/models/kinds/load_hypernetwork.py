@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.formats.pickle_file import read_pickle
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.models.kinds.hypernetwork import ACTIVATIONS, Hypernetwork
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.pickle_file import read_pickle
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.models.kinds.hypernetwork import ACTIVATIONS, Hypernetwork
 
 EXPECTED = "a hypernetwork"
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.unsupported import describe
-from engine.formats.fill import fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import open_weights
-from engine.models.load import LoadTypes, configured
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.unsupported import describe
+from darkroom.engine.formats.fill import fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.models.load import LoadTypes, configured
 
 
 @refuses("a model patch")

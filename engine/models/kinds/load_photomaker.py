@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.fill import Destination, fill
-from engine.formats.pickle_file import read_pickle
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import ChangedTensors, WeightFile, is_pickled, open_weights
-from engine.models.kinds.load_clip_vision import EXACT, vision_config
-from engine.models.kinds.photomaker import PhotoMaker, PhotoMakerConfig
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.pickle_file import read_pickle
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import ChangedTensors, WeightFile, is_pickled, open_weights
+from darkroom.engine.models.kinds.load_clip_vision import EXACT, vision_config
+from darkroom.engine.models.kinds.photomaker import PhotoMaker, PhotoMakerConfig
 
 EXPECTED = "PhotoMaker's first version"
 ENCODER = "id_encoder"

@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.families.base import Shapes
-from engine.families.unsupported import describe
-from engine.formats.fill import Destination, fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import open_weights
-from engine.models.kinds.redux import Redux, ReduxConfig
-from engine.models.kinds.style_adapter import StyleAdapter, StyleAdapterConfig
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.base import Shapes
+from darkroom.engine.families.unsupported import describe
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.models.kinds.redux import Redux, ReduxConfig
+from darkroom.engine.models.kinds.style_adapter import StyleAdapter, StyleAdapterConfig
 
 EXPECTED = "a T2I-Adapter for style, or Redux"
 HEADS = 8

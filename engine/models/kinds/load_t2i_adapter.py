@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 import torch
 
-from engine.families.base import NotRecognised
-from engine.families.cascade.controlnet import CascadeControl, CascadeControlConfig, LatentBackboneConfig
-from engine.formats.fill import Destination, fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import WeightFile
-from engine.layers.shapes import Shapes, count_children
-from engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
+from darkroom.engine.families.base import NotRecognised
+from darkroom.engine.families.cascade.controlnet import CascadeControl, CascadeControlConfig, LatentBackboneConfig
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import WeightFile
+from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 
 PREFIX = "adapter."
 DIFFUSERS_BLOCK = re.compile(r"^body\.(\d+)\.resnets\.(\d+)\.")

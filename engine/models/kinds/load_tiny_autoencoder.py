@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.errors import BadModelFile
-from engine.formats.fill import Destination, fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import open_weights
-from engine.models.kinds.tiny_autoencoder import TinyAutoencoder
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.models.kinds.tiny_autoencoder import TinyAutoencoder
 
 FIRST_OF_DECODER = "1.weight"
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.fill import Destination, fill
-from engine.formats.refusals import refuses
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import WeightFile, open_weights
-from engine.models.kinds.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import WeightFile, open_weights
+from darkroom.engine.models.kinds.upscaler import CompactConfig, CompactNet, RrdbConfig, RrdbNet
 
 EXPECTED = "an upscaling network of the ESRGAN family"
 

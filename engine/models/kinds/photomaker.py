@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
-from engine.layers.clip_vision import ClipVisionConfig, ClipVisionTower
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.clip_vision import ClipVisionConfig, ClipVisionTower
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
-from engine.models.network_in_use import NetworkInUse
-from engine.models.network_value import NetworkValue
-from engine.models.weight_handle import WeightHandle
+from darkroom.engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
+from darkroom.engine.models.network_in_use import NetworkInUse
+from darkroom.engine.models.network_value import NetworkValue
+from darkroom.engine.models.weight_handle import WeightHandle
 
 BYTES_PER_VALUE = 4  # it computes in float32
 

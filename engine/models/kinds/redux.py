@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
+from darkroom.engine.layers.basic import Linear
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.layers.attention import attention
-from engine.layers.basic import Linear, linear
-from engine.layers.clip_layers import quick_gelu
+from darkroom.engine.layers.attention import attention
+from darkroom.engine.layers.basic import Linear, linear
+from darkroom.engine.layers.clip_layers import quick_gelu
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from engine.layers.basic import Conv2d
-from engine.models.kinds.tiny_decoder import BLOCKS_PER_SIZE, NUM_DOUBLINGS, WIDTH, Block, TinyDecoder
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.models.kinds.tiny_decoder import BLOCKS_PER_SIZE, NUM_DOUBLINGS, WIDTH, Block, TinyDecoder
 
 Scale = Callable[[torch.Tensor], torch.Tensor]
 WORKING_BYTES_PER_PIXEL = 4 * WIDTH  # and byte of the type: a few pictures of all channels

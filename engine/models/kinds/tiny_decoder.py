@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.layers.basic import Conv2d
+from darkroom.engine.layers.basic import Conv2d
 
 WIDTH = 64
 NUM_DOUBLINGS = 3

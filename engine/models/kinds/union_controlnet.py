@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import optimized_attention
-from engine.layers.basic import Linear
-from engine.layers.clip_layers import quick_gelu
-from engine.layers.filled import filled
-from engine.layers.unet import UnetConfig
-from engine.layers.unet_layers import timestep_embedding
-from engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.clip_layers import quick_gelu
+from darkroom.engine.layers.filled import filled
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
 
 TOKEN_HEADS = 8
 TYPE_WIDTH = 256  # of the sinusoidal embedding of each type's bit

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Conv2d
+from darkroom.engine.layers.basic import Conv2d
 
 RESIDUAL_SCALE = 0.2
 SLOPE = 0.2  # of the leaky rectifiers, below zero

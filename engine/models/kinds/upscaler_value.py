@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.models.network_value import NetworkValue
-from engine.models.weight_handle import Network
+from darkroom.engine.models.network_value import NetworkValue
+from darkroom.engine.models.weight_handle import Network
 
 
 class UpscaleModel(NetworkValue):

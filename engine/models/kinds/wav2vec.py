@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import attention
-from engine.layers.basic import Linear
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.attention import attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 HEAD_WIDTH = 64
 STEPS = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))  # kernel and stride of the convolutions

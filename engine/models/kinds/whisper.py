@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.attention import attention
-from engine.layers.basic import Linear
-from engine.layers.mel_spectrogram import mel_bands
-from engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.attention import attention
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.mel_spectrogram import mel_bands
+from darkroom.engine.layers.shapes import Shapes, count_children
 
 HEAD_WIDTH = 64
 RATE_HZ, WINDOW, HOP = 16000, 400, 160

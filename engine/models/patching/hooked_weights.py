@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.host_levels import on_host
-from engine.diffusion.options import OptionDict, Options
-from engine.diffusion.wrappers import merge_options
-from engine.models.patching.hooks import EnumHookMode, EnumHookType, HookGroup, WeightHook
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.options import OptionDict, Options
+from darkroom.engine.diffusion.wrappers import merge_options
+from darkroom.engine.models.patching.hooks import EnumHookMode, EnumHookType, HookGroup, WeightHook
 
 CALL_ON_APPLY_HOOKS = "on_apply_hooks"
 CALL_ON_REGISTER_ALL_HOOK_PATCHES = "on_register_all_hook_patches"

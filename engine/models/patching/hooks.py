@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from engine.adapters.lora import lora_patches
-from engine.diffusion.host_levels import on_host
-from engine.diffusion.options import Options
-from engine.diffusion.wrappers import merge_options
-from engine.log_context import report_warning
-from engine.models.patching.lora_keys import TEXT_STARTS, denoiser_lora_keys, renamed_lora, text_lora_keys
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.diffusion.wrappers import merge_options
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.models.patching.lora_keys import TEXT_STARTS, denoiser_lora_keys, renamed_lora, text_lora_keys
 
 log = logging.getLogger(__name__)
 

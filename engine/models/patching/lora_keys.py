@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from engine.adapters.lora_conventions import under_common_names
-from engine.adapters.lora_names import LoraTarget, target_name
-from engine.adapters.weight_adapters import LoraAdapter
-from engine.families.base import ModelFamily
-from engine.models.weight_handle import Network
+from darkroom.engine.adapters.lora_conventions import under_common_names
+from darkroom.engine.adapters.lora_names import LoraTarget, target_name
+from darkroom.engine.adapters.weight_adapters import LoraAdapter
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.models.weight_handle import Network
 
 TEXT_STARTS = ("lora_te", "text_encoder", "lora_prior_te", "clip_", "t5xxl")  # of keys for text encoders
 

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 import torch
 
-from engine.models.patching.borrowed_weight import BorrowedWeight
-from engine.models.patching.hooked_weights import HookedWeights
-from engine.models.patching.patched_weights import PatchedWeights
-from engine.models.patching.patcher_registries import CALL_ON_CLONE, CALL_ON_LOAD, PatcherRegistries
-from engine.models.patching.sampling_options import SamplingOptions
-from engine.models.patching.weight_moves import WeightMoves
-from engine.models.weight_handle import Network, WeightHandle, WeightPatch
+from darkroom.engine.models.patching.borrowed_weight import BorrowedWeight
+from darkroom.engine.models.patching.hooked_weights import HookedWeights
+from darkroom.engine.models.patching.patched_weights import PatchedWeights
+from darkroom.engine.models.patching.patcher_registries import CALL_ON_CLONE, CALL_ON_LOAD, PatcherRegistries
+from darkroom.engine.models.patching.sampling_options import SamplingOptions
+from darkroom.engine.models.patching.weight_moves import WeightMoves
+from darkroom.engine.models.weight_handle import Network, WeightHandle, WeightPatch
 
 NO_PATCHES = uuid.UUID(int=0)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.options import Options
+from darkroom.engine.diffusion.options import Options
 
 
 def move_patches(model_options: dict[str, Any], target: torch.device | torch.dtype | str) -> None:

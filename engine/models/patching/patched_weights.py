@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.memory import weight_patches
+from darkroom.engine.memory import weight_patches
 
 Tensors = dict[str, torch.Tensor]
 Wrapper = Callable[[torch.Tensor], torch.Tensor]

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from engine.models.patching.option_patches import models_of_patches, move_patches
-from engine.models.patching.patcher_registries import CALL_ON_DETACH
-from engine.models.weight_handle import Network
+from darkroom.engine.models.patching.option_patches import models_of_patches, move_patches
+from darkroom.engine.models.patching.patcher_registries import CALL_ON_DETACH
+from darkroom.engine.models.weight_handle import Network
 
 
 class WeightMoves:

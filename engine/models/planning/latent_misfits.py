@@ -15,19 +15,19 @@ from typing import Any
 
 import torch
 
-from contract.errors import Explanation, Problem
-from contract.graph.facts import NO_FACTS, NodeFacts
-from contract.graph.prompt import Node, Prompt, is_link
-from contract.graph.spec import NodeRules
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import NotRecognised, TensorIndex
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import SAFETENSORS_ENDINGS
-from engine.models.files.folders import ModelFolders
-from engine.models.load import configured
-from engine.models.planning.prompt_stages import files_behind
+from darkroom.contract.errors import Explanation, Problem
+from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
+from darkroom.contract.graph.prompt import Node, Prompt, is_link
+from darkroom.contract.graph.spec import NodeRules
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import SAFETENSORS_ENDINGS
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.load import configured
+from darkroom.engine.models.planning.prompt_stages import files_behind
 
 SAMPLES, VAE = "samples", "vae"
 MAX_DECODERS = 20  # looked at: a prompt of very many costs no more

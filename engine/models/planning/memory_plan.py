@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from contract.graph.prompt import Prompt
-from engine.families.base import ModelFamily
-from engine.memory.timeline import StageKind, StageNeed, StagePlan, memory_timeline
-from engine.models.files.folders import ModelFolders
-from engine.models.planning.network_sizes import KIND_OF_FOLDER, FileSizes, NetworkSize, sizes_in_file, sizes_of_family
-from engine.models.planning.prompt_stages import FindRules, PromptStage, stages_of
+from darkroom.contract.graph.prompt import Prompt
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.memory.timeline import StageKind, StageNeed, StagePlan, memory_timeline
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.planning.network_sizes import (
+    KIND_OF_FOLDER,
+    FileSizes,
+    NetworkSize,
+    sizes_in_file,
+    sizes_of_family,
+)
+from darkroom.engine.models.planning.prompt_stages import FindRules, PromptStage, stages_of
 
 PIXELS_PER_CELL = 64
 DEFAULT_PIXELS = 1024 * 1024

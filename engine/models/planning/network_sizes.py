@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
-from engine.formats.quantised.open_model import open_model
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import shape_of
-from engine.memory.timeline import StageKind
-from engine.models.load import TEXT_PREFIXES
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import shape_of
+from darkroom.engine.memory.timeline import StageKind
+from darkroom.engine.models.load import TEXT_PREFIXES
 
 KIND_OF_FOLDER: Mapping[str, StageKind] = {
     "text_encoders": "text_encoder",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from contract.graph.prompt import Node, Prompt, is_link
-from contract.graph.spec import NodeRules
-from contract.graph.work import FOLDER_OF_INPUT
-from engine.memory.timeline import StageKind
+from darkroom.contract.graph.prompt import Node, Prompt, is_link
+from darkroom.contract.graph.spec import NodeRules
+from darkroom.contract.graph.work import FOLDER_OF_INPUT
+from darkroom.engine.memory.timeline import StageKind
 
 FindRules = Callable[[str], NodeRules | None]
 MAX_STAGES = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from engine.nodes.base import NodeEnvironment
+from darkroom.engine.nodes.base import NodeEnvironment
 
 
 def content_hash(environment: NodeEnvironment, name: object) -> str | None:

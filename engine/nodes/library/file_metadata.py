@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.nodes.base import NodeContext
+from darkroom.engine.nodes.base import NodeContext
 
 
 def metadata_of(context: NodeContext, prompt: object, extra_pnginfo: Mapping[str, object] | None) -> dict[str, object]:

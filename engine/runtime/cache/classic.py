@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contract.graph.signature import Key
-from engine.runtime.cache.groups import Groups
-from engine.runtime.cache.store import NodeResult, ResultCache
+from darkroom.contract.graph.signature import Key
+from darkroom.engine.runtime.cache.groups import Groups
+from darkroom.engine.runtime.cache.store import NodeResult, ResultCache
 
 
 class ClassicCache(ResultCache):

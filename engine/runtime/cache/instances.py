@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.runtime.cache.groups import Groups
+from darkroom.engine.runtime.cache.groups import Groups
 
 _Key = tuple[str, str]  # node id, class name
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contract.graph.signature import Key
-from engine.runtime.cache.store import NodeResult, ResultCache
+from darkroom.contract.graph.signature import Key
+from darkroom.engine.runtime.cache.store import NodeResult, ResultCache
 
 
 class LruCache(ResultCache):

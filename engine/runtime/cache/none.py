@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contract.graph.signature import Key
-from engine.runtime.cache.classic import ClassicCache
+from darkroom.contract.graph.signature import Key
+from darkroom.engine.runtime.cache.classic import ClassicCache
 
 
 class NoCache(ClassicCache):

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from contract.graph.signature import Key
-from engine.runtime.cache.result_size import size_bytes
-from engine.runtime.cache.store import NodeResult, ResultCache
+from darkroom.contract.graph.signature import Key
+from darkroom.engine.runtime.cache.result_size import size_bytes
+from darkroom.engine.runtime.cache.store import NodeResult, ResultCache
 
 HYSTERESIS = 1.1
 LOOK_EVERY_BYTES = 64 * 2**20

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from contract.graph.signature import Key
-from engine.log_context import NodeWarning
+from darkroom.contract.graph.signature import Key
+from darkroom.engine.log_context import NodeWarning
 
 
 @dataclass(frozen=True, slots=True)

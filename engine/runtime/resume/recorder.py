@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from contract.wire import KEY_FORM, is_checkpoint_key
-from engine.diffusion.recorded_steps import SamplingStart
-from engine.memory.random_state import RandomState
-from engine.runtime.resume.record_files import Evaluation, RecordFiles, RecordUnreadable
+from darkroom.contract.wire import KEY_FORM, is_checkpoint_key
+from darkroom.engine.diffusion.recorded_steps import SamplingStart
+from darkroom.engine.memory.random_state import RandomState
+from darkroom.engine.runtime.resume.record_files import Evaluation, RecordFiles, RecordUnreadable
 
 log = logging.getLogger(__name__)
 

@@ -15,17 +15,17 @@ from typing import TypeVar
 
 import torch
 
-from engine.cancel import CancelToken, not_cancelled
-from engine.diffusion.options import Network, OptionDict
-from engine.errors import OutOfMemory
-from engine.runtime.turns import Turns
-from engine.tuning.batching.chunks import in_chunks
-from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
-from engine.tuning.batching.measure import measure_widths, varying_layers
-from engine.tuning.batching.side_stream import SideStream
-from engine.tuning.batching.widths import WidthFigure, Widths, chosen
-from engine.tuning.strategy import PROMPTS_OF_ROWS, PromptRows
+from darkroom.engine.cancel import CancelToken, not_cancelled
+from darkroom.engine.diffusion.options import Network, OptionDict
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.runtime.turns import Turns
+from darkroom.engine.tuning.batching.chunks import in_chunks
+from darkroom.engine.tuning.batching.evaluation import Evaluation
+from darkroom.engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
+from darkroom.engine.tuning.batching.measure import measure_widths, varying_layers
+from darkroom.engine.tuning.batching.side_stream import SideStream
+from darkroom.engine.tuning.batching.widths import WidthFigure, Widths, chosen
+from darkroom.engine.tuning.strategy import PROMPTS_OF_ROWS, PromptRows
 
 MAX_KINDS = 64  # whose widths are remembered
 MOST_ROWS = 32

@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from engine.cancel import CancelToken
-from engine.diffusion.options import Network, OptionDict, Options
-from engine.tuning.batching.batcher import StepBatcher
-from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.kinds import kind_of
-from engine.tuning.batching.widths import Widths
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.diffusion.options import Network, OptionDict, Options
+from darkroom.engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine.tuning.batching.evaluation import Evaluation
+from darkroom.engine.tuning.batching.kinds import kind_of
+from darkroom.engine.tuning.batching.widths import Widths
 
 
 class WidthProbe:
-    """Implementation of `engine.diffusion.shared_steps.StepSharing` that measures widths and shares nothing.
+    """Implementation of `darkroom.engine.diffusion.shared_steps.StepSharing` that measures widths and shares nothing.
 
     Of a sampling run it measures the first evaluation. `num_runs` is None before, and 1 where sharing is no faster.
     """

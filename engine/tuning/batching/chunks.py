@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from engine.tuning.strategy import has_own_forward, replace_forwards
+from darkroom.engine.tuning.strategy import has_own_forward, replace_forwards
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 

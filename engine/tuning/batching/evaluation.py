@@ -6,8 +6,8 @@ from collections.abc import Hashable
 
 import torch
 
-from engine.diffusion.options import Network, OptionDict
-from engine.runtime.turns import Parked
+from darkroom.engine.diffusion.options import Network, OptionDict
+from darkroom.engine.runtime.turns import Parked
 
 
 class Evaluation(Parked):

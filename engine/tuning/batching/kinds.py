@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.options import Network, OptionDict, Options
-from engine.layers.attention import KERNEL_OPTION
-from engine.tuning.strategy import NETWORK_OPTIONS
+from darkroom.engine.diffusion.options import Network, OptionDict, Options
+from darkroom.engine.layers.attention import KERNEL_OPTION
+from darkroom.engine.tuning.strategy import NETWORK_OPTIONS
 
 OPTIONS_KEY = "transformer_options"
 CUSTOM_CODE = ("model_function_wrapper", "context_handler", "registered_hooks")

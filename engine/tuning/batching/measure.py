@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from engine.diffusion.likeness import relative_error
-from engine.diffusion.options import OptionDict
-from engine.errors import Interrupted
-from engine.tuning.batching.chunks import VaryingLayers
-from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
-from engine.tuning.batching.widths import WidthFigure, affordable, candidates
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.diffusion.options import OptionDict
+from darkroom.engine.errors import Interrupted
+from darkroom.engine.tuning.batching.chunks import VaryingLayers
+from darkroom.engine.tuning.batching.evaluation import Evaluation
+from darkroom.engine.tuning.batching.kinds import OPTIONS_KEY, joined_arguments, padded
+from darkroom.engine.tuning.batching.widths import WidthFigure, affordable, candidates
 
 MEMORY_MARGIN = 1.5  # how many times the estimate has to be free, as in guidance
 BUDGET_SECONDS = 20.0  # for all widths by estimate; no further one is begun after that time

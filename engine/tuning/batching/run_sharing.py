@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 import torch
 
-from engine.cancel import CancelToken
-from engine.diffusion.options import Network, OptionDict, Options
-from engine.tuning.batching.batcher import StepBatcher
-from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.kinds import kind_of
-from engine.tuning.quality import Quality
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.diffusion.options import Network, OptionDict, Options
+from darkroom.engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine.tuning.batching.evaluation import Evaluation
+from darkroom.engine.tuning.batching.kinds import kind_of
+from darkroom.engine.tuning.quality import Quality
 
 SHARED_STEPS = "shared_steps"  # among the strategies that a run used
 
 
 class RunSharing:
-    """Implementation of `engine.diffusion.shared_steps.StepSharing` for one run.
+    """Implementation of `darkroom.engine.diffusion.shared_steps.StepSharing` for one run.
 
     Its evaluations join those of other runs that use the same network in the same way. A run keeps the turn while it
     samples where it cannot share: with the quality `exact`, parts of the network replaced, hooks, or within sampling.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.runtime.turns import Turns
+from darkroom.engine.runtime.turns import Turns
 
 Work = Callable[[], torch.Tensor]
 

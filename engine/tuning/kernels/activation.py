@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.tuning.kernels.rounding import finite_half, rounded
-from engine.tuning.kernels.rows import rows_of
+from darkroom.engine.tuning.kernels.rounding import finite_half, rounded
+from darkroom.engine.tuning.kernels.rows import rows_of
 
 COLUMNS: Final = 1024  # of a program
 ROOT_OF_HALF: Final = 0.7071067811865476

@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.tuning.kernels.rounding import finite_half, rounded
-from engine.tuning.kernels.rows import Rows, rows_of
+from darkroom.engine.tuning.kernels.rounding import finite_half, rounded
+from darkroom.engine.tuning.kernels.rows import Rows, rows_of
 
 MAX_WIDTH = 16384  # channels that one program holds
 

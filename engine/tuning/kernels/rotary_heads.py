@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.tuning.kernels.residual_norm import NormForm, warps_for
-from engine.tuning.kernels.rounding import rounded
+from darkroom.engine.tuning.kernels.residual_norm import NormForm, warps_for
+from darkroom.engine.tuning.kernels.rounding import rounded
 
 MAX_NUMBERS = 16384  # that one program holds
 TILE_NUMBERS = 1024  # of a program, where heads are normalised by themselves

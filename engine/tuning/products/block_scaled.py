@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.formats.quantised.comfy_quant import (
+from darkroom.engine.formats.quantised.comfy_quant import (
     SCALE,
     SECOND_SCALE,
     SMOOTHING,
@@ -27,7 +27,7 @@ from engine.formats.quantised.comfy_quant import (
     Mxfp8Packing,
     Nvfp4Packing,
 )
-from engine.tuning.products.fused import has_kernels
+from darkroom.engine.tuning.products.fused import has_kernels
 
 MULTIPLE = 32  # of both sides of a weight
 MX_BLOCK, NV_BLOCK = 32, 16
@@ -103,7 +103,7 @@ class BlockScaledProducts:
     def _quantised(self, x: torch.Tensor, *, is_wide: bool) -> BlockRows:
         if not has_kernels(x.device):
             return quantise_mxfp8(x) if is_wide else quantise_nvfp4(x)
-        from engine.tuning.kernels import quantise  # Triton is there on GPU machines alone
+        from darkroom.engine.tuning.kernels import quantise  # Triton is there on GPU machines alone
 
         if is_wide:
             return BlockRows(*quantise.quantise_mxfp8(x, FLOAT8_LARGEST, LEAST_SCALE))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.tuning.products.rows import LARGEST, QuantiseRows
+from darkroom.engine.tuning.products.rows import LARGEST, QuantiseRows
 
 MULTIPLE = 16  # of both sides of a weight, for the kernels of CUDA
 ACTIVATIONS = torch.float8_e4m3fn

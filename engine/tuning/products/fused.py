@@ -7,8 +7,8 @@ from functools import cache
 
 import torch
 
-from engine.tuning.products.int8 import ScaleIntegers
-from engine.tuning.products.rows import (
+from darkroom.engine.tuning.products.int8 import ScaleIntegers
+from darkroom.engine.tuning.products.rows import (
     LARGEST,
     LEAST_SCALE,
     QuantisedRows,
@@ -16,7 +16,7 @@ from engine.tuning.products.rows import (
     quantise_rows,
     scale_integers,
 )
-from engine.tuning.triton_compiler import has_triton
+from darkroom.engine.tuning.triton_compiler import has_triton
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def integer_scaler(device: torch.device) -> ScaleIntegers:
 
 
 def _by_kernel(x: torch.Tensor, dtype: torch.dtype) -> QuantisedRows:
-    from engine.tuning.kernels import quantise  # Triton is there on GPU machines alone
+    from darkroom.engine.tuning.kernels import quantise  # Triton is there on GPU machines alone
 
     return QuantisedRows(*quantise.quantise_rows(x, dtype, LARGEST[dtype], LEAST_SCALE))
 
@@ -59,6 +59,6 @@ def _scaled_by_kernel(
     bias: torch.Tensor | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    from engine.tuning.kernels import quantise
+    from darkroom.engine.tuning.kernels import quantise
 
     return quantise.scale_integers(product, row_scales, column_scales, bias, dtype)

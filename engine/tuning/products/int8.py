@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from engine.tuning.products.rows import QuantiseRows
+from darkroom.engine.tuning.products.rows import QuantiseRows
 
 MULTIPLE = 8  # of both sides of a weight, for the kernels of CUDA
 LEAST_ROWS = 32  # there: 16 are refused

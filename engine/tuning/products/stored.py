@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engine.formats.quantised.comfy_quant import SCALE, IntegerPacking, Mxfp8Packing, Nvfp4Packing, hadamard
-from engine.formats.quantised.packed_layers import PACKINGS
-from engine.formats.quantised.packing import Packing
-from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
-from engine.layers.basic import linear
-from engine.tuning.products.block_scaled import BlockScaledProducts
-from engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
-from engine.tuning.products.float8 import Float8Products, Float8Way
-from engine.tuning.products.fused import integer_scaler, row_quantiser
-from engine.tuning.products.int8 import MULTIPLE as INT8_MULTIPLE
-from engine.tuning.products.int8 import Int8Products, multiplies_int8
+from darkroom.engine.formats.quantised.comfy_quant import SCALE, IntegerPacking, Mxfp8Packing, Nvfp4Packing, hadamard
+from darkroom.engine.formats.quantised.packed_layers import PACKINGS
+from darkroom.engine.formats.quantised.packing import Packing
+from darkroom.engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from darkroom.engine.layers.basic import linear
+from darkroom.engine.tuning.products.block_scaled import BlockScaledProducts
+from darkroom.engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
+from darkroom.engine.tuning.products.float8 import Float8Products, Float8Way
+from darkroom.engine.tuning.products.fused import integer_scaler, row_quantiser
+from darkroom.engine.tuning.products.int8 import MULTIPLE as INT8_MULTIPLE
+from darkroom.engine.tuning.products.int8 import Int8Products, multiplies_int8
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 

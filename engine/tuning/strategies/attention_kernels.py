@@ -15,11 +15,11 @@ from functools import partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.diffusion.likeness import relative_error
-from engine.diffusion.options import Options
-from engine.layers.attention import KERNEL_OPTION, AttentionKernel
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import SamplingUse, Strategy
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.layers.attention import KERNEL_OPTION, AttentionKernel
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy
 
 ROUNDS = 3  # in which the kernels are timed in turns
 LEAST_GAIN = 1.05

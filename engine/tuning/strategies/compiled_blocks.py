@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.diffusion.compilation import missing_compiler
-from engine.tuning.block_arguments import NotPlain, form_of, plain_arguments
-from engine.tuning.compiled_forms import CompiledForms, Form
-from engine.tuning.quality import Quality
-from engine.tuning.repeated_blocks import repeated_blocks
-from engine.tuning.strategies.cuda_graph import HARMLESS_OPTIONS
-from engine.tuning.strategy import (
+from darkroom.engine.diffusion.compilation import missing_compiler
+from darkroom.engine.tuning.block_arguments import NotPlain, form_of, plain_arguments
+from darkroom.engine.tuning.compiled_forms import CompiledForms, Form
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.repeated_blocks import repeated_blocks
+from darkroom.engine.tuning.strategies.cuda_graph import HARMLESS_OPTIONS
+from darkroom.engine.tuning.strategy import (
     Evaluation,
     MachineFacts,
     SamplingUse,

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from engine.diffusion.options import RECORDING_STEP
-from engine.tuning.capture import Graph, GraphRecorder
-from engine.tuning.graphs import (
+from darkroom.engine.diffusion.options import RECORDING_STEP
+from darkroom.engine.tuning.capture import Graph, GraphRecorder
+from darkroom.engine.tuning.graphs import (
     HARMLESS_OPTIONS,
     MEMORY_SHARE,
     Graphs,
@@ -26,8 +26,8 @@ from engine.tuning.graphs import (
     place_of_weights,
     unfixable_weights,
 )
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import (
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import (
     MachineFacts,
     SamplingUse,
     Strategy,
@@ -52,7 +52,7 @@ POOL_CALLS = ("_cuda_endAllocateToPool", "_cuda_releasePool")  # without which a
 
 
 class CudaDevice:
-    """Calls of `torch.cuda` for the current device; implementation of `engine.tuning.capture.GraphDevice`."""
+    """Calls of `torch.cuda` for the current device; implementation of `darkroom.engine.tuning.capture.GraphDevice`."""
 
     def current_stream(self) -> Any:
         return torch.cuda.current_stream()

@@ -6,8 +6,8 @@ each layer. Without them fewer things are launched, and what is computed has fix
 
 from __future__ import annotations
 
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import SamplingUse, Strategy, Undo
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy, Undo
 
 
 class DirectCasts(Strategy):

@@ -6,13 +6,13 @@ LazyCache does. Tokens: Bolya and Hoffman 2023 (ToMe SD, arXiv 2303.17604).
 
 from __future__ import annotations
 
-from engine.diffusion import step_cache as caching
-from engine.diffusion.options import Options
-from engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE
-from engine.layers.token_merging import TokenMerging
-from engine.layers.unet import UnetModel
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import SamplingUse, Strategy, custom_code
+from darkroom.engine.diffusion import step_cache as caching
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.diffusion.wrappers import OUTER_SAMPLE, PREDICT_NOISE
+from darkroom.engine.layers.token_merging import TokenMerging
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy, custom_code
 
 THRESHOLD = 0.1
 FIRST_PERCENT, LAST_PERCENT = 0.15, 0.95

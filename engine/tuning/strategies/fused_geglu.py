@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from engine.layers.unet_layers import Geglu
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import SamplingUse, Strategy, Undo, custom_code, replace_forwards, unchanged_layers
-from engine.tuning.triton_compiler import has_triton
+from darkroom.engine.layers.unet_layers import Geglu
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy, Undo, custom_code, replace_forwards, unchanged_layers
+from darkroom.engine.tuning.triton_compiler import has_triton
 
 
 class FusedGeglu(Strategy):
@@ -47,7 +47,7 @@ def _fused(layer: torch.nn.Module, gated: Callable[[torch.Tensor], torch.Tensor]
 
 
 def _by_kernel(projected: torch.Tensor) -> torch.Tensor:
-    from engine.tuning.kernels.geglu import geglu  # Triton is there on GPU machines alone
+    from darkroom.engine.tuning.kernels.geglu import geglu  # Triton is there on GPU machines alone
 
     return geglu(projected)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -19,9 +19,16 @@ from engine.layers.transformer_layers import (
     ResidualNorm,
     RotaryHeads,
 )
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, replace_forwards, unchanged_layers
-from engine.tuning.triton_compiler import missing_triton
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import (
+    MachineFacts,
+    SamplingUse,
+    Strategy,
+    Undo,
+    replace_forwards,
+    unchanged_layers,
+)
+from darkroom.engine.tuning.triton_compiler import missing_triton
 
 
 class FusedLayers(Strategy):
@@ -39,7 +46,7 @@ class FusedLayers(Strategy):
         return None if unchanged_layers(use, self.kinds) else "the network has no layers of this kind"
 
     def apply(self, use: SamplingUse) -> Undo:
-        from engine.tuning.fused_forwards import FUSED  # Triton is there on GPU machines alone
+        from darkroom.engine.tuning.fused_forwards import FUSED  # Triton is there on GPU machines alone
 
         return replace_forwards([(layer, FUSED[type(layer)](layer)) for layer in unchanged_layers(use, self.kinds)])
 

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from engine.tuning.quality import Quality
-from engine.tuning.strategies.cuda_graph import place_of_weights
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, nothing, offloaded
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategies.cuda_graph import place_of_weights
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, nothing, offloaded
 
 KEPT_SHARE = 0.1  # of the free memory: a copy that takes more is made for each decoding
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.tuning.process_setting import ProcessSetting
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo
+from darkroom.engine.tuning.process_setting import ProcessSetting
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo
 
 ACCUMULATION = "allow_fp16_accumulation"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -15,15 +15,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Conv2d, Linear
-from engine.tuning.products.float8 import ACTIVATIONS, Float8Products, quantised_tensor
-from engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
-from engine.tuning.products.fused import integer_scaler, row_quantiser
-from engine.tuning.products.int8 import MULTIPLE as INT8_MULTIPLE
-from engine.tuning.products.int8 import Int8Products, multiplies_int8
-from engine.tuning.products.times import ProductTimes, RowChoice
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import (
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.tuning.products.float8 import ACTIVATIONS, Float8Products, quantised_tensor
+from darkroom.engine.tuning.products.float8 import MULTIPLE as FLOAT8_MULTIPLE
+from darkroom.engine.tuning.products.fused import integer_scaler, row_quantiser
+from darkroom.engine.tuning.products.int8 import MULTIPLE as INT8_MULTIPLE
+from darkroom.engine.tuning.products.int8 import Int8Products, multiplies_int8
+from darkroom.engine.tuning.products.times import ProductTimes, RowChoice
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import (
     MachineFacts,
     SamplingUse,
     Strategy,

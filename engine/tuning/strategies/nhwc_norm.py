@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.unet import UnetModel
-from engine.layers.unet_layers import ResBlock, SpatialTransformer
-from engine.layers.vae_kl import AttnBlock, Decoder, Encoder, ResnetBlock
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, has_own_forward, replace_forwards
-from engine.tuning.triton_compiler import missing_triton
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.layers.unet_layers import ResBlock, SpatialTransformer
+from darkroom.engine.layers.vae_kl import AttnBlock, Decoder, Encoder, ResnetBlock
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, has_own_forward, replace_forwards
+from darkroom.engine.tuning.triton_compiler import missing_triton
 
 NormAndActivations = tuple[nn.Module, tuple[nn.Module, ...]]
 """A group normalisation, and the module that is called with nothing but its result; () where there is none."""
@@ -99,7 +99,7 @@ def _identity(x: torch.Tensor) -> torch.Tensor:
 
 
 def _fused(norm: nn.Module, *, with_silu: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    from engine.tuning.kernels.group_norm import group_norm_silu  # Triton is there on GPU machines alone
+    from darkroom.engine.tuning.kernels.group_norm import group_norm_silu  # Triton is there on GPU machines alone
 
     assert isinstance(norm, nn.GroupNorm)
     plain = type(norm).forward

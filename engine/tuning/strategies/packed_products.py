@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Linear
-from engine.tuning.products.stored import StoredProduct, StoredProducts, packing_of, plain_product
-from engine.tuning.products.times import ProductTimes, RowChoice
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import SamplingUse, Strategy, Undo, custom_code, replace_forwards, unchanged_layers
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.tuning.products.stored import StoredProduct, StoredProducts, packing_of, plain_product
+from darkroom.engine.tuning.products.times import ProductTimes, RowChoice
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy, Undo, custom_code, replace_forwards, unchanged_layers
 
 LINEAR_LAYERS = (Linear, nn.Linear)
 WEIGHT = "weight"

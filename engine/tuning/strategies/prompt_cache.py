@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from engine.layers.attention import optimized_attention
-from engine.layers.call_options import CallOptions
-from engine.layers.unet_layers import BasicTransformerBlock, CrossAttention
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import (
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.call_options import CallOptions
+from darkroom.engine.layers.unet_layers import BasicTransformerBlock, CrossAttention
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import (
     PROMPTS_OF_ROWS,
     PromptRows,
     SamplingUse,

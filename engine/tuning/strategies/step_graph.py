@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-from engine.diffusion.options import Options
-from engine.diffusion.whole_steps import Tensors
-from engine.tuning.graphs import MEMORY_SHARE, Graphs, PlacedWeights, graph_key, unfixable_weights
-from engine.tuning.quality import Quality
-from engine.tuning.strategies.cuda_graph import GraphStrategy
-from engine.tuning.strategy import SamplingUse, Undo, custom_code, offloaded
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.diffusion.whole_steps import Tensors
+from darkroom.engine.tuning.graphs import MEMORY_SHARE, Graphs, PlacedWeights, graph_key, unfixable_weights
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategies.cuda_graph import GraphStrategy
+from darkroom.engine.tuning.strategy import SamplingUse, Undo, custom_code, offloaded
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class StepGraph(GraphStrategy):
 
 
 class _Runner:
-    """Implementation of `engine.diffusion.whole_steps.StepRunner` for the runs that share a network's changes."""
+    """Implementation of `darkroom.engine.diffusion.whole_steps.StepRunner` for the runs that share a network's changes."""
 
     def __init__(self, graphs: Graphs, use: SamplingUse) -> None:
         self._graphs = graphs

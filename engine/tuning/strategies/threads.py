@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.tuning.process_setting import ProcessSetting
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo
+from darkroom.engine.tuning.process_setting import ProcessSetting
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo
 
 
 class Threads(Strategy):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from engine.tuning.graphs import MEMORY_SHARE, Inputs, PlacedWeights, graph_key, moving_weights
-from engine.tuning.quality import Quality
-from engine.tuning.strategies.cuda_graph import GraphStrategy
-from engine.tuning.strategy import SamplingUse, Undo, offloaded
+from darkroom.engine.tuning.graphs import MEMORY_SHARE, Inputs, PlacedWeights, graph_key, moving_weights
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategies.cuda_graph import GraphStrategy
+from darkroom.engine.tuning.strategy import SamplingUse, Undo, offloaded
 
 MAX_CELLS = 128 * 128  # of all latents in a call: one picture of 1024x1024
 MAX_GRAPHS = 4

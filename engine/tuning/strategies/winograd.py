@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from engine.layers.basic import Conv2d
-from engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import (
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import (
     MachineFacts,
     SamplingUse,
     Strategy,

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from engine.layers.basic import Conv2d, Linear
-from engine.layers.unet_layers import CrossAttention, ResBlock, SpatialTransformer, TokenConvolution
-from engine.layers.vae_kl import ResnetBlock
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import (
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.layers.unet_layers import CrossAttention, ResBlock, SpatialTransformer, TokenConvolution
+from darkroom.engine.layers.vae_kl import ResnetBlock
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import (
     SamplingUse,
     Strategy,
     Undo,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, rules_of
+from darkroom.contract.graph.spec import InputCheck, InputSpec, NodeRules, NodeSpec, OutputSpec, rules_of
 
 
 def rules(

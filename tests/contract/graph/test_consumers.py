@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from contract.graph.consumers import Consumers
-from contract.graph.prompt import parse_prompt
+from darkroom.contract.graph.consumers import Consumers
+from darkroom.contract.graph.prompt import parse_prompt
 from tests.contract.graph.declared import node
 
 PROMPT = parse_prompt(

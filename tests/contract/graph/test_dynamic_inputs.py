@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from contract.errors import PromptRejected
-from contract.graph.dynamic_inputs import expanded, nested
-from contract.graph.spec import NodeRules
-from contract.graph.validate import check_prompt
+from darkroom.contract.errors import PromptRejected
+from darkroom.contract.graph.dynamic_inputs import expanded, nested
+from darkroom.contract.graph.spec import NodeRules
+from darkroom.contract.graph.validate import check_prompt
 from tests.contract.graph.declared import node, rules
 
 SIDE = ["INT", {"default": 512, "min": 1, "max": 100}]

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.graph.facts import (
+from darkroom.contract.graph.facts import (
     FACTS_KEY,
     KNOWN_PATH,
     NO_FACTS,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract.graph.explain import explain_prompt
-from contract.graph.object_info import read_input, read_spec, rules_in
+from darkroom.contract.graph.explain import explain_prompt
+from darkroom.contract.graph.object_info import read_input, read_spec, rules_in
 from tests.contract.graph.declared import node
 
 SAVE = {"input": {"required": {"any": ["*"]}}, "output_node": True, "python_module": "nodes"}

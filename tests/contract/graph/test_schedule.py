@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract.graph.prompt import parse_prompt
-from contract.graph.schedule import NodeInputError, Schedule
+from darkroom.contract.graph.prompt import parse_prompt
+from darkroom.contract.graph.schedule import NodeInputError, Schedule
 from tests.contract.graph.declared import node, rules
 
 CLASSES = {

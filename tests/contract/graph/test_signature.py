@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract.graph.prompt import parse_prompt
-from contract.graph.signature import Signatures, Unhashable, canonical, unique_keys
+from darkroom.contract.graph.prompt import parse_prompt
+from darkroom.contract.graph.signature import Signatures, Unhashable, canonical, unique_keys
 from tests.contract.graph.declared import node, rules
 
 CLASSES = {

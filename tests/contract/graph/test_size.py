@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract.errors import PromptRejected
-from contract.graph.size import GraphLimits, check_size
+from darkroom.contract.errors import PromptRejected
+from darkroom.contract.graph.size import GraphLimits, check_size
 from tests.contract.graph.declared import node
 
 

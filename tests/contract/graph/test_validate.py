@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contract.errors import PromptRejected
-from contract.graph.size import GraphLimits
-from contract.graph.spec import InputCheck, InputSpec, NodeRules
-from contract.graph.validate import (
+from darkroom.contract.errors import PromptRejected
+from darkroom.contract.graph.size import GraphLimits
+from darkroom.contract.graph.spec import InputCheck, InputSpec, NodeRules
+from darkroom.contract.graph.validate import (
     MAX_OUTPUTS_NAMED,
     MAX_PROBLEMS,
     cast_value,

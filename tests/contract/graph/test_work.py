@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract.graph.work import ModelFile, PromptGraph, price_of, work_of
-from engine.families import registry
+from darkroom.contract.graph.work import ModelFile, PromptGraph, price_of, work_of
+from darkroom.engine.families import registry
+from darkroom.worker.engines.families import Family, PictureDefaults, read_families
 from tests.worker.engines.test_families import LARGE
-from worker.engines.families import Family, PictureDefaults, read_families
 
 
 def cost_of(prompt: dict[str, Any], families: Mapping[ModelFile, Family] | None = None) -> float:

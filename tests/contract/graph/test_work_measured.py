@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from contract.graph.work import ModelFile, price_of
-from engine.families import registry
-from worker.engines.families import Family, read_families
+from darkroom.contract.graph.work import ModelFile, price_of
+from darkroom.engine.families import registry
+from darkroom.worker.engines.families import Family, read_families
 
 NUM_WORDS = 256
 TOLERANCE = 0.1

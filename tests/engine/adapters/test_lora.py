@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import clip_text_keys, denoiser_keys
-from engine.adapters.weight_adapters import LohaAdapter, LoraAdapter
-from engine.families.registry import default_family
-from engine.formats.unfilled import unfilled
-from engine.layers.diffusers_names import unet_names
-from engine.layers.unet import UnetModel
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.adapters.lora_names import clip_text_keys, denoiser_keys
+from darkroom.engine.adapters.weight_adapters import LohaAdapter, LoraAdapter
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.diffusers_names import unet_names
+from darkroom.engine.layers.unet import UnetModel
 
 
 @pytest.fixture(scope="module")

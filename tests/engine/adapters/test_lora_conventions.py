@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.adapters.lora_conventions import under_common_names
+from darkroom.engine.adapters.lora_conventions import under_common_names
 
 
 def test_a_lora_for_a_tool_widens_the_first_layer_and_sets_norms() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine.adapters.lora import lora_patches
-from engine.adapters.weight_adapters import (
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.adapters.weight_adapters import (
     BoftAdapter,
     GloraAdapter,
     LohaAdapter,
@@ -18,7 +18,7 @@ from engine.adapters.weight_adapters import (
     OftAdapter,
     WeightAdapter,
 )
-from engine.memory.weight_patches import calculate_weight
+from darkroom.engine.memory.weight_patches import calculate_weight
 from tests.engine.adapters.adapter_cases import REFERENCE, STRENGTHS, AdapterCase, cases
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.comfy.packs.discovery import Pack, find_packs
-from engine.comfy.packs.loader import CustomNodes, PackReport
-from engine.engine import Engine
-from engine.events import Event
-from engine.runtime.request import RunRequest, RunResult
-from engine.settings import EngineSettings
+from darkroom.engine.comfy.packs.discovery import Pack, find_packs
+from darkroom.engine.comfy.packs.loader import CustomNodes, PackReport
+from darkroom.engine.engine import Engine
+from darkroom.engine.events import Event
+from darkroom.engine.runtime.request import RunRequest, RunResult
+from darkroom.engine.settings import EngineSettings
 
 SHOW = """
     class Show:

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.comfy.names.comfy import ops
-from engine.comfy.names.comfy.patcher_extension import PatcherInjection, add_wrapper_with_key, get_wrappers_with_key
-from engine.comfy.names.comfy.sampler_helpers import get_additional_models
-from engine.comfy.names.comfy.unet_weight_names import TRANSFORMER_BLOCKS, UNET_MAP_RESNET
+from darkroom.engine.comfy.names.comfy import ops
+from darkroom.engine.comfy.names.comfy.patcher_extension import (
+    PatcherInjection,
+    add_wrapper_with_key,
+    get_wrappers_with_key,
+)
+from darkroom.engine.comfy.names.comfy.sampler_helpers import get_additional_models
+from darkroom.engine.comfy.names.comfy.unet_weight_names import TRANSFORMER_BLOCKS, UNET_MAP_RESNET
 from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

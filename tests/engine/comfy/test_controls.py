@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.events import RunFailed
+from darkroom.engine.events import RunFailed
 from tests.engine.comfy.loading import Loaded, loaded, write_pack
 from tests.flow.small_models import CONTROL_NET, write_small_models
 from tests.tiny_checkpoint import make_tiny_checkpoint

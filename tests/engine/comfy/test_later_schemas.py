@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from contract.errors import PromptRejected
-from engine.events import NodeStarted
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.events import NodeStarted
 from tests.contract.graph.declared import node
 from tests.engine.comfy.loading import loaded, write_pack
 

@@ -9,8 +9,8 @@ from typing import Any
 import av
 import pytest
 
-from engine.images.svg import Svg
-from engine.media import video
+from darkroom.engine.images.svg import Svg
+from darkroom.engine.media import video
 from tests.engine.comfy.loading import loaded, write_pack
 
 # A pack by schema that makes a video, cuts its sound and saves both with the helpers of ComfyUI.

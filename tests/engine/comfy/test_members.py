@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.engine import Engine
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import EngineSettings
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 RECORD = json.loads(Path(__file__).with_name("comfyui_members.json").read_text("utf-8"))

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.comfy.host import HOST
-from engine.events import NodeProgress, RunFailed
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.events import NodeProgress, RunFailed
 from tests.engine.comfy.loading import loaded, write_pack
 from tests.engine.models.kinds.test_load_clip_vision import random_weights
 

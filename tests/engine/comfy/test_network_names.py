@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.comfy.names.comfy import model_base
-from engine.comfy.names.comfy.ldm.modules import attention
-from engine.diffusion.model_sampling import DiscreteSchedule, EdmContinuous, EpsDiscrete, VDiscrete
-from engine.diffusion.model_sampling_variants import DistilledSchedule
-from engine.diffusion.model_type import ModelType, model_type_of
-from engine.families.registry import family_named
+from darkroom.engine.comfy.names.comfy import model_base
+from darkroom.engine.comfy.names.comfy.ldm.modules import attention
+from darkroom.engine.diffusion.model_sampling import DiscreteSchedule, EdmContinuous, EpsDiscrete, VDiscrete
+from darkroom.engine.diffusion.model_sampling_variants import DistilledSchedule
+from darkroom.engine.diffusion.model_type import ModelType, model_type_of
+from darkroom.engine.families.registry import family_named
 from tests.engine.comfy.loading import loaded, write_pack
 
 PROBE = """
@@ -110,7 +110,7 @@ def test_layers_take_comfyuis_parameters_and_compute_attention() -> None:
 
 
 def test_the_engines_own_layers_are_instances_of_comfyuis() -> None:
-    from engine.layers.unet_layers import CrossAttention, FeedForward
+    from darkroom.engine.layers.unet_layers import CrossAttention, FeedForward
 
     assert isinstance(FeedForward(4), attention.FeedForward)
     assert isinstance(CrossAttention(4, 4, 2), attention.CrossAttention)

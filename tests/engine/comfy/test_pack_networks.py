@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from engine.comfy.pack_weights import PackNetworks
-from engine.memory.model_memory import ModelMemory
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.settings import EngineSettings, MemorySettings
+from darkroom.engine.comfy.pack_weights import PackNetworks
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.settings import EngineSettings, MemorySettings
 from tests.engine.comfy.loading import loaded, write_pack
 
 PACK = """
@@ -105,7 +105,7 @@ def test_a_model_of_the_engine_is_an_instance_too(tmp_path: Path) -> None:
 
                 return (f"{issubclass(type(self).base, ModelPatcher)} {issubclass(type(self).base, Own)}",)
 
-        from engine.models.model import Model
+        from darkroom.engine.models.model import Model
         Probe.base = Model
         NODE_CLASS_MAPPINGS = {"PackProbe": Probe}
     """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.comfy.replaceable_names import REPLACEABLE
-from engine.nodes.legacy_node import ClassNode
+from darkroom.engine.comfy.replaceable_names import REPLACEABLE
+from darkroom.engine.nodes.legacy_node import ClassNode
 from tests.engine.comfy.loading import Loaded, loaded, write_pack
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.comfy.tensor_files import as_file
-from engine.errors import BadModelFile
-from engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.comfy.tensor_files import as_file
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
 from tests.engine.comfy.loading import loaded, write_pack
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine.comfy.host import HOST
-from engine.comfy.packs.loader import CustomNodes
-from engine.diffusion.choices import current_choices
-from engine.engine import Engine
-from engine.settings import EngineSettings
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.packs.loader import CustomNodes
+from darkroom.engine.diffusion.choices import current_choices
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import EngineSettings
 from tests.engine.comfy.loading import Loaded, loaded, write_pack
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.conditions import (
+from darkroom.engine.diffusion.conditions import (
     ConstantInput,
     CrossAttentionInput,
     ListInput,

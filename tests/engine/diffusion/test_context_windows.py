@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
+from darkroom.engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
 
 PLAN = WindowPlan(length=4, overlap=2, stride=2)
 

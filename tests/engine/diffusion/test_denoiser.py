@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.conditions import CrossAttentionInput, NoiseShapedInput
-from engine.diffusion.denoiser import Denoiser, ModelConfig
-from engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.conditions import CrossAttentionInput, NoiseShapedInput
+from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig
+from darkroom.engine.diffusion.latent_format import LatentFormat
 
 SIGMA = torch.tensor([14.614642, 0.0291675])
 X = torch.randn(2, 4, 8, 12, generator=torch.Generator().manual_seed(5))  # [B, C, h, w]

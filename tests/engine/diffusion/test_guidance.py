@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.conditions import Condition, ConstantInput, RegularInput
-from engine.diffusion.guidance import FEATHER_CELLS, calc_cond_batch, cfg_function, sampling_function
+from darkroom.engine.diffusion.conditions import Condition, ConstantInput, RegularInput
+from darkroom.engine.diffusion.guidance import FEATHER_CELLS, calc_cond_batch, cfg_function, sampling_function
 
 X = torch.randn(1, 2, 16, 24, generator=torch.Generator().manual_seed(3))  # [B, C, h, w]
 SIGMA = torch.tensor([4.0])

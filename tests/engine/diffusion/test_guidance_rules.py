@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.diffusion import guidance_rules as rules
+from darkroom.engine.diffusion import guidance_rules as rules
 
 SHAPE = (2, 4, 8, 8)
 

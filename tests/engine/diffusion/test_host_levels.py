@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.diffusion.host_levels import brought, divisor, of_batch, on_host, repeated
-from engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.diffusion.host_levels import brought, divisor, of_batch, on_host, repeated
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
 
 DEVICE = torch.device("meta")
 LEVELS = torch.tensor([3.0, 2.0, 0.0])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.model_sampling import (
+from darkroom.engine.diffusion.model_sampling import (
     X0,
     ContinuousEdmSchedule,
     ContinuousVSchedule,
@@ -21,8 +21,8 @@ from engine.diffusion.model_sampling import (
     rescale_zero_terminal_snr,
     reshape_sigma,
 )
-from engine.diffusion.model_sampling_variants import CascadeEps
-from engine.diffusion.sigmas import normal
+from darkroom.engine.diffusion.model_sampling_variants import CascadeEps
+from darkroom.engine.diffusion.sigmas import normal
 
 SIGMAS = torch.tensor([0.03, 0.7, 14.6])
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.denoiser import Denoiser, ModelConfig
-from engine.diffusion.ksampler import KSampler
-from engine.diffusion.latent_format import LatentFormat
-from engine.diffusion.sample import Guider, InpaintDenoiser, Sampler, prepare_mask
+from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig
+from darkroom.engine.diffusion.ksampler import KSampler
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.sample import Guider, InpaintDenoiser, Sampler, prepare_mask
 
 SHAPE = (1, 4, 8, 12)  # [B, C, h, w]
 CLEAN = torch.linspace(-1, 1, math.prod(SHAPE)).view(SHAPE)  # the scaled latent that the model denoises to

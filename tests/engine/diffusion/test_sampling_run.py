@@ -10,10 +10,10 @@ from threading import Barrier
 
 import torch
 
-from engine.cancel import CancelToken, Work, check_cancelled, not_cancelled
-from engine.diffusion.noise import prepare_noise
-from engine.diffusion.replacements import replacement_of
-from engine.diffusion.sampling_run import PLAIN, SamplingRun, run_in, sampling_run
+from darkroom.engine.cancel import CancelToken, Work, check_cancelled, not_cancelled
+from darkroom.engine.diffusion.noise import prepare_noise
+from darkroom.engine.diffusion.replacements import replacement_of
+from darkroom.engine.diffusion.sampling_run import PLAIN, SamplingRun, run_in, sampling_run
 
 
 class Recorded:

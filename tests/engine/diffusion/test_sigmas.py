@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 import torch
 
-from engine.diffusion import sigmas
-from engine.diffusion.model_sampling import ContinuousEdmSchedule, EpsDiscrete
+from darkroom.engine.diffusion import sigmas
+from darkroom.engine.diffusion.model_sampling import ContinuousEdmSchedule, EpsDiscrete
 
 STEPS = (1, 2, 3, 7, 20, 33)
 LOW, HIGH = 0.0291675, 14.614642

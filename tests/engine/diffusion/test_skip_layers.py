@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion import skip_layers
-from engine.diffusion.skip_layers import SkippedLayers, layer_numbers
+from darkroom.engine.diffusion import skip_layers
+from darkroom.engine.diffusion.skip_layers import SkippedLayers, layer_numbers
 
 X = torch.zeros(1, 4, 2, 2)
 LAYERS = SkippedLayers(double=(1,), single=(0, 2), highest=8.0, lowest=2.0)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from engine.families.qwen_image21.transformer import QwenImage21Transformer
-from engine.families.registry import family_named
-from engine.families.wan22.vae import OpacityVae
+from darkroom.engine.families.qwen_image21.transformer import QwenImage21Transformer
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.families.wan22.vae import OpacityVae
 
 FILE = Path(__file__).with_name("qwen_image21.safetensors")
 SMALL = family_named("qwen_image21").scales["small"]

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.base import ModelFamily, TensorIndex
-from engine.families.cascade.denoisers import DecoderLatentFormat, StageBDenoiser, StageCDenoiser
-from engine.families.cascade.stages import StageA, StageAConfig, StageCCoder, StageCCoderConfig
-from engine.families.cascade.unet import BlockKind, CascadeConfig, CascadeLevel, build_stage, cascade_config
-from engine.families.registry import family_named, recognise, recognise_vae
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_file import Part
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
-from engine.text.clip_encoding import END_TOKEN, START_TOKEN
+from darkroom.engine.families.base import ModelFamily, TensorIndex
+from darkroom.engine.families.cascade.denoisers import DecoderLatentFormat, StageBDenoiser, StageCDenoiser
+from darkroom.engine.families.cascade.stages import StageA, StageAConfig, StageCCoder, StageCCoderConfig
+from darkroom.engine.families.cascade.unet import BlockKind, CascadeConfig, CascadeLevel, build_stage, cascade_config
+from darkroom.engine.families.registry import family_named, recognise, recognise_vae
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_file import Part
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.text.clip_encoding import END_TOKEN, START_TOKEN
 
 PLAIN: tuple[BlockKind, ...] = ("residual", "time")
 DEEP: tuple[BlockKind, ...] = (*PLAIN, "attention")

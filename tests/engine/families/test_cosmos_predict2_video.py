@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import TensorIndex
-from engine.families.cosmos_predict2.denoiser import CosmosPredict2VideoDenoiser
-from engine.formats.unfilled import unfilled
-from engine.models.saved_layout import denoiser_tensors
-from engine.nodes.library.latent.given_frames import given_latent
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import TensorIndex
+from darkroom.engine.families.cosmos_predict2.denoiser import CosmosPredict2VideoDenoiser
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.models.saved_layout import denoiser_tensors
+from darkroom.engine.nodes.library.latent.given_frames import given_latent
 
 FAMILY = registry.family_named("cosmos_predict2")
 

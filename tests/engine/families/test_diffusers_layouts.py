@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.adapters.lora_names import LoraTarget
-from engine.errors import BadModelFile
-from engine.families.base import ModelFamily
-from engine.families.flux.transformer import FluxConfig
-from engine.families.registry import family_named
-from engine.families.sd3.transformer import Sd3Config
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.models.files.families import FileFamilies
-from engine.models.files.folders import ModelFolders
-from engine.models.load import LoadTypes, load_unet
+from darkroom.engine.adapters.lora_names import LoraTarget
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.flux.transformer import FluxConfig
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.families.sd3.transformer import Sd3Config
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.models.files.families import FileFamilies
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.load import LoadTypes, load_unet
 
 FAMILIES = (family_named("flux"), family_named("sd3"))
 PLACES = {"pos_embed": "pos_embed.pos_embed"}

@@ -17,20 +17,27 @@ import torch
 from PIL import Image
 
 from benchmark.family_workflows import PICTURE_PX, USUAL_CELL_PX, cell_px, picture, picture_of_checkpoint
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.engine import Engine
-from engine.families import registry
-from engine.families.base import ModelFamily, TensorIndex
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.media.audio_files import read_audio
-from engine.models.load import LoadedCheckpoint, LoadTypes, load_checkpoint, load_text_encoders, load_unet, load_vae
-from engine.models.patching.lora_keys import text_lora_keys
-from engine.models.random_weights import write_random_checkpoint
-from engine.models.saved_layout import bytes_tensor
-from engine.models.store import DEFAULT_TEXT_TYPE
-from engine.nodes.built_in import built_in_nodes
-from engine.nodes.library.model.model_saving import checkpoint_save, image_only_checkpoint_save
-from engine.settings import DtypeSettings, EngineSettings
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.engine import Engine
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, TensorIndex
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.media.audio_files import read_audio
+from darkroom.engine.models.load import (
+    LoadedCheckpoint,
+    LoadTypes,
+    load_checkpoint,
+    load_text_encoders,
+    load_unet,
+    load_vae,
+)
+from darkroom.engine.models.patching.lora_keys import text_lora_keys
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.saved_layout import bytes_tensor
+from darkroom.engine.models.store import DEFAULT_TEXT_TYPE
+from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.library.model.model_saving import checkpoint_save, image_only_checkpoint_save
+from darkroom.engine.settings import DtypeSettings, EngineSettings
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
 from tests.parity.in_process import assert_like_the_reference

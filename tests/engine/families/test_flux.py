@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.conditions import ConstantInput
-from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.model_sampling_variants import Flow, FluxFlow
-from engine.families.base import Match
-from engine.families.registry import family_named
-from engine.formats.unfilled import unfilled
-from engine.models.load import LoadedDenoiser
-from engine.models.store import denoiser
+from darkroom.engine.diffusion.conditions import ConstantInput
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.model_sampling_variants import Flow, FluxFlow
+from darkroom.engine.families.base import Match
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.models.load import LoadedDenoiser
+from darkroom.engine.models.store import denoiser
 from tests.engine.families.test_every_family import saved_index
 
 FAMILY = family_named("flux")

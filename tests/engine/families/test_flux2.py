@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from engine.adapters.lora_names import rows_of
-from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.ksampler import fix_empty_latent_channels
-from engine.diffusion.model_sampling_variants import FluxFlow
-from engine.families import registry
-from engine.families.base import NotRecognised, Shapes, TensorIndex
-from engine.families.flux2.diffusers_names import file_layout, lora_keys
-from engine.families.flux2.nodes import shift_of
-from engine.families.flux2.text import QWEN_4B, LayerInputsEncoder
-from engine.families.flux2.vae import unpacked
-from engine.families.registry import family_named
-from engine.formats.unfilled import unfilled
-from engine.layers.language_model import LanguageModel
-from engine.models.load import LoadedDenoiser
-from engine.models.store import denoiser
-from engine.text.tekken_tokens import byte_tekken, tekken_vocabulary
+from darkroom.engine.adapters.lora_names import rows_of
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels
+from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised, Shapes, TensorIndex
+from darkroom.engine.families.flux2.diffusers_names import file_layout, lora_keys
+from darkroom.engine.families.flux2.nodes import shift_of
+from darkroom.engine.families.flux2.text import QWEN_4B, LayerInputsEncoder
+from darkroom.engine.families.flux2.vae import unpacked
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.language_model import LanguageModel
+from darkroom.engine.models.load import LoadedDenoiser
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.text.tekken_tokens import byte_tekken, tekken_vocabulary
 
 FAMILY = family_named("flux2")
 SMALL = FAMILY.scales["small"].denoiser

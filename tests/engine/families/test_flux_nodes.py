@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.flux import nodes
-from engine.nodes.built_in import built_in_nodes
+from darkroom.engine.families.flux import nodes
+from darkroom.engine.nodes.built_in import built_in_nodes
 from tests.engine.runtime.runs import NoFiles
 
 CONTEXT: Any = None  # these nodes use nothing of it

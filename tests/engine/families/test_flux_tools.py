@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engine.families.flux.denoiser import fitted_mask
-from engine.families.flux.uso import UsoProjector, UsoProjectorConfig
-from engine.families.flux.uso_files import StyleTokens, layer_outputs
+from darkroom.engine.families.flux.denoiser import fitted_mask
+from darkroom.engine.families.flux.uso import UsoProjector, UsoProjectorConfig
+from darkroom.engine.families.flux.uso_files import StyleTokens, layer_outputs
 
 NUM_TEXT = 3
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.families.hidream.text import LLAMA, NUM_TOKENS, ShortT5Tokenizer, combined
-from engine.families.registry import family_named
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.layers.language_model import LanguageModel
-from engine.models.load import LoadedDenoiser, LoadTypes, load_text_encoders
-from engine.models.store import denoiser
-from engine.text.chunk_encoding import Encoded
-from engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
-from engine.text.t5_encoding import END_TOKEN, T5Encoding
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.hidream.text import LLAMA, NUM_TOKENS, ShortT5Tokenizer, combined
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.language_model import LanguageModel
+from darkroom.engine.models.load import LoadedDenoiser, LoadTypes, load_text_encoders
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.text.chunk_encoding import Encoded
+from darkroom.engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
+from darkroom.engine.text.t5_encoding import END_TOKEN, T5Encoding
 
 FAMILY = family_named("hidream")
 SMALL = FAMILY.scales["small"]

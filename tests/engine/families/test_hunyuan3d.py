@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import Match, TensorIndex
-from engine.families.hunyuan3d.nodes import hunyuan3d_v2_conditioning_multi_view, side_waves, vae_decode_hunyuan3d
-from engine.families.hunyuan3d.vae import Hunyuan3dVae, Hunyuan3dVaeConfig, grid_points
-from engine.families.hunyuan3d.vae_files import SmallShapeLatentFormat
-from engine.memory.model_memory import ModelMemory
-from engine.models.kinds.clip_vision_value import ClipVisionOutput
-from engine.models.vae import Vae
-from engine.models.vae_of import vae_of
-from engine.settings import EngineSettings
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import Match, TensorIndex
+from darkroom.engine.families.hunyuan3d.nodes import (
+    hunyuan3d_v2_conditioning_multi_view,
+    side_waves,
+    vae_decode_hunyuan3d,
+)
+from darkroom.engine.families.hunyuan3d.vae import Hunyuan3dVae, Hunyuan3dVaeConfig, grid_points
+from darkroom.engine.families.hunyuan3d.vae_files import SmallShapeLatentFormat
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.kinds.clip_vision_value import ClipVisionOutput
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.models.vae_of import vae_of
+from darkroom.engine.settings import EngineSettings
 
 FAMILY = registry.family_named("hunyuan3d")
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.hunyuan_dit.transformer import (
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.hunyuan_dit.transformer import (
     HunyuanDitConfig,
     HunyuanDitTransformer,
     grid_places,
     hunyuan_dit_config,
 )
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.load import LoadTypes, load_checkpoint
-from engine.models.random_weights import write_random_checkpoint
-from engine.text.bert_tokens import letter_pieces
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.load import LoadTypes, load_checkpoint
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.text.bert_tokens import letter_pieces
 
 FAMILY = registry.family_named("hunyuan_dit")
 WORDS = "text_encoders.hydit_clip.vocab_txt"

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.hunyuan_image.text import GLYPH, GlyphTokenizer, prompt_and_glyphs
-from engine.families.hunyuan_video.transformer import (
+from darkroom.engine.families import registry
+from darkroom.engine.families.hunyuan_image.text import GLYPH, GlyphTokenizer, prompt_and_glyphs
+from darkroom.engine.families.hunyuan_video.transformer import (
     HunyuanVideoConfig,
     HunyuanVideoTransformer,
     hunyuan_video_config,
     whole_patches,
 )
-from engine.families.hunyuan_video.transformer_files import RENAMED, TRAINED, replaced
-from engine.text.byte_tokens import ByteVocabulary
-from engine.text.chunk_encoding import Encoded
+from darkroom.engine.families.hunyuan_video.transformer_files import RENAMED, TRAINED, replaced
+from darkroom.engine.text.byte_tokens import ByteVocabulary
+from darkroom.engine.text.chunk_encoding import Encoded
 
 CONFIG = HunyuanVideoConfig(
     width=128, num_double=1, num_single=1, context_dim=16, in_channels=4, out_channels=4, num_refiners=1

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.hunyuan_video.text import LLAMA, PromptEncoder, prompt_rows
+from darkroom.engine.families import registry
+from darkroom.engine.families.hunyuan_video.text import LLAMA, PromptEncoder, prompt_rows
 
 FAMILY = registry.family_named("hunyuan_video")
 HEADER, USER, HEADER_END, TWO_LINES, TURN_END = 128006, 882, 128007, 271, 128009

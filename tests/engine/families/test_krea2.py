@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import NotRecognised, TensorIndex
-from engine.families.flux.reference_images import method_at_the_time
-from engine.families.krea2.diffusers_names import lora_keys
-from engine.families.krea2.text import LAYERS, QWEN
-from engine.families.krea2.transformer import Krea2Transformer
-from engine.families.registry import family_named
-from engine.layers.qwen3_vl_vision import interpolated_places
-from engine.layers.token_rotations import rotation
-from engine.layers.vision_language_model import VisionLanguageModel
-from engine.text.qwen_tokens import IMAGE_PLACEHOLDER, PICTURE_TOKEN
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.families.flux.reference_images import method_at_the_time
+from darkroom.engine.families.krea2.diffusers_names import lora_keys
+from darkroom.engine.families.krea2.text import LAYERS, QWEN
+from darkroom.engine.families.krea2.transformer import Krea2Transformer
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.layers.qwen3_vl_vision import interpolated_places
+from darkroom.engine.layers.token_rotations import rotation
+from darkroom.engine.layers.vision_language_model import VisionLanguageModel
+from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, PICTURE_TOKEN
 from tests.parity.models import read_layouts
 
 FAMILY = family_named("krea2")

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from contract.errors import PromptRejected
-from engine.engine import Engine
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
-from engine.families.later_networks import LATER_NETWORKS, PREFIXES, LaterNetwork, later_network
-from engine.families.unsupported import describe
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.load import LoadTypes, load_checkpoint, load_unet
-from engine.settings import EngineSettings
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.engine import Engine
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
+from darkroom.engine.families.later_networks import LATER_NETWORKS, PREFIXES, LaterNetwork, later_network
+from darkroom.engine.families.unsupported import describe
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.load import LoadTypes, load_checkpoint, load_unet
+from darkroom.engine.settings import EngineSettings
 from tests.parity.layout import checkpoint_shapes
 from tests.parity.public_files import public_files
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import DENOISER_PREFIX, encoder_set_keys
-from engine.adapters.weight_adapters import LoraAdapter
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.models.patching.lora_keys import denoiser_lora_keys, renamed_lora
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.adapters.lora_names import DENOISER_PREFIX, encoder_set_keys
+from darkroom.engine.adapters.weight_adapters import LoraAdapter
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.models.patching.lora_keys import denoiser_lora_keys, renamed_lora
 from tests.parity.layout import weightless_denoiser
 
 FAMILIES = registry.families()

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import NotRecognised
-from engine.families.ltx_video.denoiser import LtxVideoDenoiser
-from engine.families.ltx_video.nodes.guides import first_frame_of
-from engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
-from engine.families.ltx_video.vae_files import as_described, description
-from engine.families.ltx_video.vae_layers import Stage
-from engine.formats.unfilled import unfilled
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised
+from darkroom.engine.families.ltx_video.denoiser import LtxVideoDenoiser
+from darkroom.engine.families.ltx_video.nodes.guides import first_frame_of
+from darkroom.engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
+from darkroom.engine.families.ltx_video.vae_files import as_described, description
+from darkroom.engine.families.ltx_video.vae_layers import Stage
+from darkroom.engine.formats.unfilled import unfilled
 
 FAMILY = registry.family_named("ltx_video")
 LATER = LtxVideoVaeConfig(  # the layers of version 0.9.5, narrower

@@ -11,23 +11,23 @@ import pytest
 import torch
 from torch import nn
 
-from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import target_name
-from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.ksampler import fix_empty_latent_channels
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ModelFamily, NotRecognised
-from engine.families.unsupported import describe
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.log_context import NodeWarning, logged_as
-from engine.models.load import LoadedDenoiser, LoadTypes, load_text_encoders
-from engine.models.patching.hooks import EnumWeightTarget, WeightHook
-from engine.models.patching.lora_keys import denoiser_lora_keys, lora_misfit
-from engine.models.store import denoiser
-from engine.models.vae import Vae
-from engine.nodes.library.model.lora import with_lora
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.adapters.lora_names import target_name
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, NotRecognised
+from darkroom.engine.families.unsupported import describe
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.log_context import NodeWarning, logged_as
+from darkroom.engine.models.load import LoadedDenoiser, LoadTypes, load_text_encoders
+from darkroom.engine.models.patching.hooks import EnumWeightTarget, WeightHook
+from darkroom.engine.models.patching.lora_keys import denoiser_lora_keys, lora_misfit
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.nodes.library.model.lora import with_lora
 
 FAMILIES = registry.families()
 

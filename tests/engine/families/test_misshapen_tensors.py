@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ModelFamily, TensorIndex
-from engine.models.files.faults import fault_of_file
-from engine.models.load import LoadTypes, load_unet
-from engine.models.planning.network_sizes import sizes_in_file
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, TensorIndex
+from darkroom.engine.models.files.faults import fault_of_file
+from darkroom.engine.models.load import LoadTypes, load_unet
+from darkroom.engine.models.planning.network_sizes import sizes_in_file
 from tests.engine.families.test_wrapped_names import every_family, shapes_of
 
 SHAPES = ((), (3,), (2, 1, 3, 1, 2))

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.mochi.transformer import mochi_config, places
-from engine.families.mochi.vae import MochiVae, MochiVaeConfig, mochi_vae_config
-from engine.formats.unfilled import unfilled
+from darkroom.engine.families import registry
+from darkroom.engine.families.mochi.transformer import mochi_config, places
+from darkroom.engine.families.mochi.vae import MochiVae, MochiVaeConfig, mochi_vae_config
+from darkroom.engine.formats.unfilled import unfilled
 
 FAMILY = registry.family_named("mochi")
 SMALL: MochiVaeConfig = FAMILY.scales["small"].vae

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
-from engine.diffusion.model_sampling_variants import Flow
-from engine.families.omnigen2.family import fits, lora_keys
-from engine.families.registry import family_named
-from engine.formats.unfilled import unfilled
-from engine.layers.language_model import LanguageModel
-from engine.models.load import LoadedDenoiser
-from engine.models.store import denoiser
+from darkroom.engine.diffusion.model_sampling_variants import Flow
+from darkroom.engine.families.omnigen2.family import fits, lora_keys
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.language_model import LanguageModel
+from darkroom.engine.models.load import LoadedDenoiser
+from darkroom.engine.models.store import denoiser
 
 FAMILY = family_named("omnigen2")
 SMALL = FAMILY.scales["small"]

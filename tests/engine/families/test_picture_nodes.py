@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.sd2.nodes.lotus import empty_prompt
-from engine.families.sd2.nodes.upscaling import sd_4x_upscale_conditioning
-from engine.families.svd.nodes import sv3d_conditioning, svd_img2vid_conditioning
-from engine.families.zero123.nodes import camera, stable_zero123_conditioning_batched
+from darkroom.engine.families.sd2.nodes.lotus import empty_prompt
+from darkroom.engine.families.sd2.nodes.upscaling import sd_4x_upscale_conditioning
+from darkroom.engine.families.svd.nodes import sv3d_conditioning, svd_img2vid_conditioning
+from darkroom.engine.families.zero123.nodes import camera, stable_zero123_conditioning_batched
 from tests.engine.nodes.small_store import node_context, small_store
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from engine.families.base import NotRecognised, TensorIndex
-from engine.families.registry import family_names, recognise
+from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.families.registry import family_names, recognise
 from tests.parity.public_files import public_files
 
 # File -> family, variant, and what a refusal names where the family is not supported.

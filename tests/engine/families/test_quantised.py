@@ -10,12 +10,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from benchmark.family_workflows import picture_of_checkpoint
-from engine.engine import Engine
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.memory import machine_memory
-from engine.models.random_weights import write_random_checkpoint
-from engine.settings import EngineSettings, MemorySettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.settings import EngineSettings, MemorySettings
 from tests.engine.simulated_card import latent_of, run
 from tests.parity.in_process import assert_like_the_reference
 from tests.parity.quantised_models import scaled_float8

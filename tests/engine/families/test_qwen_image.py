@@ -10,36 +10,36 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.denoiser import Denoiser
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import NotRecognised, TensorIndex
-from engine.families.qwen_image.diffsynth_control import (
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.families.qwen_image.diffsynth_control import (
     DiffSynthControl,
     DiffSynthControlConfig,
     diffsynth_control_config,
 )
-from engine.families.qwen_image.nodes import (
+from darkroom.engine.families.qwen_image.nodes import (
     qwen_image_diffsynth_controlnet,
     text_encode_qwen_image_edit,
     text_encode_qwen_image_edit_plus,
 )
-from engine.families.qwen_image.transformer import QwenImageControlNet
-from engine.families.wan.vae_files import WanLatentFormat
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.memory.model_memory import ModelMemory
-from engine.models.clip import Clip
-from engine.models.kinds.load_controlnet import load_controlnet, steering_kind
-from engine.models.kinds.load_model_patch import load_model_patch
-from engine.models.load import LoadedDenoiser, LoadTypes, load_vae
-from engine.models.model import Model
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.random_weights import random_networks
-from engine.models.store import denoiser
-from engine.models.video_vae import VideoVae
-from engine.nodes.library.model.lora import with_lora
-from engine.settings import EngineSettings
+from darkroom.engine.families.qwen_image.transformer import QwenImageControlNet
+from darkroom.engine.families.wan.vae_files import WanLatentFormat
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.clip import Clip
+from darkroom.engine.models.kinds.load_controlnet import load_controlnet, steering_kind
+from darkroom.engine.models.kinds.load_model_patch import load_model_patch
+from darkroom.engine.models.load import LoadedDenoiser, LoadTypes, load_vae
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.models.video_vae import VideoVae
+from darkroom.engine.nodes.library.model.lora import with_lora
+from darkroom.engine.settings import EngineSettings
 from tests.engine.nodes.small_store import node_context, small_store
 
 FAMILY = registry.family_named("qwen_image")

@@ -10,23 +10,23 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import DENOISER_PREFIX, target_name
-from engine.engine import Engine
-from engine.families import registry
-from engine.families.base import TensorIndex
-from engine.families.qwen_image21.nodes import text_encode_qwen_image21
-from engine.families.qwen_image21.prefix_cache import Placement
-from engine.families.qwen_image21.prefix_states import OPTION, PrefixStates, Rounded, packed
-from engine.families.qwen_image21.text import QWEN, SLOT, TEMPLATE, WIDTH, SplicedQwenTokenizer
-from engine.families.qwen_image21.transformer import QwenImage21Transformer
-from engine.layers.vision_language_model import VisionLanguageModel
-from engine.memory.weight_patches import calculate_weight
-from engine.models.random_weights import write_random_checkpoint
-from engine.runtime.request import RunRequest
-from engine.settings import EngineSettings
-from engine.text.language_tokens import qwen3
-from engine.text.qwen_tokens import PICTURE_TOKEN, START_TOKEN
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.adapters.lora_names import DENOISER_PREFIX, target_name
+from darkroom.engine.engine import Engine
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import TensorIndex
+from darkroom.engine.families.qwen_image21.nodes import text_encode_qwen_image21
+from darkroom.engine.families.qwen_image21.prefix_cache import Placement
+from darkroom.engine.families.qwen_image21.prefix_states import OPTION, PrefixStates, Rounded, packed
+from darkroom.engine.families.qwen_image21.text import QWEN, SLOT, TEMPLATE, WIDTH, SplicedQwenTokenizer
+from darkroom.engine.families.qwen_image21.transformer import QwenImage21Transformer
+from darkroom.engine.layers.vision_language_model import VisionLanguageModel
+from darkroom.engine.memory.weight_patches import calculate_weight
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.runtime.request import RunRequest
+from darkroom.engine.settings import EngineSettings
+from darkroom.engine.text.language_tokens import qwen3
+from darkroom.engine.text.qwen_tokens import PICTURE_TOKEN, START_TOKEN
 from tests.engine.families import qwen_image21_networks as small
 
 FAMILY = registry.family_named("qwen_image21")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ComfyUiNames, ModelFamily, TensorIndex
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.load import LoadTypes, load_text_encoders
-from engine.models.random_weights import random_networks
-from engine.nodes.built_in import built_in_nodes
-from engine.text.chunk_encoding import Encoded
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ComfyUiNames, ModelFamily, TensorIndex
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.load import LoadTypes, load_text_encoders
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.text.chunk_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index
 from tests.engine.nodes.small_store import small_store
 

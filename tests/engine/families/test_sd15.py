@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
-from engine.families.base import Match, ModelFamily, NotRecognised, TensorIndex
-from engine.families.registry import family_named, recognise
-from engine.families.sd15.unet_files import PREFIX, level_unet
-from engine.formats.unfilled import unfilled
-from engine.layers.unet import UnetModel
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
+from darkroom.engine.families.base import Match, ModelFamily, NotRecognised, TensorIndex
+from darkroom.engine.families.registry import family_named, recognise
+from darkroom.engine.families.sd15.unet_files import PREFIX, level_unet
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.unet import UnetModel
 
 
 @pytest.fixture(scope="module")

@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
-from engine.diffusion.model_sampling_variants import DiscreteImageToImage
-from engine.families.base import ModelFamily, NotRecognised, TensorIndex
-from engine.families.registry import family_named, recognise
-from engine.families.sd2.denoisers import (
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete, VDiscrete
+from darkroom.engine.diffusion.model_sampling_variants import DiscreteImageToImage
+from darkroom.engine.families.base import ModelFamily, NotRecognised, TensorIndex
+from darkroom.engine.families.registry import family_named, recognise
+from darkroom.engine.families.sd2.denoisers import (
     UPSCALE_SCHEDULE,
     DepthDenoiser,
     LotusDenoiser,
     UnclipDenoiser,
     UpscaleDenoiser,
 )
-from engine.families.sd2.family import SPREAD_OF, unet_config
-from engine.families.sd15.unet_files import PREFIX
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.layers.unet import UnetModel
-from engine.models.load import LoadTypes, load_checkpoint, load_text_encoder
-from engine.models.random_weights import write_random_checkpoint
-from engine.text.clip_tokens import ClipTokenizer
+from darkroom.engine.families.sd2.family import SPREAD_OF, unet_config
+from darkroom.engine.families.sd15.unet_files import PREFIX
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.models.load import LoadTypes, load_checkpoint, load_text_encoder
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.text.clip_tokens import ClipTokenizer
 from tests.engine.nodes.small_store import small_store
 
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine.adapters.lora import lora_patches
-from engine.diffusion.model_sampling_variants import FlowSchedule, RectifiedFlow
-from engine.families.base import TensorIndex
-from engine.families.registry import family_named, recognise
-from engine.families.sd3.transformer import Sd3Transformer
-from engine.formats.unfilled import unfilled
-from engine.memory.weight_patches import calculate_weight
-from engine.models.load import LoadedDenoiser
-from engine.models.store import denoiser
-from engine.text.chunk_encoding import Encoded
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.diffusion.model_sampling_variants import FlowSchedule, RectifiedFlow
+from darkroom.engine.families.base import TensorIndex
+from darkroom.engine.families.registry import family_named, recognise
+from darkroom.engine.families.sd3.transformer import Sd3Transformer
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.memory.weight_patches import calculate_weight
+from darkroom.engine.models.load import LoadedDenoiser
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.text.chunk_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index
 
 FAMILY = family_named("sd3")

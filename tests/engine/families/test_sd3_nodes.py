@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.families.sd3 import nodes
+from darkroom.engine.families.sd3 import nodes
 
 CONTEXT: Any = None  # the node uses nothing of it
 

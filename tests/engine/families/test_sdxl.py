@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.latent_format import PlaygroundLatentFormat
-from engine.diffusion.model_sampling import EdmContinuous, EdmVContinuous, EpsDiscrete, VDiscrete
-from engine.errors import BadModelFile
-from engine.families.base import Match, ModelFamily, Shapes, TensorIndex
-from engine.families.registry import family_named, recognise
-from engine.families.sd15.unet_files import PREFIX, level_unet
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.layers.diffusers_names import unet_names
-from engine.layers.unet import UnetConfig, UnetModel
-from engine.layers.unet_layers import TransformerSpec, timestep_embedding
-from engine.models.load import LoadTypes, load_checkpoint
-from engine.models.patching.lora_keys import text_lora_keys
-from engine.models.random_weights import random_networks, write_random_checkpoint
-from engine.models.store import denoiser
+from darkroom.engine.diffusion.latent_format import PlaygroundLatentFormat
+from darkroom.engine.diffusion.model_sampling import EdmContinuous, EdmVContinuous, EpsDiscrete, VDiscrete
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.base import Match, ModelFamily, Shapes, TensorIndex
+from darkroom.engine.families.registry import family_named, recognise
+from darkroom.engine.families.sd15.unet_files import PREFIX, level_unet
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.diffusers_names import unet_names
+from darkroom.engine.layers.unet import UnetConfig, UnetModel
+from darkroom.engine.layers.unet_layers import TransformerSpec, timestep_embedding
+from darkroom.engine.models.load import LoadTypes, load_checkpoint
+from darkroom.engine.models.patching.lora_keys import text_lora_keys
+from darkroom.engine.models.random_weights import random_networks, write_random_checkpoint
+from darkroom.engine.models.store import denoiser
 from tests.engine.nodes.small_store import small_store
 
 

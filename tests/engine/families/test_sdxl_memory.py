@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.registry import family_named
-from engine.memory import machine_memory
-from engine.models.load import LoadTypes, load_checkpoint
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.models.load import LoadTypes, load_checkpoint
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.models.test_load_memory import STATUS, watched
 from tests.engine.simulated_card import GIB, engine_of, latent_of, node, run
 from tools.models_table import parts

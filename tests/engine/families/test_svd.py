@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.denoiser import Denoiser
-from engine.families.base import ModelFamily, NotRecognised, TensorIndex
-from engine.families.registry import family_named, recognise, recognise_vae
-from engine.families.sd15.unet_files import PREFIX
-from engine.families.sd15.vae_files import AUTOENCODER_KL
-from engine.families.svd.denoisers import OrbitDenoiser, PoseDenoiser, VideoDenoiser
-from engine.families.svd.family import unet_config
-from engine.families.svd.vae import SvdVae
-from engine.families.svd.vae_files import ORBIT_PREFIX
-from engine.formats.unfilled import unfilled
-from engine.layers.unet import UnetModel
-from engine.layers.unet_layers import timestep_embedding
-from engine.layers.vae_kl import AutoencoderKl
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.families.base import ModelFamily, NotRecognised, TensorIndex
+from darkroom.engine.families.registry import family_named, recognise, recognise_vae
+from darkroom.engine.families.sd15.unet_files import PREFIX
+from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL
+from darkroom.engine.families.svd.denoisers import OrbitDenoiser, PoseDenoiser, VideoDenoiser
+from darkroom.engine.families.svd.family import unet_config
+from darkroom.engine.families.svd.vae import SvdVae
+from darkroom.engine.families.svd.vae_files import ORBIT_PREFIX
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.layers.unet_layers import timestep_embedding
+from darkroom.engine.layers.vae_kl import AutoencoderKl
 
 NUM_FRAMES = 3
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.denoiser import ModelConfig
-from engine.families import registry
-from engine.families.base import NotRecognised, TensorIndex
-from engine.formats.unfilled import unfilled
-from engine.layers.t5 import T5Config, T5Model
+from darkroom.engine.diffusion.denoiser import ModelConfig
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.t5 import T5Config, T5Model
 from tests.engine.families.test_every_family import saved_index
 
 FAMILIES = ("aura_flow", "chroma", "pixart")

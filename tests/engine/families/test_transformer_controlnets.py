@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from engine.events import NodeWarned
-from engine.families.base import ControlReading
-from engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
-from engine.families.registry import default_family, family_named, recognise_control_network, shapes_under
-from engine.families.sd3.controlnet import Sd3ControlNetConfig, Sd35ControlNet, Sd35ControlNetConfig
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.kinds.load_controlnet import load_controlnet, steering_kind
-from engine.models.load import LoadTypes
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.events import NodeWarned
+from darkroom.engine.families.base import ControlReading
+from darkroom.engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
+from darkroom.engine.families.registry import default_family, family_named, recognise_control_network, shapes_under
+from darkroom.engine.families.sd3.controlnet import Sd3ControlNetConfig, Sd35ControlNet, Sd35ControlNetConfig
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.kinds.load_controlnet import load_controlnet, steering_kind
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.simulated_card import MIB, engine_of, latent_of, node, run
 from tests.parity.models import LAYOUTS
 

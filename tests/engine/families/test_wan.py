@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import TensorIndex
-from engine.families.wan.nodes.cameras import PATHS, camera_poses, camera_rays
-from engine.families.wan.nodes.tracks import moved_along, points_at, tracks_of
-from engine.families.wan.video_denoiser import VideoDenoiser
-from engine.formats.unfilled import unfilled
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import TensorIndex
+from darkroom.engine.families.wan.nodes.cameras import PATHS, camera_poses, camera_rays
+from darkroom.engine.families.wan.nodes.tracks import moved_along, points_at, tracks_of
+from darkroom.engine.families.wan.video_denoiser import VideoDenoiser
+from darkroom.engine.formats.unfilled import unfilled
 from tests.parity.models import LAYOUTS
 
 

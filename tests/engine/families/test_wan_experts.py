@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.memory import machine_memory
-from engine.models.load import LoadTypes, load_unet
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.models.load import LoadTypes, load_unet
 from tests.engine.simulated_card import GIB, engine_of, latent_of, node, run
 from tests.parity.models import write_models_of
 from tests.parity.recorded import Case

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.wan.denoiser import SoundVideoDenoiser, SpeechVideoDenoiser
-from engine.families.wan.nodes.sounds import sound_steps, speech_windows
-from engine.models.kinds.audio_encoder_value import AudioEncoderOutput
+from darkroom.engine.families import registry
+from darkroom.engine.families.wan.denoiser import SoundVideoDenoiser, SpeechVideoDenoiser
+from darkroom.engine.families.wan.nodes.sounds import sound_steps, speech_windows
+from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoderOutput
 
 
 def heard(num_layers: int, num_features: int, batch: int = 1) -> AudioEncoderOutput:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.base import ModelFamily, TensorIndex
-from engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.weight_file import Item, Joined, Part, Transposed
-from engine.models.load import LoadTypes, load_unet
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, TensorIndex
+from darkroom.engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.weight_file import Item, Joined, Part, Transposed
+from darkroom.engine.models.load import LoadTypes, load_unet
 from tests.parity.layout import weightless_denoiser
 
 FAMILIES = registry.families()

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine.adapters.lora_names import rows_of
-from engine.diffusion.model_sampling_variants import Flow
-from engine.families import registry
-from engine.families.base import NotRecognised, TensorIndex
-from engine.families.registry import family_named
-from engine.families.z_image.diffusers_names import file_layout, lora_keys
-from engine.formats.unfilled import unfilled
-from engine.layers.language_model import LanguageModel
-from engine.models.load import LoadedDenoiser
-from engine.models.store import denoiser
+from darkroom.engine.adapters.lora_names import rows_of
+from darkroom.engine.diffusion.model_sampling_variants import Flow
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.families.z_image.diffusers_names import file_layout, lora_keys
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.language_model import LanguageModel
+from darkroom.engine.models.load import LoadedDenoiser
+from darkroom.engine.models.store import denoiser
 from tests.parity.models import read_layouts
 
 FAMILY = family_named("z_image")

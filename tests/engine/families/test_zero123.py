@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.base import ModelFamily, TensorIndex
-from engine.families.registry import family_named, recognise
-from engine.families.sd15.unet_files import PREFIX
-from engine.families.zero123.denoiser import ViewDenoiser
-from engine.families.zero123.unet import Zero123Unet
-from engine.formats.unfilled import unfilled
+from darkroom.engine.families.base import ModelFamily, TensorIndex
+from darkroom.engine.families.registry import family_named, recognise
+from darkroom.engine.families.sd15.unet_files import PREFIX
+from darkroom.engine.families.zero123.denoiser import ViewDenoiser
+from darkroom.engine.families.zero123.unet import Zero123Unet
+from darkroom.engine.formats.unfilled import unfilled
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.formats import direct_reading
-from engine.formats.direct_reading import Wanted, read_directly
+from darkroom.engine.formats import direct_reading
+from darkroom.engine.formats.direct_reading import Wanted, read_directly
 
 SIZES = (1, 4096, 5_000_000, 3, 20_000_000, 0, 777, 9_000_001)
 

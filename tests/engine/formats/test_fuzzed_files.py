@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.adapters.lora import lora_patches
-from engine.errors import BadModelFile
-from engine.formats.weight_file import all_tensors, open_weights
-from engine.models.embeddings import embedding_rows
-from engine.models.kinds.load_hypernetwork import load_hypernetwork
-from engine.models.kinds.load_upscaler import load_upscaler
-from engine.models.load import LoadTypes, load_unet
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.weight_file import all_tensors, open_weights
+from darkroom.engine.models.embeddings import embedding_rows
+from darkroom.engine.models.kinds.load_hypernetwork import load_hypernetwork
+from darkroom.engine.models.kinds.load_upscaler import load_upscaler
+from darkroom.engine.models.load import LoadTypes, load_unet
 from tests.engine.formats.fuzzed_files import KINDS
 
 MOST_SECONDS = 2.0  # of the processor, for a file of some kilobytes

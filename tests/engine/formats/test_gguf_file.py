@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.gguf_file import GgufFile
-from engine.formats.weight_file import open_weights
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.gguf_file import GgufFile
+from darkroom.engine.formats.weight_file import open_weights
 from tests.parity.quantised_models import write_gguf
 
 

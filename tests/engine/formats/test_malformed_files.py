@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import BadModelFile, OutOfMemory
-from engine.formats.gguf_file import GgufFile
-from engine.formats.pickle_file import PickleFile, read_pickle
-from engine.formats.refusals import refuses
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.formats.weight_file import open_weights
-from engine.models.embeddings import embedding_rows
-from engine.models.kinds.load_hypernetwork import load_hypernetwork
+from darkroom.engine.errors import BadModelFile, OutOfMemory
+from darkroom.engine.formats.gguf_file import GgufFile
+from darkroom.engine.formats.pickle_file import PickleFile, read_pickle
+from darkroom.engine.formats.refusals import refuses
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.models.embeddings import embedding_rows
+from darkroom.engine.models.kinds.load_hypernetwork import load_hypernetwork
 from tests.engine.formats.fuzzed_files import gguf
 
 MOST_SECONDS = 5.0  # of the processor: what was endless before, or took minutes

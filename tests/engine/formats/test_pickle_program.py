@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.inert_pickle import plain, read_inert
-from engine.formats.pickle_file import read_pickle
-from engine.formats.pickle_program import CostlyPickle, check_program
-from engine.models.embeddings import embedding_rows
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.inert_pickle import plain, read_inert
+from darkroom.engine.formats.pickle_file import read_pickle
+from darkroom.engine.formats.pickle_program import CostlyPickle, check_program
+from darkroom.engine.models.embeddings import embedding_rows
 from tests.engine.formats.fuzzed_files import pickled, tensors
 
 START, END = pickle.PROTO + b"\x02", pickle.STOP

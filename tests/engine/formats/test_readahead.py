@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.formats.readahead import PIECE_BYTES, reading_ahead
+from darkroom.engine.formats.readahead import PIECE_BYTES, reading_ahead
 
 MIB = 1 << 20
 

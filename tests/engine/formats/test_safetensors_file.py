@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 
 
 def test_a_file_that_is_written_to_while_it_is_open_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from engine.families.base import ModelFamily
-from engine.families.registry import families
-from engine.formats.unfilled import give_memory, memory_for, unfilled
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.registry import families
+from darkroom.engine.formats.unfilled import give_memory, memory_for, unfilled
 
 DEFAULT, *OTHERS = families()
 

@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from engine.images.animations import write_animated_png
-from engine.images.encode import write_animated_webp
-from engine.images.pixels import to_pillow
+from darkroom.engine.images.animations import write_animated_png
+from darkroom.engine.images.encode import write_animated_webp
+from darkroom.engine.images.pixels import to_pillow
 
 TEXTS = {"prompt": '{"1": "a"}', "workflow": "{}"}
 

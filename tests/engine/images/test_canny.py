@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.images.canny import canny
+from darkroom.engine.images.canny import canny
 
 
 def step(height: float, dim: int) -> torch.Tensor:

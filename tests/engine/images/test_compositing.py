@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.images.compositing import PORTER_DUFF_MODES, porter_duff, repeated, same_channels
+from darkroom.engine.images.compositing import PORTER_DUFF_MODES, porter_duff, repeated, same_channels
 
 
 def composed(mode: str, source_alpha: float, alpha: float) -> tuple[float, float]:

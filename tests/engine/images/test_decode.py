@@ -12,8 +12,8 @@ import torch
 from PIL import Image, ImageFile
 from PIL.PngImagePlugin import PngInfo
 
-from engine.images.decode import PictureTooLarge, find_damage, read_channel, read_first_frame, read_image
-from engine.log_context import NodeWarning, logged_as
+from darkroom.engine.images.decode import PictureTooLarge, find_damage, read_channel, read_first_frame, read_image
+from darkroom.engine.log_context import NodeWarning, logged_as
 
 
 def saved(path: Path, picture: Image.Image, **options: Any) -> Path:

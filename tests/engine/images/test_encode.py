@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from PIL import Image, ImageSequence
 
-from engine.images.animations import write_animated_png
-from engine.images.encode import metadata_texts, write_animated_webp, write_png
+from darkroom.engine.images.animations import write_animated_png
+from darkroom.engine.images.encode import metadata_texts, write_animated_webp, write_png
 
 PROMPT = {"1": {"class_type": "é", "inputs": {}}}
 TEXTS = metadata_texts(PROMPT, {"workflow": {"nodes": []}})

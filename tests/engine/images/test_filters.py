@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.images.filters import bayer_matrix, blend, gaussian_kernel, sharpen
+from darkroom.engine.images.filters import bayer_matrix, blend, gaussian_kernel, sharpen
 
 
 @pytest.mark.parametrize("order", [2, 4, 8, 16])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.images.morphology import OPERATIONS, dilate, dilate_cross, erode, morphology
+from darkroom.engine.images.morphology import OPERATIONS, dilate, dilate_cross, erode, morphology
 
 
 def dot(size: int = 7) -> torch.Tensor:

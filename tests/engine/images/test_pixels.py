@@ -7,7 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.images.pixels import IMAGE_METHODS, bislerp, crop_to_aspect, from_pillow, resize, to_pillow, to_uint8
+from darkroom.engine.images.pixels import (
+    IMAGE_METHODS,
+    bislerp,
+    crop_to_aspect,
+    from_pillow,
+    resize,
+    to_pillow,
+    to_uint8,
+)
 
 
 def noise(*shape: int) -> torch.Tensor:

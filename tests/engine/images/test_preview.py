@@ -9,11 +9,11 @@ import struct
 import torch
 from PIL import Image
 
-from contract.graph.node_ref import NodeRef
-from engine.events import PreviewMade
-from engine.images.preview import MAX_ANIMATION_FRAMES, latent_animation, latent_preview
-from engine.server.messages import preview
-from worker.engines.preview_frames import PreviewFrame, read_frame
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.engine.events import PreviewMade
+from darkroom.engine.images.preview import MAX_ANIMATION_FRAMES, latent_animation, latent_preview
+from darkroom.engine.server.messages import preview
+from darkroom.worker.engines.preview_frames import PreviewFrame, read_frame
 
 RGB = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
 

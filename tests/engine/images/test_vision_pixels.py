@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
+from darkroom.engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
 
 
 def test_a_picture_of_the_right_size_is_only_normalised() -> None:

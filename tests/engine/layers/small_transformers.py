@@ -12,41 +12,46 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.families.ace_step.lyric_encoder import LyricEncoderConfig
-from engine.families.ace_step.transformer import AceStepConfig, AceStepTransformer
-from engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
-from engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
-from engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
-from engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
-from engine.families.cosmos_predict2.transformer import CosmosPredict2Config, CosmosPredict2Transformer
-from engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
-from engine.families.flux.transformer import FluxConfig, FluxTransformer
-from engine.families.flux2.transformer import Flux2Config, Flux2Transformer
-from engine.families.hidream.transformer import HiDreamConfig, HiDreamTransformer
-from engine.families.hunyuan3d.transformer import Hunyuan3dConfig, Hunyuan3dTransformer
-from engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
-from engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
-from engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
-from engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
-from engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
-from engine.families.lumina2.transformer import JointBlock, Lumina2Config, Lumina2Transformer
-from engine.families.mochi.transformer import MochiConfig, MochiTransformer
-from engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer
-from engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
-from engine.families.qwen_image.diffsynth_control import ControlBlock
-from engine.families.qwen_image.transformer import QwenImageConfig, QwenImageControlNet, QwenImageTransformer
-from engine.families.qwen_image21.layers import QwenImage21Config
-from engine.families.qwen_image21.transformer import QwenImage21Transformer
-from engine.families.sd3.controlnet import Sd3ControlNet, Sd3ControlNetConfig, Sd35ControlNet, Sd35ControlNetConfig
-from engine.families.sd3.transformer import Sd3Config, Sd3Transformer
-from engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
-from engine.families.wan.animate import FaceAttention
-from engine.families.wan.humo import HumoConfig, HumoTransformer
-from engine.families.wan.s2v import WanS2vConfig, WanS2vTransformer
-from engine.families.wan.transformer import WanConfig, WanTransformer
-from engine.families.wan.vace import WanVaceConfig, WanVaceTransformer
-from engine.formats.unfilled import give_memory, unfilled
-from engine.layers.rotary import rotations
+from darkroom.engine.families.ace_step.lyric_encoder import LyricEncoderConfig
+from darkroom.engine.families.ace_step.transformer import AceStepConfig, AceStepTransformer
+from darkroom.engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
+from darkroom.engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
+from darkroom.engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
+from darkroom.engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
+from darkroom.engine.families.cosmos_predict2.transformer import CosmosPredict2Config, CosmosPredict2Transformer
+from darkroom.engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
+from darkroom.engine.families.flux.transformer import FluxConfig, FluxTransformer
+from darkroom.engine.families.flux2.transformer import Flux2Config, Flux2Transformer
+from darkroom.engine.families.hidream.transformer import HiDreamConfig, HiDreamTransformer
+from darkroom.engine.families.hunyuan3d.transformer import Hunyuan3dConfig, Hunyuan3dTransformer
+from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
+from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
+from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
+from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
+from darkroom.engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
+from darkroom.engine.families.lumina2.transformer import JointBlock, Lumina2Config, Lumina2Transformer
+from darkroom.engine.families.mochi.transformer import MochiConfig, MochiTransformer
+from darkroom.engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer
+from darkroom.engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
+from darkroom.engine.families.qwen_image.diffsynth_control import ControlBlock
+from darkroom.engine.families.qwen_image.transformer import QwenImageConfig, QwenImageControlNet, QwenImageTransformer
+from darkroom.engine.families.qwen_image21.layers import QwenImage21Config
+from darkroom.engine.families.qwen_image21.transformer import QwenImage21Transformer
+from darkroom.engine.families.sd3.controlnet import (
+    Sd3ControlNet,
+    Sd3ControlNetConfig,
+    Sd35ControlNet,
+    Sd35ControlNetConfig,
+)
+from darkroom.engine.families.sd3.transformer import Sd3Config, Sd3Transformer
+from darkroom.engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
+from darkroom.engine.families.wan.animate import FaceAttention
+from darkroom.engine.families.wan.humo import HumoConfig, HumoTransformer
+from darkroom.engine.families.wan.s2v import WanS2vConfig, WanS2vTransformer
+from darkroom.engine.families.wan.transformer import WanConfig, WanTransformer
+from darkroom.engine.families.wan.vace import WanVaceConfig, WanVaceTransformer
+from darkroom.engine.formats.unfilled import give_memory, unfilled
+from darkroom.engine.layers.rotary import rotations
 
 BATCH = 2
 

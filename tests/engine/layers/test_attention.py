@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.layers import attention as module
-from engine.layers.attention import attention, optimized_attention
+from darkroom.engine.layers import attention as module
+from darkroom.engine.layers.attention import attention, optimized_attention
 
 
 @pytest.mark.parametrize("mask_shape", [None, (5, 4), (7, 5, 4), (1, 2, 5, 4), (7, 2, 5, 4)])

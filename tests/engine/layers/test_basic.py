@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Conv2d, GroupNorm, Linear, linear
+from darkroom.engine.layers.basic import Conv2d, GroupNorm, Linear, linear
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.clip_layers import ClipLayer, gelu
-from engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
+from darkroom.engine.layers.clip_layers import ClipLayer, gelu
+from darkroom.engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
 
 CONFIG = ClipVisionConfig(3, 32, 4, 48, "gelu", patch_px=4, image_px=16, projection_width=8)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.layers.filled import filled
+from darkroom.engine.layers.filled import filled
 from tests.engine.pretended_card.log import CardLog
 from tests.engine.pretended_card.rules import card_rules
 from tests.engine.pretended_card.values import CARD

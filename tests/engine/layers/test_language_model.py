@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine.layers.language_model import (
+from darkroom.engine.layers.language_model import (
     GEMMA2,
     GEMMA3,
     LLAMA3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.layers.qwen25_vl_vision import (
+from darkroom.engine.layers.qwen25_vl_vision import (
     Qwen25VlVision,
     Qwen25VlVisionConfig,
     grouped,

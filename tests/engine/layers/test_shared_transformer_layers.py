@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from engine.families import registry
-from engine.formats.unfilled import unfilled
-from engine.layers import transformer_layers
-from engine.layers.transformer_layers import (
+from darkroom.engine.families import registry
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers import transformer_layers
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -22,7 +22,7 @@ from engine.layers.transformer_layers import (
     ResidualNorm,
     RotaryHeads,
 )
-from engine.tuning.strategy import replace_forwards
+from darkroom.engine.tuning.strategy import replace_forwards
 from tests.engine.layers.small_transformers import TRANSFORMERS, small_transformer
 
 KINDS = (AdaptiveNorm, GatedActivation, GatedResidual, Gelu, JoinedActivation, ResidualNorm, RotaryHeads)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.layers.t5 import FARTHEST, T5Attention, T5Config, T5Model, distance_buckets, t5_config
+from darkroom.engine.layers.t5 import FARTHEST, T5Attention, T5Config, T5Model, distance_buckets, t5_config
 
 CONFIG = T5Config(num_layers=3, width=16, heads=2, inner_width=24, vocabulary_size=32)
 

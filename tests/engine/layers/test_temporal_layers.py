@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from engine.families.svd.vae import SvdVae
-from engine.layers.temporal_layers import TemporalMixer, TemporalTransformer, VideoResBlock, as_frames, as_videos
-from engine.layers.unet_layers import ResSpec, TransformerSpec
-from engine.layers.vae_kl import VaeConfig
+from darkroom.engine.families.svd.vae import SvdVae
+from darkroom.engine.layers.temporal_layers import (
+    TemporalMixer,
+    TemporalTransformer,
+    VideoResBlock,
+    as_frames,
+    as_videos,
+)
+from darkroom.engine.layers.unet_layers import ResSpec, TransformerSpec
+from darkroom.engine.layers.vae_kl import VaeConfig
 
 NUM_FRAMES = 3
 ALONE, AMONG = 50.0, -50.0  # mix factors whose sigmoids are one and zero

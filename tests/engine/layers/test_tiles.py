@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.layers.tiles import num_tiles, run_in_tiles, tile_places
+from darkroom.engine.layers.tiles import num_tiles, run_in_tiles, tile_places
 
 
 def test_tiles_cover_the_picture_and_overlap() -> None:

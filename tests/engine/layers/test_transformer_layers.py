@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engine.layers.norms import RmsNorm
-from engine.layers.rotary import rotated, rotations
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.rotary import rotated, rotations
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,

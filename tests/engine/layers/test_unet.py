@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.registry import default_family
-from engine.formats.unfilled import unfilled
-from engine.layers.diffusers_names import unet_names
-from engine.layers.unet import UnetModel
-from engine.layers.unet_shapes import diffusers_unet_config, unet_config
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.diffusers_names import unet_names
+from darkroom.engine.layers.unet import UnetModel
+from darkroom.engine.layers.unet_shapes import diffusers_unet_config, unet_config
 
 
 def _unet() -> UnetModel:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.layers.freeu import FreeU, low_frequencies_scaled
-from engine.layers.hyper_tile import HyperTile, random_divisor
-from engine.layers.token_merging import TokenMerging, match_tokens
+from darkroom.engine.layers.freeu import FreeU, low_frequencies_scaled
+from darkroom.engine.layers.hyper_tile import HyperTile, random_divisor
+from darkroom.engine.layers.token_merging import TokenMerging, match_tokens
 
 
 def test_freeu_leaves_other_widths_and_factors_of_one() -> None:

@@ -10,7 +10,7 @@ import av
 import pytest
 import torch
 
-from engine.media.audio_files import (
+from darkroom.engine.media.audio_files import (
     FLAC,
     MP3,
     OPUS,
@@ -21,8 +21,8 @@ from engine.media.audio_files import (
     read_audio,
     write_audio,
 )
-from engine.media.faults import check_sound
-from engine.media.opened import BadMedia
+from darkroom.engine.media.faults import check_sound
+from darkroom.engine.media.opened import BadMedia
 
 
 def stereo(rate_hz: int, seconds: float = 1.0) -> torch.Tensor:

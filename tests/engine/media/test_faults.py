@@ -11,9 +11,9 @@ import av
 import pytest
 import torch
 
-from engine.media.faults import check_sound, check_video
-from engine.media.opened import BadMedia
-from engine.media.video_files import write_mp4, write_webm
+from darkroom.engine.media.faults import check_sound, check_video
+from darkroom.engine.media.opened import BadMedia
+from darkroom.engine.media.video_files import write_mp4, write_webm
 
 PICTURES = torch.rand(8, 32, 32, 3, generator=torch.Generator().manual_seed(0))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.media.meshes import cubes, surface_net, write_glb
+from darkroom.engine.media.meshes import cubes, surface_net, write_glb
 
 
 def ball(side: int) -> torch.Tensor:

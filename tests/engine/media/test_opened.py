@@ -10,8 +10,8 @@ import av
 import pytest
 import torch
 
-from engine.media.audio_files import FLAC, MP3, write_audio
-from engine.media.opened import BadMedia, opened_for_reading
+from darkroom.engine.media.audio_files import FLAC, MP3, write_audio
+from darkroom.engine.media.opened import BadMedia, opened_for_reading
 
 PLAYLISTS = {
     "hls.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1.0,\nsound.mp3\n#EXT-X-ENDLIST\n",

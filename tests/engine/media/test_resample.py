@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from engine.media.resample import resample
+from darkroom.engine.media.resample import resample
 
 
 def tone(frequency_hz: float, rate_hz: int, seconds: float = 0.5) -> torch.Tensor:

@@ -14,8 +14,8 @@ import av
 import pytest
 import torch
 
-from engine.media.opened import BadMedia
-from engine.media.video import (
+from darkroom.engine.media.opened import BadMedia
+from darkroom.engine.media.video import (
     Audio,
     VideoCodec,
     VideoComponents,
@@ -24,7 +24,7 @@ from engine.media.video import (
     VideoFromFile,
     VideoInput,
 )
-from engine.media.video_files import write_mp4, write_webm
+from darkroom.engine.media.video_files import write_mp4, write_webm
 
 WIDTH, HEIGHT = 64, 48
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import OutOfMemory
-from engine.memory.device import ATTENTION_KERNELS, AcceleratorDevice, translate_device_error
-from engine.memory.device_facts import DeviceKind
-from engine.memory.dtypes import vae_types
-from engine.settings import DtypePolicies, DtypePolicy, DtypeSettings
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.memory.device import ATTENTION_KERNELS, AcceleratorDevice, translate_device_error
+from darkroom.engine.memory.device_facts import DeviceKind
+from darkroom.engine.memory.dtypes import vae_types
+from darkroom.engine.settings import DtypePolicies, DtypePolicy, DtypeSettings
 
 GIB = 1 << 30
 

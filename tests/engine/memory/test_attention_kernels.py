@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.memory.device import ATTENTION_KERNELS, AcceleratorDevice
+from darkroom.engine.memory.device import ATTENTION_KERNELS, AcceleratorDevice
 
 get_order: Any = torch._C._get_sdp_priority_order
 

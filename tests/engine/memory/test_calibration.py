@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.memory.calibration import MAX_RATIO, MIN_ESTIMATE_BYTES, NUM_REMEMBERED, Calibration
+from darkroom.engine.memory.calibration import MAX_RATIO, MIN_ESTIMATE_BYTES, NUM_REMEMBERED, Calibration
 
 WORK = 2 * MIN_ESTIMATE_BYTES
 

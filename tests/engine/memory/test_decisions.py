@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from engine.memory.device_facts import DeviceFacts
-from engine.memory.placement import Place, Role, place_of
-from engine.memory.relief import MemorySavings, OomContext, ReliefStep, savings_by_step
-from engine.memory.resolve import resolve_settings
-from engine.memory.state import VramState, choose_state
-from engine.settings import DtypePolicies, DtypePolicy, DtypeSettings, EngineSettings, MemorySettings, VramChoice
+from darkroom.engine.memory.device_facts import DeviceFacts
+from darkroom.engine.memory.placement import Place, Role, place_of
+from darkroom.engine.memory.relief import MemorySavings, OomContext, ReliefStep, savings_by_step
+from darkroom.engine.memory.resolve import resolve_settings
+from darkroom.engine.memory.state import VramState, choose_state
+from darkroom.engine.settings import (
+    DtypePolicies,
+    DtypePolicy,
+    DtypeSettings,
+    EngineSettings,
+    MemorySettings,
+    VramChoice,
+)
 
 GIB = 1 << 30
 CPU = DeviceFacts("cpu", "cpu", "the CPU", 32 * GIB, 16 * GIB)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.memory.durations import DurationHistogram
+from darkroom.engine.memory.durations import DurationHistogram
 
 
 def test_buckets_are_cumulative_and_their_bounds_included() -> None:

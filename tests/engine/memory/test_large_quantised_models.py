@@ -17,17 +17,17 @@ import pytest
 import torch
 from torch import nn
 
-from engine.families import registry
-from engine.families.flux.transformer import FluxConfig
-from engine.formats.fill import Destination, fill
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_source import source_of
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.plan import LoadRequest, ResidentModel, limits_of, plan_residency
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.transfer_streams import TransferStreams
-from engine.models.load import LoadTypes, load_unet
+from darkroom.engine.families import registry
+from darkroom.engine.families.flux.transformer import FluxConfig
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_source import source_of
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.plan import LoadRequest, ResidentModel, limits_of, plan_residency
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.models.load import LoadTypes, load_unet
 from tests.engine.memory.simulated import Card
 from tests.engine.models.test_load_memory import STATUS, watched
 from tests.parity.quantised_models import write_sparse_gguf

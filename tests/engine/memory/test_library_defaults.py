@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.__main__ import set_up_libraries
-from engine.memory.library_defaults import library_defaults, openmp_defaults
+from darkroom.engine.__main__ import set_up_libraries
+from darkroom.engine.memory.library_defaults import library_defaults, openmp_defaults
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROGRAM = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import DeviceLost
-from engine.memory.device import translate_device_error
+from darkroom.engine.errors import DeviceLost
+from darkroom.engine.memory.device import translate_device_error
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory import machine_memory
-from engine.memory.machine_memory import available_bytes, total_bytes
-from host.heap import trim_heap
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.memory.machine_memory import available_bytes, total_bytes
+from darkroom.host.heap import trim_heap
 
 GIB = 2**30
 

@@ -14,18 +14,18 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import BadModelFile, Interrupted, OutOfMemory
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.formats.weight_source import FileWeights, WeightInFile
-from engine.memory.device import Device, Dtype, Tensor
-from engine.memory.model_pool import ModelPool
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.plan import Limits
-from engine.memory.relief import MemorySavings
-from engine.memory.residency import Residency
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.state import VramState
-from engine.memory.transfer_streams import PinnedMemory, TransferStreams
+from darkroom.engine.errors import BadModelFile, Interrupted, OutOfMemory
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.weight_source import FileWeights, WeightInFile
+from darkroom.engine.memory.device import Device, Dtype, Tensor
+from darkroom.engine.memory.model_pool import ModelPool
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.plan import Limits
+from darkroom.engine.memory.relief import MemorySavings
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.memory.transfer_streams import PinnedMemory, TransferStreams
 from tests.engine.memory.simulated import network, patch
 
 X = torch.linspace(-1, 1, 32).reshape(2, 16)

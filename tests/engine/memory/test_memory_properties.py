@@ -8,9 +8,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.memory.relief import MemorySavings
-from engine.memory.residency import Residency
-from engine.memory.state import VramState
+from darkroom.engine.memory.relief import MemorySavings
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.state import VramState
 from tests.engine.memory.simulated import Card, network, patch
 
 X = torch.linspace(-1, 1, 32).reshape(2, 16)

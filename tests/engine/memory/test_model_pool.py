@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import OutOfMemory
-from engine.memory.offload.layers import Layers
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.relief import MemorySavings
-from engine.memory.residency import Residency
-from engine.memory.state import VramState
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.memory.offload.layers import Layers
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.relief import MemorySavings
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.state import VramState
 from tests.engine.memory.simulated import WIDTH, Card, network, patch
 
 MIB = 1 << 20

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.memory.plan import Limits, LoadRequest, ResidentModel, choose_blocks, eviction_order, plan_residency
+from darkroom.engine.memory.plan import (
+    Limits,
+    LoadRequest,
+    ResidentModel,
+    choose_blocks,
+    eviction_order,
+    plan_residency,
+)
 
 NO_LIMITS = Limits(reserve_bytes=0, minimum_inference_bytes=0)
 

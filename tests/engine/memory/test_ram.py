@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.formats.weight_source import FileWeights
-from engine.memory.device import Device
-from engine.memory.model_pool import ModelPool
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.plan import Limits
-from engine.memory.residency import Residency
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.state import VramState
-from engine.memory.transfer_streams import PinnedMemory
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.weight_source import FileWeights
+from darkroom.engine.memory.device import Device
+from darkroom.engine.memory.model_pool import ModelPool
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.plan import Limits
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.memory.transfer_streams import PinnedMemory
 from tests.engine.memory.simulated import network, patch
 
 X = torch.linspace(-1, 1, 32).reshape(2, 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.errors import OutOfMemory
+from darkroom.engine.errors import OutOfMemory
 from tests.engine.memory.simulated import Card, network, patch
 
 X = torch.linspace(-1, 1, 32).reshape(2, 16)

@@ -12,14 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.formats.fill import Destination, fill
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_source import WeightInFile, source_of
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.staging import MAX_CHUNK_BYTES, max_conversion_bytes, plan_chunks, upload
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_source import WeightInFile, source_of
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.staging import MAX_CHUNK_BYTES, max_conversion_bytes, plan_chunks, upload
 
 KIB, MIB = 1 << 10, 1 << 20
 

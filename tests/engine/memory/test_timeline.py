@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.memory.timeline import StageNeed, memory_timeline
+from darkroom.engine.memory.timeline import StageNeed, memory_timeline
 
 GIB = 1 << 30
 TEXT = StageNeed("1", "CLIPTextEncode", "text_encoder", "t5", 9 * GIB, GIB // 4)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import OutOfMemory
-from engine.memory.device import AcceleratorDevice, Device
-from engine.memory.simulated_device import SimulatedDevice, StreamHazard
-from engine.memory.transfer_streams import RECHECK_BYTES, PinnedMemory, TransferStreams
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.memory.device import AcceleratorDevice, Device
+from darkroom.engine.memory.simulated_device import SimulatedDevice, StreamHazard
+from darkroom.engine.memory.transfer_streams import RECHECK_BYTES, PinnedMemory, TransferStreams
 
 
 def test_lanes_take_turns_and_their_memory_is_counted_and_given_back() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.weight_patches import calculate_weight, patched, rounded_at_random
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.weight_patches import calculate_weight, patched, rounded_at_random
 
 
 def _module() -> torch.nn.Module:

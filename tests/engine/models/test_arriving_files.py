@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cancel import CancelToken, Work
-from engine.errors import BadModelFile, DownloadEnded, Interrupted
-from engine.formats.fill import Destination
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.memory.model_memory import ModelMemory
-from engine.models.files.folders import ModelFolders
-from engine.models.load import LoadTypes
-from engine.models.random_weights import write_random_checkpoint
-from engine.models.store import ModelStore
-from engine.settings import EngineSettings, MemorySettings
+from darkroom.engine.cancel import CancelToken, Work
+from darkroom.engine.errors import BadModelFile, DownloadEnded, Interrupted
+from darkroom.engine.formats.fill import Destination
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.settings import EngineSettings, MemorySettings
+from darkroom.worker.models.download.part_file import PartFile, PartHeader, discard, mark_checked, part_path
 from tests.engine.nodes.small_store import small_store
-from worker.models.download.part_file import PartFile, PartHeader, discard, mark_checked, part_path
 
 NAME = "a.safetensors"
 PLACE = f"checkpoints/{NAME}"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.formats.inert_pickle import MAX_BYTES, read_inert
-from engine.formats.safetensors_file import write_safetensors
-from engine.log_context import NodeWarning, logged_as
-from engine.models.embeddings import EmbeddingFinder, embedding_rows, find_embedding
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.inert_pickle import MAX_BYTES, read_inert
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.log_context import NodeWarning, logged_as
+from darkroom.engine.models.embeddings import EmbeddingFinder, embedding_rows, find_embedding
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.diffusion.model_sampling import VDiscrete
-from engine.errors import BadModelFile
-from engine.families import registry
-from engine.families.registry import default_family
-from engine.families.sd15.unet_files import PREFIX
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models import load
-from engine.models.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
+from darkroom.engine.diffusion.model_sampling import VDiscrete
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families import registry
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.families.sd15.unet_files import PREFIX
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models import load
+from darkroom.engine.models.load import LoadTypes, load_checkpoint, load_text_encoder, load_unet, load_vae
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 

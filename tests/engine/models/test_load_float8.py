@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.formats.weight_file import all_tensors
-from engine.formats.weight_source import source_of
-from engine.models.load import LoadTypes, load_checkpoint, load_unet
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.weight_file import all_tensors
+from darkroom.engine.formats.weight_source import source_of
+from darkroom.engine.models.load import LoadTypes, load_checkpoint, load_unet
+from darkroom.engine.models.random_weights import write_random_checkpoint
 
 FLOAT8 = torch.float8_e4m3fn
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from engine.formats.fill import Destination, fill
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.formats.weight_source import WeightInFile, source_of
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.simulated_device import SimulatedDevice
-from engine.memory.staging import upload
-from engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.formats.weight_source import WeightInFile, source_of
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.staging import upload
+from darkroom.engine.memory.transfer_streams import TransferStreams
 
 STATUS = Path("/proc/self/status")
 LIBC = ctypes.CDLL(None)

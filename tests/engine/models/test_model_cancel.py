@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cancel import CancelToken, Work, not_cancelled
-from engine.errors import Interrupted
-from engine.families.registry import family_named
-from engine.memory.model_memory import ModelMemory
-from engine.models.load import LoadedDenoiser, LoadTypes
-from engine.models.model import Model
-from engine.models.random_weights import random_networks
-from engine.models.store import denoiser
-from engine.settings import EngineSettings
+from darkroom.engine.cancel import CancelToken, Work, not_cancelled
+from darkroom.engine.errors import Interrupted
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.load import LoadedDenoiser, LoadTypes
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.settings import EngineSettings
 
 BLOCKS = {"wan": "blocks", "ltx_video": "transformer_blocks", "mochi": "blocks", "cosmos1": "blocks"}
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.families.registry import default_family
-from engine.families.sd15.unet_files import PREFIX
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.layers.diffusers_names import VAE_ATTENTION, unet_names
-from engine.models.kinds.load_upscaler import load_upscaler
-from engine.models.kinds.upscaler import RrdbConfig, RrdbNet
-from engine.models.load import LoadTypes, load_checkpoint, load_unet
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.families.sd15.unet_files import PREFIX
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.layers.diffusers_names import VAE_ATTENTION, unet_names
+from darkroom.engine.models.kinds.load_upscaler import load_upscaler
+from darkroom.engine.models.kinds.upscaler import RrdbConfig, RrdbNet
+from darkroom.engine.models.load import LoadTypes, load_checkpoint, load_unet
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from engine.models import random_weights
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
+from darkroom.engine.models import random_weights
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 

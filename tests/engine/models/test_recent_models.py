@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from engine.engine import Engine
-from engine.formats.quantised import open_model
-from engine.memory import machine_memory
-from engine.models import load
-from engine.models.recent_models import RecentModels
-from engine.settings import CacheSettings, EngineSettings, MemorySettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.formats.quantised import open_model
+from darkroom.engine.memory import machine_memory
+from darkroom.engine.models import load
+from darkroom.engine.models.recent_models import RecentModels
+from darkroom.engine.settings import CacheSettings, EngineSettings, MemorySettings
 from tests.engine.simulated_card import node, run, write_small_models
 
 GIB = 1 << 30

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.preloaded_models import PreloadedModels
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.preloaded_models import PreloadedModels
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.nodes.small_store import small_store
 
 KEY = "diffusion_model.out.2.weight"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.families.hunyuan_video.vae import HunyuanVideoVae, HunyuanVideoVaeConfig
-from engine.families.registry import family_named
-from engine.families.wan.vae import WanVae, WanVaeConfig
-from engine.layers.tiles import AxisScale, even_scale, run_in_tiles
-from engine.memory.model_memory import ModelMemory
-from engine.memory.relief import MemorySavings
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
-from engine.models.vae import Vae
-from engine.models.vae_of import vae_of
-from engine.models.video_vae import VideoVae
-from engine.settings import EngineSettings, MemorySettings
+from darkroom.engine.families.hunyuan_video.vae import HunyuanVideoVae, HunyuanVideoVaeConfig
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.families.wan.vae import WanVae, WanVaeConfig
+from darkroom.engine.layers.tiles import AxisScale, even_scale, run_in_tiles
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.memory.relief import MemorySavings
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.models.vae_of import vae_of
+from darkroom.engine.models.video_vae import VideoVae
+from darkroom.engine.settings import EngineSettings, MemorySettings
 
 
 @pytest.fixture(scope="module")

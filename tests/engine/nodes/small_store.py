@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from engine.cancel import CancelToken
-from engine.memory.model_memory import ModelMemory
-from engine.models.files.folders import ModelFolders
-from engine.models.load import LoadTypes
-from engine.models.store import ModelStore
-from engine.nodes.base import NodeContext
-from engine.runtime.outputs import FileFolders, RunFiles
-from engine.settings import EngineSettings
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.runtime.outputs import FileFolders, RunFiles
+from darkroom.engine.settings import EngineSettings
 
 
 def small_store(models: Path) -> ModelStore:

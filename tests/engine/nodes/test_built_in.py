@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.nodes import library
-from engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes import library
+from darkroom.engine.nodes.built_in import built_in_nodes
 
 NODES = '''"""Node classes in a module that is in no list."""
 
-from engine.nodes.base import NodeContext, node
-from engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.sockets import IMAGE
 
 
 @node("ImageUnlisted", category="image")

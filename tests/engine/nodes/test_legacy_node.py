@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contract.graph.validate import find_problems
-from engine.nodes.catalogue import object_info
-from engine.nodes.legacy_node import ClassNode
+from darkroom.contract.graph.validate import find_problems
+from darkroom.engine.nodes.catalogue import object_info
+from darkroom.engine.nodes.legacy_node import ClassNode
 from tests.contract.graph.declared import node
 from tests.engine.runtime.runs import Bench, NoFiles
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cancel import CancelToken
-from engine.errors import BadModelFile, Interrupted
-from engine.models.store import ModelStore
-from engine.nodes.base import NodeContext
-from engine.nodes.library.conditioning.text import clip_set_last_layer, clip_text_encode
-from engine.nodes.library.sampling.sampling import ksampler
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.errors import BadModelFile, Interrupted
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.library.conditioning.text import clip_set_last_layer, clip_text_encode
+from darkroom.engine.nodes.library.sampling.sampling import ksampler
 from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import families as package
-from engine.families import registry
-from engine.nodes.built_in import built_in_nodes, nodes_of_families
+from darkroom.engine import families as package
+from darkroom.engine.families import registry
+from darkroom.engine.nodes.built_in import built_in_nodes, nodes_of_families
 
 NODES = '''"""Node classes of a family that is to come."""
 
-from engine.nodes.base import NodeContext, node
-from engine.nodes.sockets import LATENT
+from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.sockets import LATENT
 
 
 @node("EmptyTessellatedLatent", display_name=None, category="latent")

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from contract.graph.facts import FACTS_KEY
-from engine.diffusion.sampling_tables import SamplingTables
-from engine.families.comfyui_text_types import comfyui_text_types
-from engine.families.registry import families
-from engine.nodes.base import FunctionNode, InputFile, ModelFile
-from engine.nodes.built_in import built_in_nodes
-from engine.nodes.catalogue import object_info
+from darkroom.contract.graph.facts import FACTS_KEY
+from darkroom.engine.diffusion.sampling_tables import SamplingTables
+from darkroom.engine.families.comfyui_text_types import comfyui_text_types
+from darkroom.engine.families.registry import families
+from darkroom.engine.nodes.base import FunctionNode, InputFile, ModelFile
+from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.catalogue import object_info
 from tests.engine.nodes.passing_on import OUTPUTS_OF_OUTPUT_NODES
 from tests.engine.runtime.runs import NoFiles
 from tests.reference import REFERENCE

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import pytest
 import torch
 
-from engine.engine import Engine, RunRequest, RunResult
-from engine.images.svg import Svg
-from engine.media.video import VideoComponents, VideoFromComponents
-from engine.nodes.base import NodeContext, NodeOutput, Socket, node
-from engine.nodes.built_in import built_in_nodes
-from engine.nodes.sockets import ANY, AUDIO, IMAGE, LATENT, MASK, SVG, VIDEO
-from engine.runtime.outputs import FileFolders
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine, RunRequest, RunResult
+from darkroom.engine.images.svg import Svg
+from darkroom.engine.media.video import VideoComponents, VideoFromComponents
+from darkroom.engine.nodes.base import NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.sockets import ANY, AUDIO, IMAGE, LATENT, MASK, SVG, VIDEO
+from darkroom.engine.runtime.outputs import FileFolders
+from darkroom.engine.settings import EngineSettings
 from tests.engine.nodes.passing_on import OUTPUTS_OF_OUTPUT_NODES
 from tests.engine.nodes.test_object_info import OURS_ALONE, Environment
 

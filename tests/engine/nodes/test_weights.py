@@ -9,32 +9,32 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.families.registry import default_family
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.kinds.controlnet import ControlNetModel
-from engine.models.kinds.controlnet_value import broadcast_image_to
-from engine.models.patching.hooks import HookKeyframe, HookKeyframeGroup
-from engine.models.random_weights import write_random_checkpoint
-from engine.models.store import ModelStore
-from engine.nodes.library.conditioning.controlnet import controlnet_apply_advanced
-from engine.nodes.library.conditioning.hooks import (
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.models.kinds.controlnet_value import broadcast_image_to
+from darkroom.engine.models.patching.hooks import HookKeyframe, HookKeyframeGroup
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.nodes.library.conditioning.controlnet import controlnet_apply_advanced
+from darkroom.engine.nodes.library.conditioning.hooks import (
     create_hook_lora_node,
     create_hook_model_as_lora_node,
     set_clip_hooks,
     set_hook_keyframes,
 )
-from engine.nodes.library.conditioning.text import clip_text_encode
-from engine.nodes.library.model.hypernetwork import hypernetwork_loader
-from engine.nodes.library.model.lora import lora_loader
-from engine.nodes.library.model.model_merging import (
+from darkroom.engine.nodes.library.conditioning.text import clip_text_encode
+from darkroom.engine.nodes.library.model.hypernetwork import hypernetwork_loader
+from darkroom.engine.nodes.library.model.lora import lora_loader
+from darkroom.engine.nodes.library.model.model_merging import (
     MODEL_SPECIFIC,
     clip_merge_simple,
     model_merge_blocks,
     model_merge_simple,
 )
-from engine.nodes.library.model.model_saving import checkpoint_save
-from engine.nodes.library.sampling.sampling import ksampler
+from darkroom.engine.nodes.library.model.model_saving import checkpoint_save
+from darkroom.engine.nodes.library.sampling.sampling import ksampler
 from tests.engine.nodes.small_store import node_context, small_store
 
 UNET_KEY = "diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"

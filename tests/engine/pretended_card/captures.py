@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from engine.engine import Engine
-from engine.tuning.capture_rules import CaptureRefused, capture_rules
-from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
-from engine.tuning.strategies.step_graph import StepGraph
+from darkroom.engine.engine import Engine
+from darkroom.engine.tuning.capture_rules import CaptureRefused, capture_rules
+from darkroom.engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
+from darkroom.engine.tuning.strategies.step_graph import StepGraph
 from tests.engine.pretended_card.card import PretendedCard
 
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from engine.memory.device import Device, DeviceReport, Mark, Stream
-from engine.memory.device_facts import DeviceFacts
+from darkroom.engine.memory.device import Device, DeviceReport, Mark, Stream
+from darkroom.engine.memory.device_facts import DeviceFacts
 from tests.engine.pretended_card.log import CardLog
 from tests.engine.pretended_card.rules import card_rules
 from tests.engine.pretended_card.values import CARD, known, learn

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engine.formats.unfilled import give_memory, memory_for
+from darkroom.engine.formats.unfilled import give_memory, memory_for
 
 CUDA = torch.device("cuda:0")  # with the number: without it torch asks for the current device
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.engine import Engine
-from engine.settings import DtypeSettings, EngineSettings, MemorySettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import DtypeSettings, EngineSettings, MemorySettings
 from tests.engine.pretended_card.card import GIB, PretendedCard
 from tests.engine.pretended_card.rules import CardGenerator
 

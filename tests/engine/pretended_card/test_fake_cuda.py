@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engine.diffusion.conditions import convert_conditioning, with_model_inputs
-from engine.diffusion.stored_dtype import stored_dtype
-from engine.families import registry
-from engine.families.base import ModelFamily, Network, TokenizerParts
-from engine.formats.unfilled import unfilled
-from engine.memory.dtypes import text_encoder_types, unet_types, vae_types
-from engine.models.clip import Entries
-from engine.models.load import LoadedDenoiser, LoadTypes
-from engine.models.random_weights import random_networks
-from engine.models.store import denoiser
-from engine.settings import DtypeSettings
-from engine.text.clip_tokens import BytePairs, TokenizerSet
+from darkroom.engine.diffusion.conditions import convert_conditioning, with_model_inputs
+from darkroom.engine.diffusion.stored_dtype import stored_dtype
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, Network, TokenizerParts
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.memory.dtypes import text_encoder_types, unet_types, vae_types
+from darkroom.engine.models.clip import Entries
+from darkroom.engine.models.load import LoadedDenoiser, LoadTypes
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.models.store import denoiser
+from darkroom.engine.settings import DtypeSettings
+from darkroom.engine.text.clip_tokens import BytePairs, TokenizerSet
 from tests.engine.layers.small_transformers import TRANSFORMERS, Drawn
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.fake_tensors import CUDA, copied_to_cuda, fake_cuda, move_to_cuda, put, taken

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmark.family_workflows import picture_of_checkpoint
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.pretended_card.captures import capture_with
 from tests.engine.pretended_card.runs import engine_on_card
 from tests.engine.simulated_card import run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.settings import DtypeSettings, MemorySettings
+from darkroom.engine.settings import DtypeSettings, MemorySettings
 from tests.engine.pretended_card.card import GIB
 from tests.engine.pretended_card.runs import engine_on_card
 from tests.engine.simulated_card import MIB, run, workflow, write_small_models

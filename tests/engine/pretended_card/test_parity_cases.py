@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.engine import Engine
+from darkroom.engine.engine import Engine
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.runs import engine_on_card
 from tests.parity.in_process import run_case

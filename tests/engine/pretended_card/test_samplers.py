@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.engine import Engine
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.engine import Engine
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.pretended_card.captures import Captures, capture_with
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.runs import engine_on_card

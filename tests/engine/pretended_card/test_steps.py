@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.engine import Engine
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.engine import Engine
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.pretended_card.card import PretendedCard
 from tests.engine.pretended_card.log import Kind
 from tests.engine.pretended_card.runs import engine_on_card

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.probes import device as device_probe
-from engine.probes.device import CPU_AMOUNT, FIXED_CHECKSUM, checksum, find_wrong_product, fixed_matrices, measure
-from engine.probes.disk import measure_disk
+from darkroom.engine.probes import device as device_probe
+from darkroom.engine.probes.device import (
+    CPU_AMOUNT,
+    FIXED_CHECKSUM,
+    checksum,
+    find_wrong_product,
+    fixed_matrices,
+    measure,
+)
+from darkroom.engine.probes.disk import measure_disk
 
 
 def test_the_known_checksum_is_that_of_the_product_in_whole_numbers() -> None:

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contract.graph.signature import Signatures, unique_keys
-from engine.cancel import CancelToken
-from engine.events import Event
-from engine.nodes.base import NodeClass
-from engine.nodes.catalogue import Catalogue
-from engine.runtime.cache.classic import ClassicCache
-from engine.runtime.cache.instances import InstanceCache
-from engine.runtime.cache.store import ResultCache
-from engine.runtime.executor import run_prompt
-from engine.runtime.outputs import FileFolders, RunFiles
-from engine.runtime.request import RunRequest, RunResult
-from engine.runtime.run_services import RunServices
+from darkroom.contract.graph.signature import Signatures, unique_keys
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.events import Event
+from darkroom.engine.nodes.base import NodeClass
+from darkroom.engine.nodes.catalogue import Catalogue
+from darkroom.engine.runtime.cache.classic import ClassicCache
+from darkroom.engine.runtime.cache.instances import InstanceCache
+from darkroom.engine.runtime.cache.store import ResultCache
+from darkroom.engine.runtime.executor import run_prompt
+from darkroom.engine.runtime.outputs import FileFolders, RunFiles
+from darkroom.engine.runtime.request import RunRequest, RunResult
+from darkroom.engine.runtime.run_services import RunServices
 
 
 class NoFiles:

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from engine.errors import OutOfMemory
-from engine.log_context import report_warning
-from engine.nodes.base import (
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.nodes.base import (
     ExecutionBlocker,
     Expanded,
     Hidden,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.cancel import CancelToken
-from engine.events import (
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.events import (
     MemoryRelieved,
     NodeBlocked,
     NodeProgress,
@@ -21,9 +21,9 @@ from engine.events import (
     RunFailed,
     RunInterrupted,
 )
-from engine.runtime.cache.classic import ClassicCache
-from engine.runtime.cache.lru import LruCache
-from engine.runtime.cache.none import NoCache
+from darkroom.engine.runtime.cache.classic import ClassicCache
+from darkroom.engine.runtime.cache.lru import LruCache
+from darkroom.engine.runtime.cache.none import NoCache
 from tests.contract.graph.declared import node
 from tests.engine.runtime.runs import Bench
 from tests.engine.runtime.small_nodes import LEAVING, Calls, small_nodes

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import BadFileName, BadInputFile
-from engine.runtime.file_scope import ForeignFile
-from engine.runtime.outputs import FileFolders, RunFiles
+from darkroom.engine.errors import BadFileName, BadInputFile
+from darkroom.engine.runtime.file_scope import ForeignFile
+from darkroom.engine.runtime.outputs import FileFolders, RunFiles
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import pytest
 
-from engine.nodes.base import NodeContext, NodeOutput, Socket, node
-from engine.runtime.cache.none import NoCache
-from engine.runtime.garbage import COLLECT_EVERY_SECONDS, THRESHOLDS, GarbageCollection
+from darkroom.engine.nodes.base import NodeContext, NodeOutput, Socket, node
+from darkroom.engine.runtime.cache.none import NoCache
+from darkroom.engine.runtime.garbage import COLLECT_EVERY_SECONDS, THRESHOLDS, GarbageCollection
 from tests.contract.graph import declared
 from tests.engine.runtime.runs import Bench
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from engine.runtime.idle_timer import IdleTimer
+from darkroom.engine.runtime.idle_timer import IdleTimer
 
 
 def test_it_acts_once_nothing_has_happened_for_long_enough() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.runtime.outputs import FileFolders, FileNumbers, RunFiles, fill_placeholders, highest_number
+from darkroom.engine.runtime.outputs import FileFolders, FileNumbers, RunFiles, fill_placeholders, highest_number
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.runtime.cache.classic import ClassicCache
-from engine.runtime.run_caches import RunCaches
+from darkroom.engine.runtime.cache.classic import ClassicCache
+from darkroom.engine.runtime.run_caches import RunCaches
 
 
 class CountsClears(ClassicCache):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.runtime.run_register import RunRegister
+from darkroom.engine.runtime.run_register import RunRegister
 
 
 def test_only_running_prompts_are_interrupted_and_each_by_its_id() -> None:

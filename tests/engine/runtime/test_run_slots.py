@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from engine.runtime.run_slots import RunSlots
-from engine.runtime.run_threads import RunThreads
+from darkroom.engine.runtime.run_slots import RunSlots
+from darkroom.engine.runtime.run_threads import RunThreads
 
 
 def test_a_slot_is_that_of_its_last_prompt() -> None:

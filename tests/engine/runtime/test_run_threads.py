@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from engine.runtime.run_threads import RunThreads
+from darkroom.engine.runtime.run_threads import RunThreads
 
 
 def _see(seen: list[tuple[int, int]], number: int) -> None:

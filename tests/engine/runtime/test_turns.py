@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.runtime.run_threads import RunThreads
-from engine.runtime.turns import Parked, Turns, TurnSelector
+from darkroom.engine.runtime.run_threads import RunThreads
+from darkroom.engine.runtime.turns import Parked, Turns, TurnSelector
 
 PATIENCE_SECONDS = 30.0
 

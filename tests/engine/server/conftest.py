@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from engine.engine import Engine
-from engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
-from engine.nodes.library.image import image_batches, images
-from engine.nodes.library.model.loaders import NODES as LOADERS
-from engine.server.app import create_app
-from engine.server.engine_start import EngineStart
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.library.image import image_batches, images
+from darkroom.engine.nodes.library.model.loaders import NODES as LOADERS
+from darkroom.engine.server.app import create_app
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.settings import EngineSettings
 
 NUMBER = Annotated[int, Socket("NUMBER")]
 VALUE = Annotated[int, Int(min=0, max=100)]

@@ -1,4 +1,4 @@
-"""`python -m engine` as a child process on a free port, for tests that need the real thing."""
+"""`python -m darkroom.engine` as a child process on a free port, for tests that need the real thing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RunningEngine:
 
 def start(base: Path, *flags: str, pass_fds: Sequence[int] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "engine", "--cpu", "--port", "0", "--base-directory", str(base), *flags],
+        [sys.executable, "-m", "darkroom.engine", "--cpu", "--port", "0", "--base-directory", str(base), *flags],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,

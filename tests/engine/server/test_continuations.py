@@ -10,11 +10,11 @@ from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from engine.comfy.packs.loader import MEMORY_FILE
-from engine.comfy.packs.pack_memory import PackMemory, fingerprint
-from engine.server.app import create_app
-from engine.server.engine_start import EngineStart
-from engine.settings import CacheSettings, EngineSettings
+from darkroom.engine.comfy.packs.loader import MEMORY_FILE
+from darkroom.engine.comfy.packs.pack_memory import PackMemory, fingerprint
+from darkroom.engine.server.app import create_app
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.settings import CacheSettings, EngineSettings
 from tests.engine.comfy.loading import write_pack
 
 PACK = """

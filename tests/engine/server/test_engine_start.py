@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import engine
-from engine.server.engine_start import build_engine
-from engine.settings import EngineSettings
+from darkroom.engine import engine
+from darkroom.engine.server.engine_start import build_engine
+from darkroom.engine.settings import EngineSettings
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.families import registry
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families import registry
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.server.conftest import Server
 
 

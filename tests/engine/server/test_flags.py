@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.server.flags import read_flags
-from engine.settings import CacheSettings, DtypeSettings, EngineSettings, MemorySettings
+from darkroom.engine.server.flags import read_flags
+from darkroom.engine.settings import CacheSettings, DtypeSettings, EngineSettings, MemorySettings
 
 
 def test_without_flags_the_defaults_are_comfyuis() -> None:

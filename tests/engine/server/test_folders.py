@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.graph.file_names import split_annotation
-from engine.server.folders import folder_of, inside, is_unsafe_name
-from engine.settings import EngineSettings
+from darkroom.contract.graph.file_names import split_annotation
+from darkroom.engine.server.folders import folder_of, inside, is_unsafe_name
+from darkroom.engine.settings import EngineSettings
 
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../x.png", "a/../../x.png", "a\0.png", "..", "\\\\host\\x"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.server.front_end import FrontEndMissing, find_front_end
+from darkroom.engine.server.front_end import FrontEndMissing, find_front_end
 from tests.engine.server.conftest import Server, serving
 
 PACK = """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.server.history import History, HistoryEntry
-from engine.server.queue import QueuedPrompt
+from darkroom.engine.server.history import History, HistoryEntry
+from darkroom.engine.server.queue import QueuedPrompt
 
 
 def entry(prompt_id: str) -> HistoryEntry:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.server.history import HistoryEntry
-from engine.server.job_records import full_record, summarise
-from engine.server.queue import QueuedPrompt
+from darkroom.engine.server.history import HistoryEntry
+from darkroom.engine.server.job_records import full_record, summarise
+from darkroom.engine.server.queue import QueuedPrompt
 from tests.engine.server.conftest import Server, held, shown
 
 PICTURE = {

@@ -7,8 +7,8 @@ import logging
 import sys
 from typing import Any
 
-from engine.log_context import log_context, logged_as
-from engine.server.log_records import JsonRecords
+from darkroom.engine.log_context import log_context, logged_as
+from darkroom.engine.server.log_records import JsonRecords
 
 
 def formatted(level: int, text: str, *, has_error: bool = False) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.server.origin import differs, is_loopback
+from darkroom.engine.server.origin import differs, is_loopback
 
 
 @pytest.mark.parametrize(

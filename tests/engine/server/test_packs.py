@@ -7,11 +7,11 @@ from pathlib import Path
 from aiohttp.test_utils import TestClient, TestServer
 from PIL import Image
 
-from engine.comfy.host import HOST
-from engine.server.app import create_app
-from engine.server.engine_start import EngineStart
-from engine.server.packs import binary_message
-from engine.settings import EngineSettings
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.server.app import create_app
+from darkroom.engine.server.engine_start import EngineStart
+from darkroom.engine.server.packs import binary_message
+from darkroom.engine.settings import EngineSettings
 from tests.engine.comfy.loading import write_pack
 
 PACK = """

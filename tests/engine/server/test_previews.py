@@ -14,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.models.kinds.tiny_decoder import TinyDecoder
-from engine.nodes.base import NodeContext, NodeOutput, Socket, node
-from engine.settings import PreviewMethod
+from darkroom.engine.models.kinds.tiny_decoder import TinyDecoder
+from darkroom.engine.nodes.base import NodeContext, NodeOutput, Socket, node
+from darkroom.engine.settings import PreviewMethod
 from tests.engine.server.conftest import Server, serving
 
 NUMBER = Annotated[int, Socket("NUMBER")]

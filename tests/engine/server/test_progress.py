@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from contract.graph.node_ref import NodeRef
-from engine.events import NodeFinished, NodeProgress, NodeStarted, RunSucceeded
-from engine.server.progress import WHOLE_UP_TO, ProgressBoard
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.engine.events import NodeFinished, NodeProgress, NodeStarted, RunSucceeded
+from darkroom.engine.server.progress import WHOLE_UP_TO, ProgressBoard
 
 PROMPT = "p"
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.server.queue import PromptQueue, QueuedPrompt
+from darkroom.engine.server.queue import PromptQueue, QueuedPrompt
 
 
 def item(prompt_id: str, number: float = 0, **extra_data: Any) -> QueuedPrompt:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.__main__ import main
+from darkroom.engine.__main__ import main
 from tests.engine.server import trace
 from tests.engine.server.running_engine import RunningEngine, running_engine
 from tests.parity.recorded import INPUTS

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from contract.graph.node_ref import NodeRef
-from engine.events import NodeProgress, NodeStarted, NodeText, OutputReady, RunSaving
-from engine.server.progress import WHOLE_UP_TO
-from engine.server.queue import QueuedPrompt
-from engine.server.relay import RunRelay
-from engine.server.websocket import Clients, Connection
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.engine.events import NodeProgress, NodeStarted, NodeText, OutputReady, RunSaving
+from darkroom.engine.server.progress import WHOLE_UP_TO
+from darkroom.engine.server.queue import QueuedPrompt
+from darkroom.engine.server.relay import RunRelay
+from darkroom.engine.server.websocket import Clients, Connection
 
 
 class Listener:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contract.graph.node_ref import NodeRef
-from engine.events import (
+from darkroom.contract.graph.node_ref import NodeRef
+from darkroom.engine.events import (
     Event,
     NodeFinished,
     NodeProgress,
@@ -13,7 +13,7 @@ from engine.events import (
     RunInterrupted,
     RunSucceeded,
 )
-from engine.server.run_figures import RunFigures
+from darkroom.engine.server.run_figures import RunFigures
 
 PROMPT = {"3": {"class_type": "KSampler"}, "8": {"class_type": "ImageUpscaleWithModel"}}
 

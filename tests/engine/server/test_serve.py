@@ -1,4 +1,4 @@
-"""The process: `python -m engine` as its users and its parent see it."""
+"""The process: `python -m darkroom.engine` as its users and its parent see it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.server.serve import EXIT_FAILED, EXIT_PARENT_GONE, EXIT_PORT_TAKEN
+from darkroom.engine.server.serve import EXIT_FAILED, EXIT_PARENT_GONE, EXIT_PORT_TAKEN
 from tests.engine.server.certificate import write_certificate
 from tests.engine.server.running_engine import ROOT, running_engine, start
 
@@ -71,7 +71,7 @@ def test_a_certificate_that_cannot_be_used_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("flag", "visible"), [("--cuda-device", "3"), ("--default-device", "3,0,1,2,4")])
 def test_the_gpus_it_may_see_are_passed_to_their_libraries(flag: str, visible: str) -> None:
     code = (
-        "import os, sys; from engine.__main__ import show_devices; from engine.server.flags import read_flags;"
+        "import os, sys; from darkroom.engine.__main__ import show_devices; from darkroom.engine.server.flags import read_flags;"
         "show_devices(read_flags(sys.argv[1:]).settings);"
         "sys.stdout.write(os.environ['CUDA_VISIBLE_DEVICES'] + ' ' + os.environ['HIP_VISIBLE_DEVICES'])"
     )
@@ -80,12 +80,12 @@ def test_the_gpus_it_may_see_are_passed_to_their_libraries(flag: str, visible: s
 
 
 def test_the_server_can_be_imported_without_torch() -> None:
-    code = "import sys, engine.server.serve, engine.server.flags; sys.exit('torch' in sys.modules)"
+    code = "import sys, darkroom.engine.server.serve, darkroom.engine.server.flags; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_a_random_checkpoint_of_no_known_scale_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "engine", "random-checkpoint", str(tmp_path / "x"), "--scale", "huge"]
+    command = [sys.executable, "-m", "darkroom.engine", "random-checkpoint", str(tmp_path / "x"), "--scale", "huge"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "huge" in ended.stderr
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contract.graph.explain import explain_prompt
-from contract.graph.object_info import rules_in
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.contract.graph.explain import explain_prompt
+from darkroom.contract.graph.object_info import rules_in
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.server.conftest import Server, shown
 
 

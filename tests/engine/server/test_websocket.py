@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from engine.server.websocket import Clients, Connection
+from darkroom.engine.server.websocket import Clients, Connection
 from tests.engine.server.conftest import Server, held, shown
 from tests.engine.server.test_prompts import entered
 

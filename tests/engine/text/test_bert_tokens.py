@@ -6,8 +6,15 @@ from functools import partial
 
 import pytest
 
-from engine.text.bert_tokens import END_TOKEN, PAD_TOKEN, START_TOKEN, BertTokenizer, letter_pieces, word_pieces
-from engine.text.t5_encoding import T5Encoding
+from darkroom.engine.text.bert_tokens import (
+    END_TOKEN,
+    PAD_TOKEN,
+    START_TOKEN,
+    BertTokenizer,
+    letter_pieces,
+    word_pieces,
+)
+from darkroom.engine.text.t5_encoding import T5Encoding
 
 ENCODING = T5Encoding(slot="hydit_clip", min_length=77, end_token=END_TOKEN)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.text.byte_tokens import ByteVocabulary
+from darkroom.engine.text.byte_tokens import ByteVocabulary
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.layers.clip_text import ClipTextConfig, ClipTextModel
-from engine.text.clip_encoding import END_TOKEN, START_TOKEN, ClipEncoder, ClipEncoding
-from engine.text.clip_l import CLIP_L_ENCODING
+from darkroom.engine.layers.clip_text import ClipTextConfig, ClipTextModel
+from darkroom.engine.text.clip_encoding import END_TOKEN, START_TOKEN, ClipEncoder, ClipEncoding
+from darkroom.engine.text.clip_l import CLIP_L_ENCODING
 
 CONFIG = ClipTextConfig(num_layers=2, width=8, heads=2, inner_width=16, num_positions=12)
 ROWS = torch.rand(2, 8)

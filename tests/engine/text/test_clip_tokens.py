@@ -8,8 +8,8 @@ import unicodedata
 
 import pytest
 
-from engine.text.clip_tokens import END_TEXT, ClipTokenizer, clean
-from engine.text.prompt_weights import parse_weights
+from darkroom.engine.text.clip_tokens import END_TEXT, ClipTokenizer, clean
+from darkroom.engine.text.prompt_weights import parse_weights
 from tests.reference import REFERENCE
 
 CLIP = REFERENCE / "clip"

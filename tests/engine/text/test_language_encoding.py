@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.layers.language_model import GEMMA2, LanguageModel, LanguageModelConfig
-from engine.text.chunk_encoding import TokenWeights
-from engine.text.language_encoding import LanguageEncoder, LanguageEncoding
-from engine.text.language_tokens import LanguageTokenizer, qwen2, qwen3
-from engine.text.sentence_pieces import byte_vocabulary, sentence_pieces
+from darkroom.engine.layers.language_model import GEMMA2, LanguageModel, LanguageModelConfig
+from darkroom.engine.text.chunk_encoding import TokenWeights
+from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
+from darkroom.engine.text.language_tokens import LanguageTokenizer, qwen2, qwen3
+from darkroom.engine.text.sentence_pieces import byte_vocabulary, sentence_pieces
 
 ENCODING = LanguageEncoding(slot="gemma", embedding_width=12, layer=-2, start_token=3)
 CONFIG = LanguageModelConfig(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.text.english_numbers import with_spoken_numbers
-from engine.text.lyrics import LINE_END, cleaned, language_of, letter_lyrics, lyrics_vocabulary
-from engine.text.romaji import romanised
+from darkroom.engine.text.english_numbers import with_spoken_numbers
+from darkroom.engine.text.lyrics import LINE_END, cleaned, language_of, letter_lyrics, lyrics_vocabulary
+from darkroom.engine.text.romaji import romanised
 
 
 @pytest.mark.parametrize(

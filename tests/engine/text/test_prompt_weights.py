@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.text.prompt_weights import MAX_DEPTH, PromptTooDeep, nesting_problem, parse_weights
+from darkroom.engine.text.prompt_weights import MAX_DEPTH, PromptTooDeep, nesting_problem, parse_weights
 
 PIECES = ("(", ")", "((", "))", ":", ":1.2", ".5", "1", "a", " b", "\\(", "\\)", ":x")
 

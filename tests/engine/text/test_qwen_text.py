@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine.layers.language_model import QWEN2, LanguageModelConfig
-from engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
-from engine.layers.vision_language_model import (
+from darkroom.engine.layers.language_model import QWEN2, LanguageModelConfig
+from darkroom.engine.layers.qwen25_vl_vision import Qwen25VlVisionConfig
+from darkroom.engine.layers.vision_language_model import (
     VisionLanguageModel,
     VisionLanguageModelConfig,
     vision_language_model_config,
 )
-from engine.text.picture_places import SeenPicture, places_among
-from engine.text.qwen_encoding import QwenEncoder, QwenEncoding, template_end
-from engine.text.qwen_tokens import PAD_TOKEN, PICTURE_TOKEN, START_TOKEN, QwenTokenizer
+from darkroom.engine.text.picture_places import SeenPicture, places_among
+from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding, template_end
+from darkroom.engine.text.qwen_tokens import PAD_TOKEN, PICTURE_TOKEN, START_TOKEN, QwenTokenizer
 
 TEMPLATE = "<|im_start|>system\nX<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
 PICTURE_TEMPLATE = "<|im_start|>system\nY<|im_end|>\n<|im_start|>user\n<|image_pad|>{}<|im_end|>\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.text.sentence_pieces import SentencePieces, byte_vocabulary, sentence_pieces
-from engine.text.t5_tokens import pile_t5_vocabulary
+from darkroom.engine.text.sentence_pieces import SentencePieces, byte_vocabulary, sentence_pieces
+from darkroom.engine.text.t5_tokens import pile_t5_vocabulary
 
 
 def test_the_vocabulary_of_bytes_reads_every_text_back() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.layers.t5 import T5Config, T5Model
-from engine.text.t5_encoding import END_TOKEN, PAD_TOKEN, T5Encoder, T5Encoding
-from engine.text.t5_tokens import T5Tokenizer
+from darkroom.engine.layers.t5 import T5Config, T5Model
+from darkroom.engine.text.t5_encoding import END_TOKEN, PAD_TOKEN, T5Encoder, T5Encoding
+from darkroom.engine.text.t5_tokens import T5Tokenizer
 
 ROWS = torch.rand(2, 16)
 TOKENIZER = T5Tokenizer(lambda name: (ROWS, "") if name == "mine" else (None, name))

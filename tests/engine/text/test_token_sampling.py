@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.text.token_sampling import TokenSampling
+from darkroom.engine.text.token_sampling import TokenSampling
 
 SCORES = torch.tensor([[0.0, 3.0, 2.0, -1.0, 1.0]])
 

@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 import torch
 
-from engine.diffusion.options import Options
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy, Undo, replace_forwards, unchanged_layers
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import (
+    MachineFacts,
+    SamplingUse,
+    Strategy,
+    Undo,
+    replace_forwards,
+    unchanged_layers,
+)
 
 WORDS = "no engine for this convolution"
 PLACES = ("missing", "unfit", "apply", "half_applied", "forward", "settle", "undo")

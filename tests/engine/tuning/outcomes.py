@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine import Engine
-from engine.tuning.outcome import Choice, Outcome
-from engine.tuning.quality import Quality
+from darkroom.engine import Engine
+from darkroom.engine.tuning.outcome import Choice, Outcome
+from darkroom.engine.tuning.quality import Quality
 
 
 class OfEveryNetwork(dict[str, Outcome]):

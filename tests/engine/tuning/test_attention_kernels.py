@@ -10,10 +10,10 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.diffusion.likeness import relative_error
-from engine.layers.attention import KERNEL_OPTION, optimized_attention
-from engine.tuning.strategies import attention_kernels
-from engine.tuning.strategies.attention_kernels import DEFAULT, AttentionKernels
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.layers.attention import KERNEL_OPTION, optimized_attention
+from darkroom.engine.tuning.strategies import attention_kernels
+from darkroom.engine.tuning.strategies.attention_kernels import DEFAULT, AttentionKernels
 
 Sizes = tuple[int, int, int, int]
 

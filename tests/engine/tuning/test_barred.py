@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from engine.tuning.barred import BarredStrategies, error_in_words
+from darkroom.engine.tuning.barred import BarredStrategies, error_in_words
 
 
 def test_the_first_error_stays_and_every_failure_counts(caplog: pytest.LogCaptureFixture) -> None:

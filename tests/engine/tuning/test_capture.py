@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import DeviceLost, Interrupted, OutOfMemory
-from engine.tuning.barred import BarredStrategies
-from engine.tuning.capture import CaptureFailed, GraphRecorder, NotNow
-from engine.tuning.capture_rules import CaptureRefused
-from engine.tuning.graphs import OF_GRAPHS, Graphs
-from engine.tuning.made_tensors import OwnTensors
+from darkroom.engine.errors import DeviceLost, Interrupted, OutOfMemory
+from darkroom.engine.tuning.barred import BarredStrategies
+from darkroom.engine.tuning.capture import CaptureFailed, GraphRecorder, NotNow
+from darkroom.engine.tuning.capture_rules import CaptureRefused
+from darkroom.engine.tuning.graphs import OF_GRAPHS, Graphs
+from darkroom.engine.tuning.made_tensors import OwnTensors
 from tests.engine.tuning.replaying import Replaying
 
 CARD = "meta"

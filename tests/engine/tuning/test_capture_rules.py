@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from engine.tuning.capture_rules import CaptureRefused, capture_rules, memory_of
+from darkroom.engine.tuning.capture_rules import CaptureRefused, capture_rules, memory_of
 
 CARD = "meta"
 TO_DEVICE = "a tensor of the host is copied to the device"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from contract.quality import QUALITIES, RETIRED, STRATEGIES, read_choice
-from engine.tuning.choose import TIME_OVER, Measured, Names, choose
-from engine.tuning.outcome import Choice, Outcome, read_outcome
-from engine.tuning.quality import Quality, read_quality
+from darkroom.contract.quality import QUALITIES, RETIRED, STRATEGIES, read_choice
+from darkroom.engine.tuning.choose import TIME_OVER, Measured, Names, choose
+from darkroom.engine.tuning.outcome import Choice, Outcome, read_outcome
+from darkroom.engine.tuning.quality import Quality, read_quality
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,25 @@ import pytest
 import torch
 from torch import nn
 
-from engine import Engine, EngineSettings
-from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.likeness import relative_error
-from engine.families import registry
-from engine.layers.unet_layers import ResBlock, ResSpec
-from engine.tuning.block_arguments import NotPlain, TensorForm, form_of, plain_arguments, with_forms, with_zeros
-from engine.tuning.compiled_forms import CompiledForms, FormFunction, block_key, compiled_by
-from engine.tuning.repeated_blocks import repeated_blocks
-from engine.tuning.strategies.compiled_blocks import CompiledBlocks
-from engine.tuning.strategies.cuda_graph import HARMLESS_OPTIONS
-from engine.tuning.strategy import MachineFacts, SamplingUse
-from engine.tuning.workload import Trial, TrialSize
+from darkroom.engine import Engine, EngineSettings
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.families import registry
+from darkroom.engine.layers.unet_layers import ResBlock, ResSpec
+from darkroom.engine.tuning.block_arguments import (
+    NotPlain,
+    TensorForm,
+    form_of,
+    plain_arguments,
+    with_forms,
+    with_zeros,
+)
+from darkroom.engine.tuning.compiled_forms import CompiledForms, FormFunction, block_key, compiled_by
+from darkroom.engine.tuning.repeated_blocks import repeated_blocks
+from darkroom.engine.tuning.strategies.compiled_blocks import CompiledBlocks
+from darkroom.engine.tuning.strategies.cuda_graph import HARMLESS_OPTIONS
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse
+from darkroom.engine.tuning.workload import Trial, TrialSize
 from tests.engine.tuning.test_strategies import Patcher
 
 FAST_FAMILIES = ("flux", "wan")  # with one and two streams, of pictures and videos

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from contract.quality import STRATEGIES
-from engine import Engine, EngineSettings, RunRequest
-from engine.diffusion.sampling_run import SamplingRun
-from engine.diffusion.steps_reported import StepsReported
-from engine.errors import Interrupted, OutOfMemory
-from engine.events import Event, NodeProgress, TuningUsed
-from engine.memory.device import translate_device_error
-from engine.memory.random_state import save_random_state
-from engine.tuning.barred import BarredStrategies
-from engine.tuning.networks_in_use import NetworksInUse
-from engine.tuning.outcome import Choice
-from engine.tuning.quality import Quality
-from engine.tuning.run import Fallback, TunedRun
-from engine.tuning.strategy import Strategy
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine import Engine, EngineSettings, RunRequest
+from darkroom.engine.diffusion.sampling_run import SamplingRun
+from darkroom.engine.diffusion.steps_reported import StepsReported
+from darkroom.engine.errors import Interrupted, OutOfMemory
+from darkroom.engine.events import Event, NodeProgress, TuningUsed
+from darkroom.engine.memory.device import translate_device_error
+from darkroom.engine.memory.random_state import save_random_state
+from darkroom.engine.tuning.barred import BarredStrategies
+from darkroom.engine.tuning.networks_in_use import NetworksInUse
+from darkroom.engine.tuning.outcome import Choice
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.run import Fallback, TunedRun
+from darkroom.engine.tuning.strategy import Strategy
 from tests.engine.tuning.failing import PLACES, WORDS, Failing, FailingOption
 from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.test_tuner import SIZE, latent_prompt, usage
@@ -105,7 +105,7 @@ def test_a_strategy_that_fails_once_it_is_chosen_does_not_fail_those_after_it(
 ) -> None:
     first = Failing("forward", at=10**9)
     with_strategy(first)
-    monkeypatch.setattr("engine.tuning.choose.LEAST_GAIN", 0.0)
+    monkeypatch.setattr("darkroom.engine.tuning.choose.LEAST_GAIN", 0.0)
     later = engine.tuner.strategies["fused_geglu"]
     monkeypatch.setattr(type(later), "is_size_sensitive", False)
 
@@ -133,7 +133,7 @@ def test_a_job_is_repeated_plainly_and_its_latent_is_the_plain_one(
     failing = Failing(place, at=60)  # in the second step
     with_strategy(failing)
     use_everywhere(engine, {"same": ["prompt_cache", "fused_qkv"]})
-    with caplog.at_level(logging.WARNING, "engine.tuning"):
+    with caplog.at_level(logging.WARNING, "darkroom.engine.tuning"):
         events, latent = run(engine)
     assert latent == plain and state_of(network_of(engine)) == before
     assert [event.value for event in events if isinstance(event, NodeProgress)] == [1, 2], "each step once"

@@ -8,10 +8,16 @@ from torch import nn
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from engine.layers.norms import CentredRmsNorm, OnePlusRmsNorm, RmsNorm, ScaleRmsNorm
-from engine.layers.transformer_layers import AdaptiveNorm, GatedActivation, GatedResidual, ResidualNorm, RotaryHeads
-from engine.tuning.fused_forwards import FUSED, norm_form
-from engine.tuning.kernels.rows import modulator_rows, rows_of
+from darkroom.engine.layers.norms import CentredRmsNorm, OnePlusRmsNorm, RmsNorm, ScaleRmsNorm
+from darkroom.engine.layers.transformer_layers import (
+    AdaptiveNorm,
+    GatedActivation,
+    GatedResidual,
+    ResidualNorm,
+    RotaryHeads,
+)
+from darkroom.engine.tuning.fused_forwards import FUSED, norm_form
+from darkroom.engine.tuning.kernels.rows import modulator_rows, rows_of
 
 
 @pytest.mark.parametrize("norm", [RmsNorm(8), ScaleRmsNorm(8), CentredRmsNorm(8), nn.LayerNorm(8)])

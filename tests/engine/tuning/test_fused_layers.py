@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -18,8 +18,8 @@ from engine.layers.transformer_layers import (
     ResidualNorm,
     RotaryHeads,
 )
-from engine.tuning.registry import make_strategies
-from engine.tuning.strategy import SamplingUse
+from darkroom.engine.tuning.registry import make_strategies
+from darkroom.engine.tuning.strategy import SamplingUse
 
 NAMES = ("fused_rotary", "fused_modulation", "fused_activations")
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from engine import Engine, EngineSettings, RunRequest
-from engine.events import Event, NodeProgress
-from engine.settings import DtypeName, DtypeSettings, MemorySettings
-from engine.tuning.graphs import Addresses, Graphs, PlacedWeights, graph_key, joined, parted
-from engine.tuning.strategies.cuda_graph import CudaGraph
-from engine.tuning.strategies.step_graph import StepGraph
-from engine.tuning.strategy import SamplingUse
+from darkroom.engine import Engine, EngineSettings, RunRequest
+from darkroom.engine.events import Event, NodeProgress
+from darkroom.engine.settings import DtypeName, DtypeSettings, MemorySettings
+from darkroom.engine.tuning.graphs import Addresses, Graphs, PlacedWeights, graph_key, joined, parted
+from darkroom.engine.tuning.strategies.cuda_graph import CudaGraph
+from darkroom.engine.tuning.strategies.step_graph import StepGraph
+from darkroom.engine.tuning.strategy import SamplingUse
 from tests.engine.simulated_card import latent_of, run, workflow, write_small_models
 from tests.engine.tuning.replaying import Replaying
 from tests.engine.tuning.test_step_graph import choose

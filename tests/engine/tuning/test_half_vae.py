@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from engine import Engine, EngineSettings
-from engine.tuning.strategies import half_vae
+from darkroom.engine import Engine, EngineSettings
+from darkroom.engine.tuning.strategies import half_vae
 
 
 def test_a_vae_in_use_is_copied_in_float16_without_what_uses_it(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.denoiser import Denoiser
-from engine.tuning.process_setting import ProcessSetting
-from engine.tuning.registry import make_strategies
-from engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.tuning.process_setting import ProcessSetting
+from darkroom.engine.tuning.registry import make_strategies
+from darkroom.engine.tuning.strategies.library_flags import CudnnBenchmark, Fp16Accumulation
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy
 from tests.engine.tuning.test_strategies import Patcher
 
 FLAGS = [

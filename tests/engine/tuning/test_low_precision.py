@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.diffusion.likeness import relative_error
-from engine.layers.basic import Linear
-from engine.tuning.products.times import ProductTimes
-from engine.tuning.strategies.low_precision import EightBitLinear, Fp8Linear, Int8Linear
-from engine.tuning.strategy import MachineFacts, SamplingUse
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.layers.basic import Linear
+from darkroom.engine.tuning.products.times import ProductTimes
+from darkroom.engine.tuning.strategies.low_precision import EightBitLinear, Fp8Linear, Int8Linear
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse
 
 
 def faster_products() -> ProductTimes:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.tuning.made_tensors import KeptTensors, MadeTensors, fingerprint_of
+from darkroom.engine.tuning.made_tensors import KeptTensors, MadeTensors, fingerprint_of
 from tests.engine.tuning import test_step_graph
 from tests.engine.tuning.test_step_graph import TunedEngine, choose, latent, prompt_of
 

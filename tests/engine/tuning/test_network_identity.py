@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine import Engine, EngineSettings
-from engine.tuning.network_identity import NetworkIdentities, identity_of
-from engine.tuning.quality import Quality
-from engine.tuning.strategy import SamplingUse
+from darkroom.engine import Engine, EngineSettings
+from darkroom.engine.tuning.network_identity import NetworkIdentities, identity_of
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.strategy import SamplingUse
 from tests.engine.tuning.outcomes import outcome_of
 
 

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.layers.vae_kl import AutoencoderKl, ResnetBlock, VaeConfig
-from engine.tuning.strategies.nhwc_norm import NhwcVae
-from engine.tuning.strategy import SamplingUse
+from darkroom.engine.layers.vae_kl import AutoencoderKl, ResnetBlock, VaeConfig
+from darkroom.engine.tuning.strategies.nhwc_norm import NhwcVae
+from darkroom.engine.tuning.strategy import SamplingUse
 
 ROOT = Path(__file__).resolve().parents[3]
 
 PROGRAM = """
 import json
 import torch
-from engine.layers.vae_kl import AutoencoderKl, VaeConfig
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
-from engine.diffusion.likeness import relative_error
-from engine.tuning.kernels import group_norm
-from engine.tuning.strategies import nhwc_norm
-from engine.tuning.strategy import SamplingUse
+from darkroom.engine.layers.vae_kl import AutoencoderKl, VaeConfig
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.tuning.kernels import group_norm
+from darkroom.engine.tuning.strategies import nhwc_norm
+from darkroom.engine.tuning.strategy import SamplingUse
 
 calls = []
 kernel = group_norm.group_norm_silu

@@ -11,24 +11,24 @@ import pytest
 import torch
 from torch import nn
 
-from engine.adapters.weight_adapters import LoraAdapter
-from engine.diffusion.likeness import relative_error
-from engine.formats.quantised.comfy_quant import SCALE, Float8Packing, IntegerPacking, hadamard
-from engine.formats.quantised.gguf_packing import GgufPacking
-from engine.formats.quantised.packed_layers import PACKINGS
-from engine.formats.quantised.packing import Packing
-from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
-from engine.layers.basic import Conv2d, Linear
-from engine.memory.residency import Residency
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.tuning.products.float8 import Float8Products
-from engine.tuning.products.fused import row_quantiser
-from engine.tuning.products.rows import quantise_rows
-from engine.tuning.products.stored import StoredProducts
-from engine.tuning.products.times import ProductTimes
-from engine.tuning.strategies.direct_casts import DirectCasts
-from engine.tuning.strategies.packed_products import PackedProducts
-from engine.tuning.strategy import SamplingUse, Strategy
+from darkroom.engine.adapters.weight_adapters import LoraAdapter
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.formats.quantised.comfy_quant import SCALE, Float8Packing, IntegerPacking, hadamard
+from darkroom.engine.formats.quantised.gguf_packing import GgufPacking
+from darkroom.engine.formats.quantised.packed_layers import PACKINGS
+from darkroom.engine.formats.quantised.packing import Packing
+from darkroom.engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.memory.residency import Residency
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.tuning.products.float8 import Float8Products
+from darkroom.engine.tuning.products.fused import row_quantiser
+from darkroom.engine.tuning.products.rows import quantise_rows
+from darkroom.engine.tuning.products.stored import StoredProducts
+from darkroom.engine.tuning.products.times import ProductTimes
+from darkroom.engine.tuning.strategies.direct_casts import DirectCasts
+from darkroom.engine.tuning.strategies.packed_products import PackedProducts
+from darkroom.engine.tuning.strategy import SamplingUse, Strategy
 from tests.engine.memory.simulated import Card
 from tests.engine.tuning.products.test_float8 import reference
 from tests.parity.quantised_models import random_blocks

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import Engine, EngineSettings
-from engine.diffusion.likeness import relative_error
-from engine.settings import DtypeSettings, MemorySettings, VramChoice
-from engine.tuning.products.float8 import ACTIVATIONS, Float8Products
-from engine.tuning.products.fused import row_quantiser
-from engine.tuning.products.times import ProductTimes
-from engine.tuning.strategies.packed_products import PackedProducts
+from darkroom.engine import Engine, EngineSettings
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.settings import DtypeSettings, MemorySettings, VramChoice
+from darkroom.engine.tuning.products.float8 import ACTIVATIONS, Float8Products
+from darkroom.engine.tuning.products.fused import row_quantiser
+from darkroom.engine.tuning.products.times import ProductTimes
+from darkroom.engine.tuning.strategies.packed_products import PackedProducts
 from tests.engine.simulated_card import latent_of, run, workflow, write_small_models
 from tests.engine.tuning.test_step_graph import choose
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine import Engine, EngineSettings, RunRequest
-from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
-from engine.tuning.strategies.step_graph import StepGraph
+from darkroom.engine import Engine, EngineSettings, RunRequest
+from darkroom.engine.tuning.strategies.cuda_graph import CudaGraph, Graphs
+from darkroom.engine.tuning.strategies.step_graph import StepGraph
 from tests.contract.graph.declared import node
 from tests.engine.tuning.outcomes import use_everywhere
 from tests.engine.tuning.replaying import Replaying
@@ -162,7 +162,7 @@ def rescaled(prompt: Prompt) -> Prompt:
 def test_runs_that_are_more_than_tensors_take_the_samplers_loop(
     made: TunedEngine, prompt: Prompt, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="engine.tuning"):
+    with caplog.at_level(logging.INFO, logger="darkroom.engine.tuning"):
         plain, tuned = made.both(prompt)
     assert plain == tuned and made.recorder.num_recorded == 0
     assert any((REFUSED + reason) in record.getMessage() for record in caplog.records)

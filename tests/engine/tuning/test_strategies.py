@@ -10,19 +10,26 @@ from typing import Any
 import pytest
 import torch
 
-from contract.quality import STRATEGIES
-from engine.diffusion.denoiser import Denoiser
-from engine.diffusion.likeness import relative_error
-from engine.layers.unet_layers import CrossAttention
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
-from engine.tuning.networks_in_use import NetworksInUse
-from engine.tuning.registry import make_strategies
-from engine.tuning.strategies import half_vae
-from engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
-from engine.tuning.strategies.half_vae import HalfVae
-from engine.tuning.strategies.prompt_cache import PromptCache, _cached, prompt_key
-from engine.tuning.strategy import PROMPTS_OF_ROWS, MachineFacts, PromptRows, SamplingUse, Strategy, custom_code
+from darkroom.contract.quality import STRATEGIES
+from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.layers.unet_layers import CrossAttention
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
+from darkroom.engine.tuning.networks_in_use import NetworksInUse
+from darkroom.engine.tuning.registry import make_strategies
+from darkroom.engine.tuning.strategies import half_vae
+from darkroom.engine.tuning.strategies.cuda_graph import CudaGraph, Graphs, graph_key
+from darkroom.engine.tuning.strategies.half_vae import HalfVae
+from darkroom.engine.tuning.strategies.prompt_cache import PromptCache, _cached, prompt_key
+from darkroom.engine.tuning.strategy import (
+    PROMPTS_OF_ROWS,
+    MachineFacts,
+    PromptRows,
+    SamplingUse,
+    Strategy,
+    custom_code,
+)
 from tests.engine.tuning.replaying import Replaying
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.diffusion.compilation import missing_compiler
-from engine.tuning.registry import make_strategies
-from engine.tuning.strategy import MachineFacts
-from engine.tuning.triton_compiler import has_triton, missing_triton
+from darkroom.engine.diffusion.compilation import missing_compiler
+from darkroom.engine.tuning.registry import make_strategies
+from darkroom.engine.tuning.strategy import MachineFacts
+from darkroom.engine.tuning.triton_compiler import has_triton, missing_triton
 
 CARD = MachineFacts("cuda", "a card", (9, 0))
 CPU = MachineFacts("cpu", "a processor")

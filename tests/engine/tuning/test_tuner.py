@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine import Engine, EngineSettings, RunRequest
-from engine.events import Event, TuningUsed
+from darkroom.engine import Engine, EngineSettings, RunRequest
+from darkroom.engine.events import Event, TuningUsed
 from tests.contract.graph.declared import node
 from tests.engine.tuning.outcomes import outcome_of, use_everywhere
 

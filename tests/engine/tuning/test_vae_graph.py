@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.tuning.graphs import Graphs
-from engine.tuning.strategies import vae_graph
-from engine.tuning.strategies.vae_graph import VaeGraph
-from engine.tuning.strategy import MachineFacts, SamplingUse
+from darkroom.engine.tuning.graphs import Graphs
+from darkroom.engine.tuning.strategies import vae_graph
+from darkroom.engine.tuning.strategies.vae_graph import VaeGraph
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse
 from tests.engine.tuning.replaying import Replaying
 from tests.engine.tuning.test_strategies import Patcher, networks
 

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.basic import Conv2d
-from engine.tuning.kernels import winograd
-from engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
-from engine.tuning.networks_in_use import NetworksInUse
-from engine.tuning.outcome import Choice
-from engine.tuning.quality import Quality
-from engine.tuning.run import TunedRun
-from engine.tuning.strategies.winograd import FEW_CHANNELS, FREE_SHARE, WinogradConvolutions
-from engine.tuning.strategy import MachineFacts, SamplingUse, Strategy
+from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.tuning.kernels import winograd
+from darkroom.engine.tuning.kernels.winograd import FOUR, TWO, Tile, convolve, transform_weight
+from darkroom.engine.tuning.networks_in_use import NetworksInUse
+from darkroom.engine.tuning.outcome import Choice
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.run import TunedRun
+from darkroom.engine.tuning.strategies.winograd import FEW_CHANNELS, FREE_SHARE, WinogradConvolutions
+from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy
 
 
 class Patcher:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.tuning.choose import LEAST_GAIN, Measured, judge
-from engine.tuning.quality import Quality
-from engine.tuning.workload import USUAL_STEPS, rate_of_request, rounded_otherwise
+from darkroom.engine.tuning.choose import LEAST_GAIN, Measured, judge
+from darkroom.engine.tuning.quality import Quality
+from darkroom.engine.tuning.workload import USUAL_STEPS, rate_of_request, rounded_otherwise
 
 
 def rate(first: float, step: float, last: float = 0.0, num_steps: int = 8) -> float:

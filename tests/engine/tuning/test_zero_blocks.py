@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from engine.layers.unet_layers import CrossAttention, ResBlock, SpatialTransformer
-from engine.layers.vae_kl import ResnetBlock
-from engine.tuning.strategies.zero_blocks import ZeroBlocks
-from engine.tuning.strategy import SamplingUse
+from darkroom.engine.layers.unet_layers import CrossAttention, ResBlock, SpatialTransformer
+from darkroom.engine.layers.vae_kl import ResnetBlock
+from darkroom.engine.tuning.strategies.zero_blocks import ZeroBlocks
+from darkroom.engine.tuning.strategy import SamplingUse
 from tests.engine.tuning.test_strategies import Patcher, call, networks, use
 
 __all__ = ["networks", "use"]

@@ -49,7 +49,7 @@ def processes(told: dict[str, Any]) -> Any:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return [line for line in found if "-m worker" in line]
+    return [line for line in found if "-m darkroom.worker" in line]
 
 
 def secrets(told: dict[str, Any]) -> Any:

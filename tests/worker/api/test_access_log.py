@@ -10,9 +10,9 @@ import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
+from darkroom.worker.api.access_log import level_of
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
-from worker.api.access_log import level_of
 
 KEYS: dict[str, Any] = {"api_keys": "shop:shops-own-secret", "trust_loopback": False, "access_log": True}
 

@@ -13,14 +13,21 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Request
 
+from darkroom.worker.api.body_sizes import (
+    MAX_SMALL_BYTES,
+    BodySize,
+    UndeclaredBody,
+    body_size_of,
+    checked_routes,
+    takes_jobs,
+)
+from darkroom.worker.app.application import PARTS
+from darkroom.worker.app.integrations import dialect_routers
+from darkroom.worker.app.serve_gateway import build_services
+from darkroom.worker.gateway.app import create_gateway_app
+from darkroom.worker.settings.environment import load_settings
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import RunningFront, running_front
-from worker.api.body_sizes import MAX_SMALL_BYTES, BodySize, UndeclaredBody, body_size_of, checked_routes, takes_jobs
-from worker.app.application import PARTS
-from worker.app.integrations import dialect_routers
-from worker.app.serve_gateway import build_services
-from worker.gateway.app import create_gateway_app
-from worker.settings.environment import load_settings
 
 MIB = 1 << 20
 SMALL = {

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from darkroom.worker.api.broker_messages import accept_message, refuse_message
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.sources.broker import Delivery
 from tests.worker.running_front import RunningFront
-from worker.api.broker_messages import accept_message, refuse_message
-from worker.errors import RequestRejected
-from worker.sources.broker import Delivery
 
 
 async def test_a_message_over_the_limits_of_json_is_not_parsed_for_its_webhook(front: RunningFront) -> None:

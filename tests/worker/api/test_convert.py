@@ -10,11 +10,11 @@ import pytest
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from darkroom.worker.api.workflow_bodies import while_connected
 from tests.fakes import draw
 from tests.worker.prompts.workflows.pages import node, page
 from tests.worker.prompts.workflows.test_media import png
 from tests.worker.running_front import RunningFront
-from worker.api.workflow_bodies import while_connected
 
 PAGE = page(node(1, "Draw", ["hello", 8]))
 

@@ -62,7 +62,7 @@ async def test_a_job_sent_in_the_moment_in_which_our_engine_dies_is_accepted_and
 async def test_a_job_sent_while_a_node_holds_our_engines_interpreter_is_accepted(
     own: RunningFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.engines.client.presence.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("darkroom.worker.engines.client.presence.PATIENCE_SECONDS", 0.05)
     own.front._forget_choices()  # so that the engine is asked
     own.engine.is_hung = True
     assert (await submit(own, "waits", draw())).status_code == 202
@@ -88,7 +88,7 @@ async def test_what_the_last_engine_would_refuse_is_decided_by_the_next_one(
     own.engine.is_down = False
     assert (await bad).status_code == (await file).status_code == 422
     await take_away(own)
-    monkeypatch.setattr("worker.api.job_making.ENGINE_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.api.job_making.ENGINE_WAIT_SECONDS", 0.1)
     assert (await submit(own, "late", paint(image="new.png"))).status_code == 202  # the engine decides at its beginning
 
 
@@ -96,7 +96,7 @@ async def test_a_foreign_engine_that_is_gone_is_said_to_be_gone_at_once(
     tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "worker.api.job_making.ENGINE_WAIT_SECONDS", 600.0
+        "darkroom.worker.api.job_making.ENGINE_WAIT_SECONDS", 600.0
     )  # longer than the client waits for its answer
     async with running_front(tmp_path, engine) as front:
         for waits_for_notice in (False, True):

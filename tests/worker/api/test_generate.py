@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from host.distribution import DISTRIBUTION
+from darkroom.host.distribution import DISTRIBUTION
+from darkroom.worker.app.application import create_app
 from tests.fakes import FakeEngine, draw, fail, steps, wait
 from tests.worker.running_front import RunningFront, running_front
-from worker.app.application import create_app
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.worker.guard import bodies
+from darkroom.worker.inputs.fetch import decode_data_uri
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.running_front import RunningFront, running_front
-from worker.guard import bodies
-from worker.inputs.fetch import decode_data_uri
 
 PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
 LARGE = PICTURE + bytes(bodies.LARGE_BODY_BYTES)  # what stands behind a PNG's end is nobody's concern

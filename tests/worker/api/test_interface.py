@@ -14,9 +14,9 @@ from pydantic import SecretStr
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from darkroom.worker.guard.identity.browser_sessions import LIFETIME_SECONDS, MAX_SESSIONS, BrowserSessions
 from tests.fakes import FakeEngine
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.guard.identity.browser_sessions import LIFETIME_SECONDS, MAX_SESSIONS, BrowserSessions
 
 KEYS: dict[str, Any] = {"api_keys": "guest:guest-secret", "admin_api_keys": "boss:boss-secret"}
 BOSS = {"Authorization": "Bearer boss-secret"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.cli.plan import plan_lines
+from darkroom.worker.engines.later_nodes import find_later_node
 from tests.fakes import paint
 from tests.worker.models.engine_with_models import EngineWithModels, drawing
 from tests.worker.running_front import RunningFront, running_front
-from worker.cli.plan import plan_lines
-from worker.engines.later_nodes import find_later_node
 
 Z_IMAGE = {
     "UNETLoader": ("unet_name", "z_image_turbo_bf16.safetensors"),
@@ -126,7 +126,7 @@ async def test_a_node_of_a_later_comfyui_is_named_as_that(front: RunningFront, c
 
 
 def test_no_node_of_this_engine_is_called_a_later_one() -> None:
-    from engine.nodes.built_in import built_in_nodes
+    from darkroom.engine.nodes.built_in import built_in_nodes
     from tools.node_table import NoFiles
 
     own = [node.spec(NoFiles()).class_type for node in built_in_nodes()]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker.api.model_hint import _as_json, _level_in_memory
+from darkroom.worker.api.model_hint import _as_json, _level_in_memory
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import httpx
 
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.worker.app.application import create_app
+from darkroom.worker.inputs.fetch import decode_data_uri
 from tests.fakes import FakeEngine, paint
 from tests.worker.running_front import RunningFront, running_front
-from worker.app.application import create_app
-from worker.inputs.fetch import decode_data_uri
 
 PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
 

@@ -10,10 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
+from darkroom.worker.version import version
 from tests.fakes import draw, fail
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront
-from worker.version import version
 
 OPEN_FORMS = frozenset({"ErrorEntry", "ProblemEntry", "Benchmark"})
 """Objects whose fields depend on the error or on the benchmark that was run."""

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from darkroom.worker.api.schemas import parse_generate
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.storage.job import JobState
 from tests.fakes import FakeEngine, draw, paint, say
 from tests.worker.running_front import RunningFront, running_front
-from worker.api.schemas import parse_generate
-from worker.errors import RequestRejected
-from worker.storage.job import JobState
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from darkroom.worker.cli.main import app
+from darkroom.worker.cli.plan import plan_lines
+from darkroom.worker.prompts.cards import card_bytes
+from darkroom.worker.prompts.workflows.known_packs import find_pack
+from darkroom.worker.prompts.workflows.node_uses import model_hints
 from tests.fakes import draw
 from tests.worker.models.engine_with_models import EngineWithModels, drawing
 from tests.worker.prompts.workflows.pages import node, page
 from tests.worker.running_front import RunningFront, running_front
-from worker.cli.main import app
-from worker.cli.plan import plan_lines
-from worker.prompts.cards import card_bytes
-from worker.prompts.workflows.known_packs import find_pack
-from worker.prompts.workflows.node_uses import model_hints
 
 SD15 = "v1-5-pruned-emaonly-fp16.safetensors"
 SD15_BYTES = 2_132_696_762

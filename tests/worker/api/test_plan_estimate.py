@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from engine.families import registry
+from darkroom.engine.families import registry
+from darkroom.worker.api.job_making import price_of
+from darkroom.worker.cli.plan import plan_lines
+from darkroom.worker.engines.families import Family, read_families
+from darkroom.worker.models.manifest import built_in_manifest
+from darkroom.worker.prompts.missing_families import named_family
 from tests.fakes import draw
 from tests.worker.models.engine_with_models import EngineWithModels
 from tests.worker.running_front import RunningFront, running_front
-from worker.api.job_making import price_of
-from worker.cli.plan import plan_lines
-from worker.engines.families import Family, read_families
-from worker.models.manifest import built_in_manifest
-from worker.prompts.missing_families import named_family
 
 
 def described_families() -> list[dict[str, Any]]:

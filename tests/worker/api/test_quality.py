@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from modifiers.modifier import ModificationsRejected
-from modifiers.registry import build_registry
-from worker.api.job_making import quality_of
-from worker.api.schemas import parse_generate
-from worker.engines.outcome import read_outcome
-from worker.errors import RequestRejected
-from worker.jobs.envelope import result_of
-from worker.storage.job import Job, JobRequest, JobTimes
+from darkroom.modifiers.modifier import ModificationsRejected
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.api.job_making import quality_of
+from darkroom.worker.api.schemas import parse_generate
+from darkroom.worker.engines.outcome import read_outcome
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.jobs.envelope import result_of
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 
 WORKFLOW = {"1": {"class_type": "EmptyImage", "inputs": {}}}
 

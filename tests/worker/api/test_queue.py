@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.app.application import create_app
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.app.application import create_app
 
 
 async def send(front: RunningFront, name: str, workflow: dict[str, Any], **fields: Any) -> httpx.Response:

@@ -10,17 +10,17 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from darkroom.worker.api import deliveries, schemas, webhooks
+from darkroom.worker.api.request_forms import open_request
+from darkroom.worker.api.schemas import GenerateInput, parse_generate
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.integrations.openai.form import read_order
+from darkroom.worker.json.request_model import RequestModel
+from darkroom.worker.outputs.targets.s3 import S3Input
+from darkroom.worker.settings.listener import JsonLimits
 from tests.fakes import draw
 from tests.worker.running_front import RunningFront
-from worker.api import deliveries, schemas, webhooks
-from worker.api.request_forms import open_request
-from worker.api.schemas import GenerateInput, parse_generate
-from worker.errors import RequestRejected
-from worker.guard.json_scan import FoundJson
-from worker.integrations.openai.form import read_order
-from worker.json.request_model import RequestModel
-from worker.outputs.targets.s3 import S3Input
-from worker.settings.listener import JsonLimits
 
 Json = dict[str, Any]
 LIMITS = JsonLimits()

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-from contract.graph.work import Price
+from darkroom.contract.graph.work import Price
+from darkroom.worker.api.request_warnings import (
+    MAX_WARNINGS,
+    assumed_cost_warnings,
+    find_form_warnings,
+    find_size_warnings,
+)
 from tests.fakes import draw
 from tests.worker.running_front import RunningFront
-from worker.api.request_warnings import MAX_WARNINGS, assumed_cost_warnings, find_form_warnings, find_size_warnings
 
 LATENT = {"Empty": {"output": ["LATENT"]}, "Scale": {"output": ["IMAGE"]}}
 

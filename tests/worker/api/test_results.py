@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from fastapi import Request
 
+from darkroom.worker.api.results import reply_with
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
 from tests.worker.databases import opened
-from worker.api.results import reply_with
-from worker.storage.job import Job, JobRequest, JobState, JobTimes
 
 
 async def test_a_change_that_comes_while_a_reply_waits_for_the_disk_is_not_in_it(

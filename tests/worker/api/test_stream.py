@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.api import stream as stream_module
 from tests.fakes import FakeEngine, draw, fail, steps, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.api import stream as stream_module
 
 STATES = ["queued", "pending", "processing", "generating", "generated", "completed", "final_result"]
 

@@ -153,7 +153,7 @@ async def test_the_routes_need_a_key_where_the_others_do(tmp_path: Path, monkeyp
         FakeEngine(tmp_path / "engine") as engine,
         running_front(tmp_path, engine, admin_api_keys=("k",)) as front,
     ):
-        monkeypatch.setattr("worker.guard.auth.is_loopback", lambda host: False)
+        monkeypatch.setattr("darkroom.worker.guard.auth.is_loopback", lambda host: False)
         for method, route in (
             ("GET", "/webhooks"),
             ("GET", "/webhooks?has_vast_envelope=true"),
@@ -170,7 +170,7 @@ async def test_where_everyone_may_send_jobs_only_the_machine_itself_sees_the_rec
     front: RunningFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await front.http.get("/webhooks")).status_code == 200
-    monkeypatch.setattr("worker.guard.auth.is_loopback", lambda host: False)  # as if from another machine
+    monkeypatch.setattr("darkroom.worker.guard.auth.is_loopback", lambda host: False)  # as if from another machine
     assert (await front.http.get("/queue-info")).json()["jobs"] == []
     assert (await front.http.get("/webhooks")).status_code == 401
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.app.assembly import LINK_KEY_BYTES, Front
 from tests.worker.running_front import settings_for
-from worker.app.assembly import LINK_KEY_BYTES, Front
 
 
 @pytest.mark.parametrize("found", [b"", b"cut off"])

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from worker.app.integrations import BROKERS, DEFAULTS, build_broker, build_producer
-from worker.errors import SettingsInvalid
-from worker.settings.broker import BrokerConfig, BrokerKind
+from darkroom.worker.app.integrations import BROKERS, DEFAULTS, build_broker, build_producer
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.broker import BrokerConfig, BrokerKind
 
 ROOT = Path(__file__).parents[3]
 STARTED = """
@@ -33,7 +33,7 @@ asyncio.run(main())
 """
 IMPORTED = """
 import json, sys
-import worker.app.serve, worker.app.assembly, worker.app.application
+import darkroom.worker.app.serve, darkroom.worker.app.assembly, darkroom.worker.app.application
 print(json.dumps(list(sys.modules)))
 """
 
@@ -45,7 +45,9 @@ def loaded(program: str, settings: Mapping[str, object] | None = None) -> set[st
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     modules = json.loads(done.stdout.splitlines()[-1])
-    return {module for module in modules if module.startswith("worker.integrations.") and module.count(".") > 2}
+    return {
+        module for module in modules if module.startswith("darkroom.worker.integrations.") and module.count(".") > 2
+    }
 
 
 def test_importing_the_front_loads_no_integration() -> None:
@@ -61,7 +63,7 @@ def test_a_started_worker_without_settings_loads_the_defaults_and_their_parts_al
 
 def test_a_setting_loads_its_platform() -> None:
     found = loaded(STARTED, {"master_token": "token", "unsecured": True})
-    assert "worker.integrations.vast.build" in found
+    assert "darkroom.worker.integrations.vast.build" in found
 
 
 @pytest.mark.parametrize(

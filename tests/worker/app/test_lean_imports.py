@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from worker.app.lean_imports import UNUSED_LIBRARIES, lean_imports, without_libraries
+from darkroom.worker.app.lean_imports import UNUSED_LIBRARIES, lean_imports, without_libraries
 
 ABSENT = "xml.dom.pulldom"  # a module of the standard library that nothing here uses
 PROGRAM = """
 import sys
-from worker.app.lean_imports import lean_imports
+from darkroom.worker.app.lean_imports import lean_imports
 with lean_imports():
-    import worker.app.serve, worker.app.assembly, worker.app.application
+    import darkroom.worker.app.serve, darkroom.worker.app.assembly, darkroom.worker.app.application
 print(*sys.modules)
 """
 
@@ -32,7 +32,7 @@ def test_a_library_is_absent_in_the_block_and_there_after_it(monkeypatch: pytest
 
 def test_the_front_needs_none_of_them() -> None:
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout.split()
-    assert "worker.app.application" in found and not {*UNUSED_LIBRARIES, "yaml"} & set(found)
+    assert "darkroom.worker.app.application" in found and not {*UNUSED_LIBRARIES, "yaml"} & set(found)
 
 
 @pytest.mark.parametrize("before", [True, False])

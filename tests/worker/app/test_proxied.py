@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from darkroom.worker.app.application import create_app
+from darkroom.worker.app.serve import server_config
 from tests.fakes import draw, running_engine
 from tests.worker.running_front import running_front, settings_for
-from worker.app.application import create_app
-from worker.app.serve import server_config
 
 
 @pytest.mark.parametrize("own", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])

@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 
+from darkroom.worker.engines.supervisor import free_port
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
-from worker.engines.supervisor import free_port
 
 
 class FrontProcess:
@@ -47,7 +47,7 @@ async def front_process(tmp_path: Path, engine: FakeEngine, **names: str) -> Asy
     give_database(tmp_path / "state")
     with log.open("a") as output:  # noqa: ASYNC230 - the child writes to it
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "worker", env={**os.environ, **settings}, stdout=output, stderr=output
+            sys.executable, "-m", "darkroom.worker", env={**os.environ, **settings}, stdout=output, stderr=output
         )
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as http:
 
@@ -135,7 +135,7 @@ async def test_secrets_of_a_request_reach_neither_log_nor_result(tmp_path: Path,
 
 async def test_a_setting_that_does_not_parse_stops_the_start_and_names_it(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker"),
+        *(sys.executable, "-m", "darkroom.worker"),
         env={**os.environ, "MAX_QUEUE_SIZE": "many"},
         stderr=asyncio.subprocess.PIPE,
     )
@@ -150,7 +150,7 @@ async def test_a_second_front_on_the_same_state_ends_at_once_and_names_the_first
     async with front_process(tmp_path, engine) as front:
         settings = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(tmp_path / "state"), "WORKER_PORT": "0"}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "worker"),
+            *(sys.executable, "-m", "darkroom.worker"),
             env={**os.environ, **settings, "BENCHMARK": "off"},
             stderr=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -161,8 +161,16 @@ async def test_a_second_front_on_the_same_state_ends_at_once_and_names_the_first
 
 
 async def test_the_front_never_loads_torch_or_more_of_the_engine_than_its_graph_checker() -> None:
-    heavy = {"torch", "numpy", "engine.engine", "engine.nodes", "engine.memory", "boto3", "cryptography"}
-    code = f"import sys, worker.app.serve, worker.cli.main; print(sorted({heavy} & set(sys.modules)))"
+    heavy = {
+        "torch",
+        "numpy",
+        "darkroom.engine.engine",
+        "darkroom.engine.nodes",
+        "darkroom.engine.memory",
+        "boto3",
+        "cryptography",
+    }
+    code = f"import sys, darkroom.worker.app.serve, darkroom.worker.cli.main; print(sorted({heavy} & set(sys.modules)))"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     stdout, _ = await process.communicate()
     assert stdout.strip() == b"[]"

@@ -1,4 +1,4 @@
-"""What stops the start of `python -m worker`, and how it is said."""
+"""What stops the start of `python -m darkroom.worker`, and how it is said."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.app.serve import CannotStart, known_secrets, open_certificate
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.listener import TlsFiles
 from tests.engine.server.certificate import write_certificate
-from worker.app.serve import CannotStart, known_secrets, open_certificate
-from worker.settings.environment import load_settings
-from worker.settings.listener import TlsFiles
 
 
 def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:

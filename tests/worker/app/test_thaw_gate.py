@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from darkroom.worker.app.thaw_gate import parse_variables, wait_at_gate
+from darkroom.worker.engines.supervisor import free_port
+from darkroom.worker.errors import SettingsInvalid
 from tests.worker.running_front import until
-from worker.app.thaw_gate import parse_variables, wait_at_gate
-from worker.engines.supervisor import free_port
-from worker.errors import SettingsInvalid
 
 
 def test_variables_are_lines_and_a_wrong_one_is_named_by_its_number() -> None:
@@ -51,7 +51,7 @@ async def test_a_front_takes_its_port_state_and_keys_after_the_thaw(tmp_path: Pa
         "BENCHMARK": "off",
         "ENGINE_URL": "http://127.0.0.1:9",
     }
-    command = [sys.executable, "-m", "worker", "serve", "--thaw-file", str(gate)]
+    command = [sys.executable, "-m", "darkroom.worker", "serve", "--thaw-file", str(gate)]
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **given})
     try:
         frozen = tmp_path / "thaw.frozen"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from worker.autoscaler.plain import PlainAutoscaler
-from worker.storage.job import JobState
+from darkroom.worker.autoscaler.plain import PlainAutoscaler
+from darkroom.worker.storage.job import JobState
 
 
 def figures(registry: CollectorRegistry) -> dict[str, float]:

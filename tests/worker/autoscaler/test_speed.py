@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.autoscaler.speed import assumed_speed, measured_speed
-from worker.settings.workload import Workload
+from darkroom.worker.autoscaler.speed import assumed_speed, measured_speed
+from darkroom.worker.settings.workload import Workload
 
 ONE_ENGINE = {"seconds_per_picture": 0.5, "workload_per_second": 50.0}
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.cli.benchmark import report_lines
+from darkroom.worker.engines.supervisor import free_port
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
-from worker.cli.benchmark import report_lines
-from worker.engines.supervisor import free_port
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def workflow(tmp_path: Path) -> str:
 
 async def darkroom_benchmark(*arguments: str, **environment: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker", "benchmark", "--json", *arguments),
+        *(sys.executable, "-m", "darkroom.worker", "benchmark", "--json", *arguments),
         env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.cli.generate_subject import SubjectUnclear, looks_like_path, modifier_of
+from darkroom.worker.cli.generate_subject import SubjectUnclear, looks_like_path, modifier_of
 
 MODIFIERS = ("Text2Image", "Image2Image", "Inpaint", "ControlNet", "Upscale", "Text2Video", "RawWorkflow")
 

@@ -16,16 +16,18 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from host.distribution import DISTRIBUTION
+from darkroom.host.distribution import DISTRIBUTION
+from darkroom.worker.cli.main import app
+from darkroom.worker.errors import SettingsInvalid
 from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import running_front
-from worker.cli.main import app
-from worker.errors import SettingsInvalid
 
 
 async def darkroom(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    return await ended([sys.executable, "-c", "from worker.cli.main import main; main()", *arguments], **environment)
+    return await ended(
+        [sys.executable, "-c", "from darkroom.worker.cli.main import main; main()", *arguments], **environment
+    )
 
 
 async def ended(command: list[str], **environment: str) -> tuple[int, str, str]:
@@ -49,7 +51,7 @@ async def test_every_command_is_listed() -> None:
 async def test_the_worker_module_with_arguments_is_the_same_command_line(tmp_path: Path) -> None:
     (tmp_path / "custom_nodes").mkdir()
     (tmp_path / "custom_nodes" / "one.py").write_text("")
-    module = [sys.executable, "-m", "worker"]
+    module = [sys.executable, "-m", "darkroom.worker"]
     code, stdout, stderr = await ended([*module, "nodes", "list", "--base-directory", str(tmp_path)])
     assert (code, stdout.split("\t")[0]) == (0, "one"), stderr
     code, _, stderr = await ended([*module, "nothing-of-the-kind"])

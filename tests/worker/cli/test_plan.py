@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engines.supervisor import free_port
+from darkroom.worker.engines.supervisor import free_port
 
 WORKFLOW = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd_xl_base_1.0.safetensors"}},
@@ -23,7 +23,7 @@ async def planned(tmp_path: Path, *arguments: str, **names: str) -> tuple[int, s
     file = tmp_path / "workflow.json"
     file.write_text(json.dumps(WORKFLOW))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker", "plan", str(file), *arguments),
+        *(sys.executable, "-m", "darkroom.worker", "plan", str(file), *arguments),
         env={**os.environ, **names},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

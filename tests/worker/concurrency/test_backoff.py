@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tenacity import AsyncRetrying, stop_after_attempt
 
-from worker.concurrency.backoff import Backoff, retry_after_seconds
+from darkroom.worker.concurrency.backoff import Backoff, retry_after_seconds
 
 NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 

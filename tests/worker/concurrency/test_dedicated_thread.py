@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from worker.concurrency.dedicated_thread import run_in_dedicated_thread
+from darkroom.worker.concurrency.dedicated_thread import run_in_dedicated_thread
 
 
 async def test_gives_what_the_call_returns_or_raises() -> None:
@@ -40,7 +40,7 @@ async def test_one_that_ends_after_it_was_given_up_disturbs_nobody() -> None:
 
 def test_the_end_of_the_process_does_not_wait_for_one_that_hangs() -> None:
     code = (
-        "import asyncio, threading; from worker.concurrency.dedicated_thread import run_in_dedicated_thread\n"
+        "import asyncio, threading; from darkroom.worker.concurrency.dedicated_thread import run_in_dedicated_thread\n"
         "async def main():\n"
         "    task = asyncio.create_task(run_in_dedicated_thread(threading.Event().wait)); await asyncio.sleep(0.01)\n"
         "asyncio.run(main())"

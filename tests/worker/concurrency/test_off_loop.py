@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from worker.concurrency.off_loop import (
+from darkroom.worker.concurrency.off_loop import (
     LARGE_ELEMENTS,
     LARGE_TEXT_LENGTH,
     NUM_THREADS,
@@ -16,7 +16,7 @@ from worker.concurrency.off_loop import (
     off_loop,
     run_bounded,
 )
-from worker.errors import RequestRejected
+from darkroom.worker.errors import RequestRejected
 
 
 class Endless:
@@ -93,7 +93,7 @@ def test_a_document_is_large_by_its_values_and_by_its_texts_at_any_depth() -> No
 
 
 async def test_work_that_loses_the_first_end_is_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.concurrency.off_loop.STOP_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.concurrency.off_loop.STOP_AGAIN_SECONDS", 0.1)
     endless, num_lost = Endless(), 0
 
     def loses_one() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.doctor.check import Status
-from worker.doctor.device import check_device, check_driver, cuda_of_torch
-from worker.observe.gpu_sensors import GpuDriver, GpuName, SensorsMissing
+from darkroom.worker.doctor.check import Status
+from darkroom.worker.doctor.device import check_device, check_driver, cuda_of_torch
+from darkroom.worker.observe.gpu_sensors import GpuDriver, GpuName, SensorsMissing
 
 CARD = GpuName(0, "GPU-1", "NVIDIA L4")
 
@@ -49,9 +49,9 @@ def test_the_driver_has_to_support_the_cuda_of_torch(torch_cuda: str | None, sta
 
 def test_the_cuda_of_torch_is_read_from_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     for version, expected in (("2.9.0+cu130", "13.0"), ("2.8.0+cu128", "12.8"), ("2.13.0+cpu", None)):
-        monkeypatch.setattr("worker.doctor.device.metadata.version", lambda _, found=version: found)
+        monkeypatch.setattr("darkroom.worker.doctor.device.metadata.version", lambda _, found=version: found)
         assert cuda_of_torch() == expected
     needed = ["numpy", 'nvidia-cuda-runtime-cu12==12.8.90; platform_system == "Linux"']
-    monkeypatch.setattr("worker.doctor.device.metadata.version", lambda _: "2.9.0")
-    monkeypatch.setattr("worker.doctor.device.metadata.requires", lambda _: needed)
+    monkeypatch.setattr("darkroom.worker.doctor.device.metadata.version", lambda _: "2.9.0")
+    monkeypatch.setattr("darkroom.worker.doctor.device.metadata.requires", lambda _: needed)
     assert cuda_of_torch() == "12.8"

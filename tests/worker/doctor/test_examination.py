@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from darkroom.worker.cli.main import app
+from darkroom.worker.doctor import examination
+from darkroom.worker.doctor.check import Status
+from darkroom.worker.doctor.examination import examine
 from tests.fakes import FakeEngine
 from tests.worker.running_front import RunningFront, running_front, settings_for
-from worker.cli.main import app
-from worker.doctor import examination
-from worker.doctor.check import Status
-from worker.doctor.examination import examine
 
 ROOT = Path(__file__).parents[3]
 NAMES = [

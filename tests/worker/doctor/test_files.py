@@ -6,8 +6,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from worker.doctor.check import Status
-from worker.doctor.files import check_models, check_packs, check_state
+from darkroom.worker.doctor.check import Status
+from darkroom.worker.doctor.files import check_models, check_packs, check_state
 
 
 def test_models_that_broke_off_are_named(tmp_path: Path) -> None:

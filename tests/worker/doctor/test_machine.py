@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.doctor.check import Status
+from darkroom.worker.doctor.machine import check_clock, check_disk, check_limits, check_memory, check_ports
+from darkroom.worker.observe.memory import MachineMemory
 from tests.host.test_port_holder import answering
 from tests.worker.running_front import settings_for
-from worker.doctor.check import Status
-from worker.doctor.machine import check_clock, check_disk, check_limits, check_memory, check_ports
-from worker.observe.memory import MachineMemory
 
 
 def test_a_disk_below_the_floor_says_how_to_free_it(tmp_path: Path) -> None:

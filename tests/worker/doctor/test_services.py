@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.doctor import services
+from darkroom.worker.doctor.check import Status
+from darkroom.worker.doctor.services import check_autoscaler, check_s3, check_webhook, clock_skews
+from darkroom.worker.settings.settings import Settings
 from tests.s3_server import S3Server, free_ports
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import settings_for
-from worker.doctor import services
-from worker.doctor.check import Status
-from worker.doctor.services import check_autoscaler, check_s3, check_webhook, clock_skews
-from worker.settings.settings import Settings
 
 
 def with_settings(tmp_path: Path, **changes: Any) -> Settings:

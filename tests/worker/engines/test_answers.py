@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from worker.engines.answers import parse
-from worker.errors import EngineAnswerInvalid
+from darkroom.worker.engines.answers import parse
+from darkroom.worker.errors import EngineAnswerInvalid
 
 
 @pytest.mark.parametrize("text", ["\U0001f600", "a\\ud800", "\\\\ud83d", "plain"])

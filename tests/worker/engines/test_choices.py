@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.engines.choices import MAX_HINTS, with_hints
-from worker.errors import Problem
+from darkroom.worker.engines.choices import MAX_HINTS, with_hints
+from darkroom.worker.errors import Problem
 
 
 def test_the_nearest_name_is_reported_and_of_very_many_problems_only_for_the_first() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.continuations import FIRST_PROMPT, continuations_in, is_unfinished, joined
+from darkroom.worker.engines.outcome import RunOutcome, read_outcome
+from darkroom.worker.errors import JobCancelled, JobTimedOut, NodeFailed
 from tests.fakes import FakeEngine, draw, parts
-from worker.engines.client.client import EngineClient
-from worker.engines.continuations import FIRST_PROMPT, continuations_in, is_unfinished, joined
-from worker.engines.outcome import RunOutcome, read_outcome
-from worker.errors import JobCancelled, JobTimedOut, NodeFailed
 
 
 def outcome(outputs: dict[str, Any], cached: tuple[str, ...] = ()) -> RunOutcome:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from engine.log_context import logged_as
-from engine.server.log_records import JsonRecords
-from worker.engines.engine_log import EngineLog, fields_of
+from darkroom.engine.log_context import logged_as
+from darkroom.engine.server.log_records import JsonRecords
+from darkroom.worker.engines.engine_log import EngineLog, fields_of
 
 TRACE = ["Traceback (most recent call last):", '  File "pack.py", line 1', "    x()", "ValueError: bad", "after"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract.graph.work import ModelFile, model_files_in
-from worker.engines.families import Family, PictureDefaults, read_families
+from darkroom.contract.graph.work import ModelFile, model_files_in
+from darkroom.worker.engines.families import Family, PictureDefaults, read_families
 
 PLAIN = Family("plain", PictureDefaults(512, 512, 20, 7.5, "euler", "normal"), is_default=True)
 LARGE = Family("large", PictureDefaults(1024, 1024, 25, 6.0, "dpmpp_2m", "karras"), pixel_cost=2.0)

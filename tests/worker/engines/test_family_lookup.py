@@ -8,11 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from contract.graph.work import FAMILY_KIND, ModelFile
+from darkroom.contract.graph.work import FAMILY_KIND, ModelFile
+from darkroom.worker.engines.family_lookup import MAX_KEPT, TTL_SECONDS, FamilyLookup
+from darkroom.worker.engines.http import Reply
+from darkroom.worker.errors import EngineUnreachable
 from tests.worker.engines.test_families import LARGE, PLAIN, described
-from worker.engines.family_lookup import MAX_KEPT, TTL_SECONDS, FamilyLookup
-from worker.engines.http import Reply
-from worker.errors import EngineUnreachable
 
 
 class Engine:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engines.gpus import assign_gpus, find_gpus, parse_ids, visible_entries
+from darkroom.worker.engines.gpus import assign_gpus, find_gpus, parse_ids, visible_entries
 
 TWO = """GPU 0: NVIDIA H200 (UUID: GPU-aaaa)
 GPU 1: NVIDIA H200 (UUID: GPU-bbbb)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from darkroom.worker.engines.graph_check import find_problems
 from tests.fakes import OBJECT_INFO
-from worker.engines.graph_check import find_problems
 
 INFO = {
     **OBJECT_INFO,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from worker.engines.health import Floor, engine_as_json, find_worker_problems
-from worker.engines.loss import Loss, LossReason
-from worker.engines.watch import EngineReport, EngineState
+from darkroom.worker.engines.health import Floor, engine_as_json, find_worker_problems
+from darkroom.worker.engines.loss import Loss, LossReason
+from darkroom.worker.engines.watch import EngineReport, EngineState
 
 UP = EngineReport(
     url="http://engine",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from worker.engines.heartbeat import Heartbeat, HeartbeatLimits, find_loss
-from worker.engines.loss import LossReason
-from worker.engines.stopping import stop_limit_seconds
+from darkroom.worker.engines.heartbeat import Heartbeat, HeartbeatLimits, find_loss
+from darkroom.worker.engines.loss import LossReason
+from darkroom.worker.engines.stopping import stop_limit_seconds
 
 LIMITS = HeartbeatLimits(stall_seconds=600, silence_seconds=60)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.engines.hidden_folders import prefixes_of, problems_without_folders, without_folders
-from worker.errors import Problem
+from darkroom.worker.engines.hidden_folders import prefixes_of, problems_without_folders, without_folders
+from darkroom.worker.errors import Problem
 
 PREFIXES = prefixes_of([Path("/srv/base/input"), Path("/srv/base/output"), Path("/fast/temp"), Path("/pictures")])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engines.long_names import MAX_NAME_LENGTH, find_long_names
+from darkroom.worker.engines.long_names import MAX_NAME_LENGTH, find_long_names
 
 
 def test_ids_and_classes_that_are_too_long_are_named_by_their_length_alone() -> None:

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from worker.engines.loss import (
+from darkroom.worker.engines.loss import (
     CrashStreak,
     Loss,
     LossReason,
@@ -16,7 +16,14 @@ from worker.engines.loss import (
     is_outside,
     reason_of_exit,
 )
-from worker.errors import DeviceLost, EngineCrashed, EngineHung, EngineOutOfMemory, EngineUnreachable, http_status
+from darkroom.worker.errors import (
+    DeviceLost,
+    EngineCrashed,
+    EngineHung,
+    EngineOutOfMemory,
+    EngineUnreachable,
+    http_status,
+)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engines.low_memory_retry import tiled_prompt
+from darkroom.worker.engines.low_memory_retry import tiled_prompt
 
 TILED = {"input": {"required": {"samples": ["LATENT"], "tile_size": ["INT", {"default": 512}], "overlap": ["INT", {}]}}}
 PROMPT = {

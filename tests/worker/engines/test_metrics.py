@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from worker.engines.metrics import MAX_TEXT_LENGTH, EngineMetrics
+from darkroom.worker.engines.metrics import MAX_TEXT_LENGTH, EngineMetrics
 
 STEPS = """# HELP darkroom_sampling_steps_total Sampling steps
 # TYPE darkroom_sampling_steps_total counter

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.engines.model_folders import is_missing_model, parse_folders, parse_kinds, with_folders
-from worker.errors import Problem
+from darkroom.worker.engines.model_folders import is_missing_model, parse_folders, parse_kinds, with_folders
+from darkroom.worker.errors import Problem
 
 FOLDERS = parse_folders(
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engines.outcome import problems_of_rejection, read_outcome
+from darkroom.worker.engines.outcome import problems_of_rejection, read_outcome
 
 
 def test_an_unknown_class_names_its_node_although_only_the_words_tell_it() -> None:

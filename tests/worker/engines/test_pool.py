@@ -8,11 +8,11 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.lost import PromptRecalled
+from darkroom.worker.engines.pool import EnginePool
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.engines.client.client import EngineClient
-from worker.engines.client.lost import PromptRecalled
-from worker.engines.pool import EnginePool
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from worker.engines.preview_frames import MAX_FRAME_BYTES, PreviewFrame, read_frame
+from darkroom.worker.engines.preview_frames import MAX_FRAME_BYTES, PreviewFrame, read_frame
 
 
 def named(image: bytes = b"jpeg", **about: object) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engines.recycling import MemoryUse, engine_to_recycle, min_interval_seconds, soft_limit_bytes
+from darkroom.worker.engines.recycling import MemoryUse, engine_to_recycle, min_interval_seconds, soft_limit_bytes
 
 SMALL = MemoryUse("small", 100, num_prompts=3, age_seconds=10, num_recycled=0)
 LARGE = MemoryUse("large", 500, num_prompts=3, age_seconds=10, num_recycled=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worker.engines.save_names import find_name_problems
+from darkroom.worker.engines.save_names import find_name_problems
 
 FOLDER = Path("/base/output")
 

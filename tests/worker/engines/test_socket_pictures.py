@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.engines.socket_pictures import with_saved_pictures
+from darkroom.worker.engines.socket_pictures import with_saved_pictures
 
 PICTURE = {"class_type": "EmptyImage", "inputs": {"width": 8}}
 

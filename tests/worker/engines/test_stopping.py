@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.loss import Loss, LossReason
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.engines.stopping import StopRequests
+from darkroom.worker.engines.watch import EngineState
+from darkroom.worker.errors import EngineUnreachable, JobTimedOut
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.engines.test_watch import watched_engine
 from tests.worker.running_front import running_front, until
-from worker.engines.client.client import EngineClient
-from worker.engines.client.lost import EngineLost
-from worker.engines.loss import Loss, LossReason
-from worker.engines.pool import EnginePool
-from worker.engines.stopping import StopRequests
-from worker.engines.watch import EngineState
-from worker.errors import EngineUnreachable, JobTimedOut
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.engines.command import EngineCommand, engine_command, precision_flags
+from darkroom.worker.engines.loss import Loss, LossReason
+from darkroom.worker.engines.supervisor import EngineProcess
+from darkroom.worker.errors import EngineStartFailed
+from darkroom.worker.settings.engines import EngineLaunch
 from tests.worker.running_front import until
-from worker.engines.command import EngineCommand, engine_command, precision_flags
-from worker.engines.loss import Loss, LossReason
-from worker.engines.supervisor import EngineProcess
-from worker.errors import EngineStartFailed
-from worker.settings.engines import EngineLaunch
 
 CHILD = """
 import http.server, os, socket, sys, threading
@@ -43,8 +43,8 @@ server.serve_forever()
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from worker.engines.command import EngineCommand
-from worker.engines.supervisor import EngineProcess
+from darkroom.worker.engines.command import EngineCommand
+from darkroom.worker.engines.supervisor import EngineProcess
 
 async def main():
     process = EngineProcess(EngineCommand((sys.executable, "-c", Path(sys.argv[1]).read_text()), (), {}, Path(".")))

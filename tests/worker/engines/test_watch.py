@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.command import EngineCommand
+from darkroom.worker.engines.heartbeat import HeartbeatLimits
+from darkroom.worker.engines.loss import Loss, LossReason, RestartBudget
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.engines.supervisor import EngineProcess, ProcessState
+from darkroom.worker.engines.watch import EngineState, WatchedEngine
 from tests.worker.engines.child import IDLE
 from tests.worker.running_front import until
-from worker.engines.client.client import EngineClient
-from worker.engines.command import EngineCommand
-from worker.engines.heartbeat import HeartbeatLimits
-from worker.engines.loss import Loss, LossReason, RestartBudget
-from worker.engines.pool import EnginePool
-from worker.engines.supervisor import EngineProcess, ProcessState
-from worker.engines.watch import EngineState, WatchedEngine
 
 CHILD = Path(__file__).with_name("child.py")
 LIMITS = HeartbeatLimits(stall_seconds=5.0, silence_seconds=0.5)

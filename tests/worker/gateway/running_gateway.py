@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import uvicorn
 
+from darkroom.worker.api.busy import busy
+from darkroom.worker.app.serve_gateway import build_services
+from darkroom.worker.gateway.app import create_gateway_app
+from darkroom.worker.guard.listener.connections import ConnectionTable
+from darkroom.worker.settings.environment import load_settings
 from tests.worker.running_front import ServerWithoutSignals, until
-from worker.api.busy import busy
-from worker.app.serve_gateway import build_services
-from worker.gateway.app import create_gateway_app
-from worker.guard.listener.connections import ConnectionTable
-from worker.settings.environment import load_settings
 
 
 @contextlib.asynccontextmanager

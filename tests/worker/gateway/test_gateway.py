@@ -34,8 +34,8 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.gateway.fleet.FRESH_SECONDS", 0.1)
-    monkeypatch.setattr("worker.gateway.gateway.COLLECT_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.gateway.fleet.FRESH_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.gateway.gateway.COLLECT_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ async def test_without_its_database_a_gateway_accepts_nothing_and_goes_on_with_i
 async def test_what_a_gateway_stored_before_it_was_killed_another_sends_and_collects(
     tmp_path: Path, engine: FakeEngine, broker: RedisServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.gateway.gateway.SEND_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.gateway.gateway.SEND_AGAIN_SECONDS", 0.1)
     async with running_gateway(broker.url, database) as gateway:
         broker.kill()  # so that it stores the job and gets no further
         assert (await gateway.post("/generate", json=body("one"))).status_code == 202
@@ -260,7 +260,7 @@ async def test_jobs_go_through_nats_too(tmp_path: Path, engine: FakeEngine, data
 async def test_an_accepted_job_that_is_too_large_for_the_broker_ends_with_its_webhook(
     tmp_path: Path, engine: FakeEngine, database: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.integrations.nats.jetstream.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("darkroom.worker.integrations.nats.jetstream.CONNECT_SECONDS", 0.3)
     local: dict[str, Any] = {"allowed_private_hosts": ("127.0.0.1",)}
     async with nats_server(tmp_path / "nats") as broker, running_gateway(broker.url, database, **local) as gateway:
         broker.kill()  # whose limit cannot be asked for now

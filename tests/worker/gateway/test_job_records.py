@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from darkroom.worker.errors import LimitReached
+from darkroom.worker.gateway.job_records import JobRecords, ended_job
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.job_list import JobFilter
+from darkroom.worker.storage.job_partitions import DAY_MS, day_of, make_days
 from tests.worker.postgres_server import PostgresServer
-from worker.errors import LimitReached
-from worker.gateway.job_records import JobRecords, ended_job
-from worker.storage.job import Job, JobRequest, JobState, JobTimes
-from worker.storage.job_list import JobFilter
-from worker.storage.job_partitions import DAY_MS, day_of, make_days
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ async def test_replicas_together_take_no_more_jobs_of_a_caller_than_its_limit(po
 async def test_results_over_their_time_go_in_batches_from_all_replicas_at_once(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.gateway.job_records.FORGOTTEN_AT_ONCE", 3)
+    monkeypatch.setattr("darkroom.worker.gateway.job_records.FORGOTTEN_AT_ONCE", 3)
     begun_ms = int(time.time() * 1000)
     async with two_replicas(postgres) as replicas:
         for number in range(12):

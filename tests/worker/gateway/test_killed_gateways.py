@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from darkroom.worker.engines.supervisor import free_port
 from tests.fakes import FakeEngine, draw
 from tests.worker.postgres_server import PostgresServer
 from tests.worker.running_front import running_front, until
 from tests.worker.sources.servers import redis_server
-from worker.engines.supervisor import free_port
 
 NUM_JOBS = 40
 
@@ -26,7 +26,7 @@ async def gateway_process(folder: Path, **names: str) -> AsyncIterator[tuple[asy
     port, log = free_port(), folder / "gateway.log"
     with log.open("a") as output:  # noqa: ASYNC230 - the child writes to it
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "worker", "gateway", "--port", str(port),
+            sys.executable, "-m", "darkroom.worker", "gateway", "--port", str(port),
             env={**os.environ, **names}, stdout=output, stderr=output,
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from worker.api.schemas import GenerateInput
-from worker.errors import RequestRejected
-from worker.gateway.placing import Placement, offer_of, placed
+from darkroom.worker.api.schemas import GenerateInput
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.gateway.placing import Placement, offer_of, placed
 
 PROMPT: dict[str, Any] = {"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "a.safetensors"}}}
 LOADED = {"worker": "one", "speed": 0.1, "price_per_hour": 3.6, "wait_seconds": 1.0, "models": ["a.safetensors"]}

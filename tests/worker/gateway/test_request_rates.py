@@ -11,13 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from darkroom.worker.errors import LimitReached
+from darkroom.worker.gateway.job_records import SUFFIX
+from darkroom.worker.gateway.request_rates import RequestRates
 from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.postgres_server import SCHEMA, PostgresServer
 from tests.worker.running_front import until
 from tests.worker.sources.servers import redis_server
-from worker.errors import LimitReached
-from worker.gateway.job_records import SUFFIX
-from worker.gateway.request_rates import RequestRates
 
 SEVEN_A_MINUTE = 7 / 60
 
@@ -53,7 +53,7 @@ def set_clock_ahead(postgres: PostgresServer, database: str, seconds: float) -> 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.gateway.request_rates.ANSWER_SECONDS", 30.0)
+    monkeypatch.setattr("darkroom.worker.gateway.request_rates.ANSWER_SECONDS", 30.0)
 
 
 async def test_gateways_together_let_exactly_as_many_requests_pass_as_are_allowed(postgres: PostgresServer) -> None:
@@ -95,7 +95,7 @@ async def test_callers_that_have_not_come_for_a_window_are_forgotten(postgres: P
 async def test_two_gateways_count_a_key_together_and_alone_while_the_database_is_gone(
     tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.gateway.request_rates.ALONE_SECONDS", 0.2)
+    monkeypatch.setattr("darkroom.worker.gateway.request_rates.ALONE_SECONDS", 0.2)
     keys: dict[str, Any] = {"api_keys": ("shop:shop-secret",), "caller_max_requests_per_second": SEVEN_A_MINUTE}
     shop = {"Authorization": "Bearer shop-secret"}
     database = postgres.url(postgres.new_database())

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from worker.gateway.routing import Estimate, Need, Offer, Policy, Refusal, choose, estimate
+from darkroom.worker.gateway.routing import Estimate, Need, Offer, Policy, Refusal, choose, estimate
 
 BIG = Offer("big", speed=100.0, price_per_hour=36.0, wait_seconds=10.0, load_seconds={"a": 0.0}, fetch_seconds=5.0)
 SMALL = Offer("small", speed=10.0, price_per_hour=1.8, load_seconds={"b": 0.0}, fetch_seconds=20.0)

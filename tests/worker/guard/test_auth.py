@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr
 
-from worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
-from worker.guard.auth import Gatekeeper, require
-from worker.guard.identity.caller import Identity
-from worker.guard.identity.loopback import direct_host, is_own_name
-from worker.settings.access import AuthConfig
-from worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES, Scope, parse_keys
-from worker.settings.loopback import is_loopback
+from darkroom.worker.errors import Forbidden, ScopeMissing, Unauthorized, WrongKey
+from darkroom.worker.guard.auth import Gatekeeper, require
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.identity.loopback import direct_host, is_own_name
+from darkroom.worker.settings.access import AuthConfig
+from darkroom.worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES, Scope, parse_keys
+from darkroom.worker.settings.loopback import is_loopback
 
 PUBLIC = "203.0.113.7"
 HOST = ("host", "127.0.0.1:8000")

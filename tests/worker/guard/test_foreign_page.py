@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.guard.foreign_page import is_of_foreign_page
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
-from worker.guard.foreign_page import is_of_foreign_page
 
 
 @pytest.mark.parametrize(

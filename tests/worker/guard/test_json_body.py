@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from worker.errors import RequestRejected
-from worker.guard.json_body import parse_json
-from worker.settings.listener import JsonLimits
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.guard.json_body import parse_json
+from darkroom.worker.settings.listener import JsonLimits
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b'"{\\"a\\": 1}"', b'[{"a": 1}]', b'\xef\xbb\xbf{"a": 1}'])

@@ -20,13 +20,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
-from worker.guard.network_errors import cause_of
-from worker.guard.safe_address import AddressGuard
-from worker.outputs.targets.put import PutTarget, PutUploader
-from worker.outputs.targets.target import UploadFailed
-from worker.outputs.webhook import WebhookSender
-from worker.s3.stores import S3Stores, StoreFailed
-from worker.s3.targets import S3Target
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.outputs.targets.put import PutTarget, PutUploader
+from darkroom.worker.outputs.targets.target import UploadFailed
+from darkroom.worker.outputs.webhook import WebhookSender
+from darkroom.worker.s3.stores import S3Stores, StoreFailed
+from darkroom.worker.s3.targets import S3Target
 
 SECRET = "planted-secret"
 Way = Callable[[str, Path], Awaitable[str]]

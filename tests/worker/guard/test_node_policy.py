@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from worker.guard.node_policy import NodePolicy, pack_names
-from worker.settings.jobs import NodePolicyConfig
+from darkroom.worker.guard.node_policy import NodePolicy, pack_names
+from darkroom.worker.settings.jobs import NodePolicyConfig
 
 INFO = {
     "KSampler": {"python_module": "nodes"},

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import pytest
 
-from worker.guard.plain_responses import plain_client
+from darkroom.worker.guard.plain_responses import plain_client
 
 WINDOW_SECONDS = 0.3
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import pytest
 
-from worker.errors import LimitReached, RequestRejected
-from worker.guard.identity.caller import Identity
-from worker.guard.rate_limits import EXEMPT, PROXIED, RateLimits, caller_name, window_of
-from worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES
-from worker.settings.jobs import CallerLimits
+from darkroom.worker.errors import LimitReached, RequestRejected
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.rate_limits import EXEMPT, PROXIED, RateLimits, caller_name, window_of
+from darkroom.worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES
+from darkroom.worker.settings.jobs import CallerLimits
 
 
 @pytest.mark.parametrize(

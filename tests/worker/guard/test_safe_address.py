@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, shown_url
-from worker.guard.special_addresses import is_public
+from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused, HostUnknown, shown_url
+from darkroom.worker.guard.special_addresses import is_public
 
 
 def resolving_to(*addresses: str) -> AddressGuard:

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from PIL import Image
 
+from darkroom.worker.inputs.download_headers import find_prefix_problem, headers_for
 from tests.fakes import FakeEngine, paint
 from tests.served import served
 from tests.worker.running_front import running_front
-from worker.inputs.download_headers import find_prefix_problem, headers_for
 
 KEY = {"Authorization": "Bearer planted"}
 

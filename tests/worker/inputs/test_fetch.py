@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from darkroom.worker.errors import DiskLow, InputRejected, http_status
+from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused
+from darkroom.worker.inputs.fetch import InputFetcher
+from darkroom.worker.inputs.folder import InputFolder
+from darkroom.worker.inputs.references import Reference
+from darkroom.worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
+from darkroom.worker.inputs.s3_source import S3Source
+from darkroom.worker.media.kinds import Media
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.s3.stores import S3Stores
+from darkroom.worker.settings.outputs import InputLimits, S3Config
 from tests.worker.running_front import until
 from tests.worker.shared_media_processes import media_processes
-from worker.errors import DiskLow, InputRejected, http_status
-from worker.guard.safe_address import AddressGuard, AddressRefused
-from worker.inputs.fetch import InputFetcher
-from worker.inputs.folder import InputFolder
-from worker.inputs.references import Reference
-from worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
-from worker.inputs.s3_source import S3Source
-from worker.media.kinds import Media
-from worker.media.process.processes import MediaProcesses
-from worker.s3.stores import S3Stores
-from worker.settings.outputs import InputLimits, S3Config
 
 
 def picture(form: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:
@@ -237,7 +237,7 @@ async def test_a_file_for_which_the_disk_has_no_room_is_the_callers_to_send_late
 async def test_a_download_of_unknown_size_stops_at_the_floor_of_the_disk_and_not_at_its_end(
     site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.inputs.partial_file.BLOCK_BYTES", 64 * 1024)
+    monkeypatch.setattr("darkroom.worker.inputs.partial_file.BLOCK_BYTES", 64 * 1024)
     free = iter([2**40, 2**40, 10, 2**40])  # another program fills the disk meanwhile
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=next(free)))
     site.pages["/a"] = (200, {}, bytes(900_000))

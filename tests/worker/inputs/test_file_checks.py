@@ -10,10 +10,10 @@ import av
 import numpy as np
 import pytest
 
+from darkroom.worker.inputs.file_checks import check_input
+from darkroom.worker.media.kinds import BrokenFile
+from darkroom.worker.settings.outputs import InputLimits
 from tests.worker.shared_media_processes import media_processes
-from worker.inputs.file_checks import check_input
-from worker.media.kinds import BrokenFile
-from worker.settings.outputs import InputLimits
 
 
 def sound(path: Path, seconds: float) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker.inputs.file_names import FOREIGN_FILE, find_foreign_names
+from darkroom.worker.inputs.file_names import FOREIGN_FILE, find_foreign_names
 
 SHA = "ab" * 32
 INFO: dict[str, Any] = {

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from worker.inputs.folder import InputFolder, StoredFile, surplus
+from darkroom.worker.inputs.folder import InputFolder, StoredFile, surplus
 
 
 def files(*ages: float) -> list[StoredFile]:

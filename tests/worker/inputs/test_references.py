@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.inputs.references import find_references, replace_references, source_of
 from tests.reference import REFERENCE
-from worker.inputs.references import find_references, replace_references, source_of
 
 OBJECT_INFO: dict[str, Any] = {
     "LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}},

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused
+from darkroom.worker.inputs.refusals import DownloadFailed, InputTooLarge
+from darkroom.worker.inputs.s3_source import S3Address, S3Source, parse_s3_url
+from darkroom.worker.s3.stores import S3Stores
+from darkroom.worker.s3.targets import S3Target
+from darkroom.worker.settings.outputs import InputLimits, S3Config
 from tests.s3_server import S3Server, client
-from worker.guard.safe_address import AddressGuard, AddressRefused
-from worker.inputs.refusals import DownloadFailed, InputTooLarge
-from worker.inputs.s3_source import S3Address, S3Source, parse_s3_url
-from worker.s3.stores import S3Stores
-from worker.s3.targets import S3Target
-from worker.settings.outputs import InputLimits, S3Config
 
 NO_STORE = S3Config(connect_timeout_seconds=20.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
 LIMITS = InputLimits(max_bytes=1000, timeout_seconds=60.0, max_redirects=2)

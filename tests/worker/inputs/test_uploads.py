@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.errors import DiskLow, RequestRejected, RequestTooLarge
+from darkroom.worker.inputs.folder import InputFolder
+from darkroom.worker.inputs.uploads import ReceivedFile, UploadedFiles, uploaded_names
+from darkroom.worker.settings.outputs import InputLimits
 from tests.worker.shared_media_processes import media_processes
-from worker.errors import DiskLow, RequestRejected, RequestTooLarge
-from worker.inputs.folder import InputFolder
-from worker.inputs.uploads import ReceivedFile, UploadedFiles, uploaded_names
-from worker.settings.outputs import InputLimits
 
 INFO = {
     "LoadImage": {"input": {"required": {"image": [[], {"image_upload": True}]}}},

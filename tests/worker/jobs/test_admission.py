@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from darkroom.worker.errors import DiskLow, Draining, NotReady, QueueFull, RequestRejected, WaitTooLong
+from darkroom.worker.jobs.admission import PLAIN_ID, Admission, Gate, clean_id
+from darkroom.worker.jobs.queue_info import QueueInfo
+from darkroom.worker.jobs.wait_estimate import RunClock
+from darkroom.worker.settings.jobs import QueueLimits
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
+from darkroom.worker.storage.store import JobStore
 from tests.worker.databases import opened
-from worker.errors import DiskLow, Draining, NotReady, QueueFull, RequestRejected, WaitTooLong
-from worker.jobs.admission import PLAIN_ID, Admission, Gate, clean_id
-from worker.jobs.queue_info import QueueInfo
-from worker.jobs.wait_estimate import RunClock
-from worker.settings.jobs import QueueLimits
-from worker.storage.job import Job, JobRequest, JobTimes
-from worker.storage.store import JobStore
 
 LIMITS = QueueLimits(
     max_queued=2, max_wait_seconds=10.0, min_free_disk_bytes=1000, min_free_memory_bytes=0, job_timeout_seconds=60.0

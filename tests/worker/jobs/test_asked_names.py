@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.errors import Problem, RequestRejected
-from worker.jobs.asked_names import in_asked_names
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.jobs.asked_names import in_asked_names
 
 NAME = f"darkroom/{'a1' * 32}.mp4"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.wire import CHECKPOINT_KEY, is_checkpoint_key
+from darkroom.contract.wire import CHECKPOINT_KEY, is_checkpoint_key
+from darkroom.worker.jobs.checkpoints import CopyFailed, JobCheckpoints
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 from tests.worker.running_front import until
-from worker.jobs.checkpoints import CopyFailed, JobCheckpoints
-from worker.storage.job import Job, JobRequest, JobTimes
 
 FIRST, SECOND = "0123456789abcdef/00000000.safetensors", "0123456789abcdef/00000007.safetensors"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from worker.jobs.deadline_turns import OVERTAKEN_SECONDS, Place, QueuedRun, place_of
+from darkroom.worker.jobs.deadline_turns import OVERTAKEN_SECONDS, Place, QueuedRun, place_of
 
 
 def new(latest: float, seconds: float = 10, priority: int = 0) -> QueuedRun:

@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.jobs.delivered_outputs import DeliveredOutputs
+from darkroom.worker.outputs.targets.s3 import S3OutputTarget
+from darkroom.worker.outputs.targets.target import OutputTargets
+from darkroom.worker.s3.stores import S3Stores
+from darkroom.worker.settings.outputs import S3Config
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobTimes
 from tests.s3_server import S3Server
-from worker.guard.safe_address import AddressGuard
-from worker.jobs.delivered_outputs import DeliveredOutputs
-from worker.outputs.targets.s3 import S3OutputTarget
-from worker.outputs.targets.target import OutputTargets
-from worker.s3.stores import S3Stores
-from worker.settings.outputs import S3Config
-from worker.storage.job import Credentials, Job, JobRequest, JobTimes
 
 NOWHERE = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.jobs.event_notices import PROGRESS_SECONDS, SentNotices, next_notice
-from worker.storage.job import Job, JobRequest, JobState, JobTimes, WebhookEvent
+from darkroom.worker.jobs.event_notices import PROGRESS_SECONDS, SentNotices, next_notice
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes, WebhookEvent
 
 
 def job_at(percent: float) -> Job:

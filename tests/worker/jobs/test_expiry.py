@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.jobs.expiry import Expiry
+from darkroom.worker.jobs.outbox import Outbox
+from darkroom.worker.jobs.removal import JobRemoval
+from darkroom.worker.outputs.claimed_outputs import ClaimedOutputs
+from darkroom.worker.outputs.webhook import WebhookSender
+from darkroom.worker.settings.jobs import RetentionConfig
+from darkroom.worker.settings.outputs import WebhookConfig
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
 from tests.worker.databases import opened
-from worker.guard.safe_address import AddressGuard
-from worker.jobs.expiry import Expiry
-from worker.jobs.outbox import Outbox
-from worker.jobs.removal import JobRemoval
-from worker.outputs.claimed_outputs import ClaimedOutputs
-from worker.outputs.webhook import WebhookSender
-from worker.settings.jobs import RetentionConfig
-from worker.settings.outputs import WebhookConfig
-from worker.storage.job import Job, JobRequest, JobState, JobTimes
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 CONFIG = RetentionConfig(
     result_ttl_seconds=1000.0,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-from worker.jobs.fair_turns import FairTurns
-from worker.settings.priority import turn_ms_of
-from worker.storage.job import Job, JobRequest, JobTimes
+from darkroom.worker.jobs.fair_turns import FairTurns
+from darkroom.worker.settings.priority import turn_ms_of
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 
 
 def job(number: int, caller: str, priority: int = 0) -> Job:

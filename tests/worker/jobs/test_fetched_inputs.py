@@ -13,17 +13,17 @@ from typing import Any, cast
 import pytest
 from PIL import Image
 
-from worker.engines.client.files import LocalFolders
-from worker.errors import RequestRejected
-from worker.guard.safe_address import AddressGuard, AddressRefused
-from worker.inputs.fetch import InputFetcher
-from worker.inputs.folder import InputFolder
-from worker.inputs.s3_source import S3Source
-from worker.jobs.fetched_inputs import FetchedInputs
-from worker.json.values import object_at
-from worker.s3.stores import S3Stores
-from worker.settings.outputs import InputLimits, S3Config
-from worker.storage.job import Credentials, Job, JobRequest, JobTimes
+from darkroom.worker.engines.client.files import LocalFolders
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused
+from darkroom.worker.inputs.fetch import InputFetcher
+from darkroom.worker.inputs.folder import InputFolder
+from darkroom.worker.inputs.s3_source import S3Source
+from darkroom.worker.jobs.fetched_inputs import FetchedInputs
+from darkroom.worker.json.values import object_at
+from darkroom.worker.s3.stores import S3Stores
+from darkroom.worker.settings.outputs import InputLimits, S3Config
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobTimes
 
 INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}}}
 

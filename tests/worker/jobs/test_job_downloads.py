@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.engines.client.lost import PromptRecalled
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.errors import ModelUnavailable, NodeFailed
+from darkroom.worker.jobs import job_downloads
+from darkroom.worker.jobs.job_downloads import JobDownloads, may_be_read_early
+from darkroom.worker.models.download.downloader import DownloadProgress
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.sources import FileSource
+from darkroom.worker.prompts.model_needs import MissingModel, ModelNeeds, NamedModel
 from tests.fakes import OBJECT_INFO
-from worker.engines.client.lost import PromptRecalled
-from worker.engines.outcome import RunOutcome
-from worker.errors import ModelUnavailable, NodeFailed
-from worker.jobs import job_downloads
-from worker.jobs.job_downloads import JobDownloads, may_be_read_early
-from worker.models.download.downloader import DownloadProgress
-from worker.models.entry import ModelEntry
-from worker.models.sources import FileSource
-from worker.prompts.model_needs import MissingModel, ModelNeeds, NamedModel
 
 DONE = RunOutcome({}, {})
 

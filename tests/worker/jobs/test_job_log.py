@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from worker.jobs.job_log import JobLog
-from worker.observe.prompt_texts import PromptTexts
-from worker.storage.job import Job, JobFailure, JobRequest, JobState, JobTimes
+from darkroom.worker.jobs.job_log import JobLog
+from darkroom.worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.storage.job import Job, JobFailure, JobRequest, JobState, JobTimes
 
 PROMPT = {"1": {"class_type": "Draw", "inputs": {"text": "a cat in red boots"}}}
 

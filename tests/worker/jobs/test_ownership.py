@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.admission import PLAIN_ID, clean_id
+from darkroom.worker.jobs.ownership import OWN_ID, find_job, id_in_path, id_to_use, own_id
+from darkroom.worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
+from darkroom.worker.storage.store import JobStore
 from tests.worker.databases import opened
-from worker.guard.identity.caller import Identity
-from worker.jobs.admission import PLAIN_ID, clean_id
-from worker.jobs.ownership import OWN_ID, find_job, id_in_path, id_to_use, own_id
-from worker.settings.api_keys import ALL_SCOPES, CUSTOMER_SCOPES
-from worker.storage.job import Job, JobRequest, JobTimes
-from worker.storage.store import JobStore
 
 SHOP, STUDIO, NOBODY = (Identity(name, "", CUSTOMER_SCOPES) for name in ("shop", "studio", ""))
 OPERATOR, MACHINE = Identity("ops", "", ALL_SCOPES), Identity("", "", ALL_SCOPES)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.jobs.pace_file import NAME, PaceFile
-from worker.jobs.wait_estimate import REMEMBERED_RUNS, Run
+from darkroom.worker.jobs.pace_file import NAME, PaceFile
+from darkroom.worker.jobs.wait_estimate import REMEMBERED_RUNS, Run
 
 
 def test_what_was_written_is_read_and_no_more_than_is_remembered(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from worker.jobs.priority_semaphore import PrioritySemaphore, PrioritySemaphores
+from darkroom.worker.jobs.priority_semaphore import PrioritySemaphore, PrioritySemaphores
 
 
 async def test_a_free_place_goes_to_the_lowest_order_and_not_to_who_came_first() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from worker.guard.identity.caller import Identity
-from worker.jobs.queue_info import QueueInfo
-from worker.jobs.wait_estimate import RunClock
-from worker.settings.api_keys import ALL_SCOPES
-from worker.settings.priority import turn_ms_of
-from worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.queue_info import QueueInfo
+from darkroom.worker.jobs.wait_estimate import RunClock
+from darkroom.worker.settings.api_keys import ALL_SCOPES
+from darkroom.worker.settings.priority import turn_ms_of
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
 
 STEP_MS, NOW_MS = 1000, 100
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.files import LocalFolders
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import NodeFailed, OutOfMemory
+from darkroom.worker.jobs.split_runs import RunPart, SplitRuns
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 from tests.worker.prompts.test_prompt_parts import INFO, batch, seeds
-from worker.engines.client.client import EngineClient
-from worker.engines.client.files import LocalFolders
-from worker.engines.client.lost import EngineLost
-from worker.engines.outcome import RunOutcome
-from worker.engines.pool import EnginePool
-from worker.errors import NodeFailed, OutOfMemory
-from worker.jobs.split_runs import RunPart, SplitRuns
-from worker.storage.job import Job, JobRequest, JobTimes
 
 
 class KnownEngine(EngineClient):

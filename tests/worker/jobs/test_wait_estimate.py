@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.jobs.wait_estimate import Run, RunClock, seconds_until_start
+from darkroom.worker.jobs.wait_estimate import Run, RunClock, seconds_until_start
 
 
 def test_an_idle_engine_begins_at_once() -> None:

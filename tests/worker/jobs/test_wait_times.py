@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.storage.job import JobTimes
 from tests.fakes import FakeEngine, draw, steps
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.storage.job import JobTimes
 
 
 async def start(front: RunningFront, name: str, hold: int = 0) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.json import long as long_json
-from worker.storage.job import CANONICAL
+from darkroom.worker.json import long as long_json
+from darkroom.worker.storage.job import CANONICAL
 
 TEXTS = st.text(max_size=8) | st.sampled_from(["", '"', "\\", '\\"', "ä€😀", "a" * 20, 'b\\"' * 9, "é" * 11, "\n" * 12])
 VALUES = st.recursive(

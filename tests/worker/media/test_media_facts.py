@@ -10,13 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.media.audio_files import audio_frame
-from engine.media.facts import media_facts
-from engine.media.opened import BadMedia
-from engine.media.video_files import write_mp4, write_webm
+from darkroom.engine.media.audio_files import audio_frame
+from darkroom.engine.media.facts import media_facts
+from darkroom.engine.media.opened import BadMedia
+from darkroom.engine.media.video_files import write_mp4, write_webm
+from darkroom.worker.media.facts import is_media, with_media_facts
+from darkroom.worker.outputs.convert import ConversionFailed
 from tests.worker.shared_media_processes import confined_coding
-from worker.media.facts import is_media, with_media_facts
-from worker.outputs.convert import ConversionFailed
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from worker.media.kinds import BrokenFile, check_file
+from darkroom.worker.media.kinds import BrokenFile, check_file
 
 MAX_PIXELS = 64 * 64 * 20
 FORMATS = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")

@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.models.download.downloader import DownloadLimits, ModelDownloader, keep_all
+from darkroom.worker.models.download.open_source import SourceAccess, SourceOpener
+from darkroom.worker.models.download.transfer import TransferLimits
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.sources import parse_source
+from darkroom.worker.settings.environment import HubAccess
 from tests.worker.models.model_server import ModelServer
-from worker.concurrency.backoff import Backoff
-from worker.models.download.downloader import DownloadLimits, ModelDownloader, keep_all
-from worker.models.download.open_source import SourceAccess, SourceOpener
-from worker.models.download.transfer import TransferLimits
-from worker.models.entry import ModelEntry
-from worker.models.sources import parse_source
-from worker.settings.environment import HubAccess
 
 QUICK = TransferLimits(num_tries=4, backoff=Backoff(first_seconds=0.01, longest_seconds=0.02))
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.models.download.bucket_level import parse_level
+from darkroom.worker.models.download.open_source import SourceAccess
+from darkroom.worker.models.download.part_file import BLOCK_BYTES
+from darkroom.worker.models.errors import ModelBroken, SourceMissing, SourceRefused
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.outputs import S3Config
 from tests.s3_server import S3Server, client
 from tests.worker.models.downloading import downloader_at, entry_of
 from tests.worker.models.model_server import checkpoint
-from worker.errors import SettingsInvalid
-from worker.models.download.bucket_level import parse_level
-from worker.models.download.open_source import SourceAccess
-from worker.models.download.part_file import BLOCK_BYTES
-from worker.models.errors import ModelBroken, SourceMissing, SourceRefused
-from worker.settings.environment import load_settings
-from worker.settings.outputs import S3Config
 
 LARGE = checkpoint(2 * BLOCK_BYTES + 100)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.worker.cli.models import commands
+from darkroom.worker.models.files import checksum_path, find_problem, list_models
+from darkroom.worker.models.lock import read_lock
 from tests.worker.models.model_server import ModelServer, checkpoint, model_server
-from worker.cli.models import commands
-from worker.models.files import checksum_path, find_problem, list_models
-from worker.models.lock import read_lock
 
 MANIFEST = """
 [mine]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from modifiers.registry import build_registry
-from worker.models.demo_model import (
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.models.demo_model import (
     DEMO_CHECKPOINT,
     DEMO_DEFAULTS,
     DEMO_PROMPT,

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.worker.models.downloading import access_to, downloader_at, entry_of
-from tests.worker.models.model_server import ModelServer, checkpoint, model_server
-from worker.models.download.part_file import BLOCK_BYTES
-from worker.models.download.transfer import RUN_BYTES, TransferLimits
-from worker.models.errors import (
+from darkroom.worker.models.download.part_file import BLOCK_BYTES
+from darkroom.worker.models.download.transfer import RUN_BYTES, TransferLimits
+from darkroom.worker.models.errors import (
     DiskFull,
     DiskUnwritable,
     DownloadBroke,
@@ -26,8 +24,10 @@ from worker.models.errors import (
     SourceRefused,
     SourceUnreachable,
 )
-from worker.models.files import checksum_path, find_problem, list_models
-from worker.models.lock import read_lock
+from darkroom.worker.models.files import checksum_path, find_problem, list_models
+from darkroom.worker.models.lock import read_lock
+from tests.worker.models.downloading import access_to, downloader_at, entry_of
+from tests.worker.models.model_server import ModelServer, checkpoint, model_server
 
 HUB = "hf://someone/small/small.safetensors"
 HUB_PATH = "/someone/small/resolve/main/small.safetensors"

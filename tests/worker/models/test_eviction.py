@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmark.model_eviction import generated_trace, simulate
-from worker.models.disk_level import DiskLevel
-from worker.models.eviction import (
+from darkroom.worker.models.disk_level import DiskLevel
+from darkroom.worker.models.eviction import (
     EvictionRules,
     FileUse,
     Policy,
@@ -19,7 +19,7 @@ from worker.models.eviction import (
     first_use,
     victims_for_room,
 )
-from worker.models.files import checksum_path
+from darkroom.worker.models.files import checksum_path
 
 GB = 10**9
 

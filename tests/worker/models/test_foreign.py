@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from engine.comfy.packs.sync.manifest import read_packs
-from worker.cli.main import app
-from worker.models.errors import ManifestInvalid
-from worker.models.import_manifest import read_foreign_file
-from worker.models.manifest import load_manifest
+from darkroom.engine.comfy.packs.sync.manifest import read_packs
+from darkroom.worker.cli.main import app
+from darkroom.worker.models.errors import ManifestInvalid
+from darkroom.worker.models.import_manifest import read_foreign_file
+from darkroom.worker.models.manifest import load_manifest
 
 DIGEST = "9F86D081884C7D659A2FEAA0C55AD015A3BF4F1B2B0B822CD15D6C15B0F00A08"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.downloads import DOWNLOADS
+from darkroom.contract.downloads import DOWNLOADS
+from darkroom.worker.models.download.part_file import BLOCK_BYTES, PartFile
 from tests.worker.app.test_recovery import body, front_process
 from tests.worker.models.engine_with_models import EngineWithModels, drawing
 from tests.worker.models.model_server import checkpoint, model_server
 from tests.worker.running_front import until
-from worker.models.download.part_file import BLOCK_BYTES, PartFile
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ async def test_a_download_killed_three_times_repeats_less_than_a_block_each_time
     with model_server(files={PATH: LARGE}) as server:
         server.stall_after = dict.fromkeys((1, 2, 3), 2 * BLOCK_BYTES + BLOCK_BYTES // 2)
         environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_TOKEN": ""}
-        command = [sys.executable, "-m", "worker", "models", "fetch", "--base-directory", str(tmp_path)]
+        command = [sys.executable, "-m", "darkroom.worker", "models", "fetch", "--base-directory", str(tmp_path)]
         for number in range(1, 4):
             process = await asyncio.create_subprocess_exec(*command, env=environment)
             part = tmp_path / "models" / DOWNLOADS / "checkpoints" / "mine.safetensors.part"

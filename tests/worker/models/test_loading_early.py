@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.cli.worker_alone import worker_alone
 from tests.tiny_checkpoint import make_tiny_checkpoint
 from tests.worker.models.model_server import model_server
 from tests.worker.running_front import until
-from worker.cli.worker_alone import worker_alone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

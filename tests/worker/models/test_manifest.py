@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from modifiers.registry import build_registry
-from worker.models.errors import ManifestInvalid, UnknownModel
-from worker.models.lock import LockedFile, add_to_lock, lock_path_of, read_lock, with_locked
-from worker.models.manifest import built_in_manifest, load_manifest
-from worker.models.sources import (
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.models.errors import ManifestInvalid, UnknownModel
+from darkroom.worker.models.lock import LockedFile, add_to_lock, lock_path_of, read_lock, with_locked
+from darkroom.worker.models.manifest import built_in_manifest, load_manifest
+from darkroom.worker.models.sources import (
     BucketSource,
     CivitaiSource,
     FileSource,

@@ -6,15 +6,15 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.jobs.manifest_state import ManifestState
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.file_states import file_states
+from darkroom.worker.models.files import checksum_path
+from darkroom.worker.models.library import build_library
+from darkroom.worker.settings.environment import load_settings
 from tests.fakes import FakeEngine
 from tests.worker.running_front import running_front, until
-from worker.errors import EngineUnreachable
-from worker.jobs.manifest_state import ManifestState
-from worker.models.entry import ModelEntry
-from worker.models.file_states import file_states
-from worker.models.files import checksum_path
-from worker.models.library import build_library
-from worker.settings.environment import load_settings
 
 CONTENT = b"weights"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from worker.errors import SettingsInvalid
-from worker.models.entry import ModelEntry
-from worker.models.eviction import FileUse
-from worker.models.preload import WEEK_SECONDS, preload_names
-from worker.settings.environment import load_settings
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.eviction import FileUse
+from darkroom.worker.models.preload import WEEK_SECONDS, preload_names
+from darkroom.worker.settings.environment import load_settings
 
 NOW = 1e9
 ENTRIES = [

@@ -7,8 +7,8 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from darkroom.worker.observe.gpu_metrics import GpuMetrics
 from tests.worker.nvml import Nvml
-from worker.observe.gpu_metrics import GpuMetrics
 
 
 async def text_of(metrics: GpuMetrics) -> str:

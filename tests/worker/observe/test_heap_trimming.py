@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.observe.heap_trimming import GROWTH_BYTES, HeapTrimming
-from worker.observe.memory import MachineMemory
+from darkroom.worker.observe.heap_trimming import GROWTH_BYTES, HeapTrimming
+from darkroom.worker.observe.memory import MachineMemory
 
 MIB = 1024 * 1024
 

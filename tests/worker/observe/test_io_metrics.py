@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import running_front, until

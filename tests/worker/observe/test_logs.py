@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from worker.observe.logs import Redaction, add_category
-from worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.observe.logs import Redaction, add_category
+from darkroom.worker.observe.prompt_texts import PromptTexts
 
 
 def test_secrets_are_hidden_by_name_by_value_and_in_query_strings() -> None:
@@ -62,7 +62,7 @@ def test_every_record_has_a_category(record: dict[str, str], category: str) -> N
 
 LINES = """
 import sys, structlog
-from worker.observe.logs import LogForm, Redaction, set_up_logs
+from darkroom.worker.observe.logs import LogForm, Redaction, set_up_logs
 set_up_logs(LogForm(sys.argv[1], sys.argv[2], has_colours=sys.argv[3] == "yes"), Redaction([]))
 for level in ("debug", "info", "warning"):
     getattr(structlog.get_logger("x"), level)("of level " + level)

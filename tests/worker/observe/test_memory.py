@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worker.observe.memory import MachineMemory
+from darkroom.worker.observe.memory import MachineMemory
 
 KIB = 1024
 

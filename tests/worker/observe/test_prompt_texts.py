@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.observe.prompt_texts import PROMPTS_KEPT, PromptTexts, texts_of
+from darkroom.worker.observe.prompt_texts import PROMPTS_KEPT, PromptTexts, texts_of
 
 
 def prompt(**inputs: object) -> dict[str, object]:

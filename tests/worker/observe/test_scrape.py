@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from worker.observe.scrape import Scrape
+from darkroom.worker.observe.scrape import Scrape
 
 
 async def test_a_reader_that_fails_or_hangs_leaves_the_others_alone() -> None:
@@ -27,7 +27,7 @@ async def test_a_reader_that_fails_or_hangs_leaves_the_others_alone() -> None:
 
 
 async def test_a_reader_that_hangs_is_not_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.observe.scrape.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("darkroom.worker.observe.scrape.FRESH_SECONDS", 0.0)
     num_begun, num_read, go_on = 0, 0, asyncio.Event()
 
     async def hanging() -> None:

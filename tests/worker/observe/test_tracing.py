@@ -10,16 +10,16 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from starlette.types import Receive, Scope, Send
 
+from darkroom.worker.api.request_tracing import RequestTracing
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.observe import otel
+from darkroom.worker.observe.tracer import build_tracer
+from darkroom.worker.observe.tracing import Attributes, PassingTracer, Span, SpanKind, read_traceparent
+from darkroom.worker.settings.tracing import TracingConfig
 from tests.fakes import FakeEngine, draw, fail
 from tests.worker.otlp_receiver import running_otlp_receiver
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import running_front, until
-from worker.api.request_tracing import RequestTracing
-from worker.errors import SettingsInvalid
-from worker.observe import otel
-from worker.observe.tracer import build_tracer
-from worker.observe.tracing import Attributes, PassingTracer, Span, SpanKind, read_traceparent
-from worker.settings.tracing import TracingConfig
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEADER = f"00-{TRACE}-{PARENT}-01"
@@ -121,7 +121,7 @@ async def test_a_trace_that_its_caller_does_not_sample_is_not_exported(tmp_path:
 
 
 def test_without_the_extra_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.observe.tracer._is_installed", lambda: False)
+    monkeypatch.setattr("darkroom.worker.observe.tracer._is_installed", lambda: False)
     with pytest.raises(SettingsInvalid, match=r"pip install .opentelemetry-sdk"):
         build_tracer(TracingConfig(endpoint="http://127.0.0.1:4318"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.observe.ttl_cached import TTL_SECONDS, TtlCached
+from darkroom.worker.observe.ttl_cached import TTL_SECONDS, TtlCached
 
 
 def test_a_figure_is_read_again_only_when_it_is_old() -> None:

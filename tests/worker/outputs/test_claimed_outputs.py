@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from worker.outputs.claimed_outputs import ClaimedOutputs, family_of, numbers_of
-from worker.outputs.collect import Output, collect_outputs
+from darkroom.worker.outputs.claimed_outputs import ClaimedOutputs, family_of, numbers_of
+from darkroom.worker.outputs.collect import Output, collect_outputs
 
 
 class Engine:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from worker.errors import DeliveryFailed, OutputsTooLarge
-from worker.outputs.clean_names import clean_name, clean_subfolder
-from worker.outputs.collect import Output, collect_outputs
-from worker.outputs.listing import InlineOutput, ListedFile, listed_outputs
+from darkroom.worker.errors import DeliveryFailed, OutputsTooLarge
+from darkroom.worker.outputs.clean_names import clean_name, clean_subfolder
+from darkroom.worker.outputs.collect import Output, collect_outputs
+from darkroom.worker.outputs.listing import InlineOutput, ListedFile, listed_outputs
 
 
 def write(path: Path, text: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
-from worker.outputs.convert import ConversionFailed, convert, make_thumbnail
-from worker.outputs.options import FORMATS, ImageFormat
+from darkroom.worker.outputs.convert import ConversionFailed, convert, make_thumbnail
+from darkroom.worker.outputs.options import FORMATS, ImageFormat
 
 
 def gradient(mode: str = "RGB", size: tuple[int, int] = (64, 48)) -> Image.Image:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from worker.media.kinds import HEAD_BYTES, kind_of
-from worker.outputs.convert import ConversionFailed, convert, make_thumbnail
-from worker.outputs.embedded import rewrite
+from darkroom.worker.media.kinds import HEAD_BYTES, kind_of
+from darkroom.worker.outputs.convert import ConversionFailed, convert, make_thumbnail
+from darkroom.worker.outputs.embedded import rewrite
 
 TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
 CHANGES = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6)

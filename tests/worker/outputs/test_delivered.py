@@ -7,9 +7,9 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
+from darkroom.worker.outputs.delivered import Processing, delivered_names, process_output
+from darkroom.worker.outputs.options import OutputOptions
 from tests.worker.shared_media_processes import confined_coding
-from worker.outputs.delivered import Processing, delivered_names, process_output
-from worker.outputs.options import OutputOptions
 
 
 def record(name: str, media_type: str = "image/png") -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image, PngImagePlugin
 
-from worker.outputs import png_chunks
-from worker.outputs.embedded import EXIF_MAKE, EXIF_MODEL, EXIF_ORIENTATION, rewrite
-from worker.outputs.png_chunks import texts_in_png
+from darkroom.worker.outputs import png_chunks
+from darkroom.worker.outputs.embedded import EXIF_MAKE, EXIF_MODEL, EXIF_ORIENTATION, rewrite
+from darkroom.worker.outputs.png_chunks import texts_in_png
 
 PROMPT = json.dumps({"1": {"class_type": "Draw", "inputs": {"text": "planted words"}}})
 TEXTS = {"prompt": PROMPT, "workflow": json.dumps({"nodes": ["planted node"]})}

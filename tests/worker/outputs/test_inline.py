@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from worker.outputs.inline import as_base64
+from darkroom.worker.outputs.inline import as_base64
 
 
 def test_gives_the_content_and_its_type(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
+from darkroom.worker.outputs.job_folders import JobFolder, folders_in, remove_older, remove_orphans, surplus_folders
 
 
 def test_the_oldest_go_until_the_rest_fits() -> None:

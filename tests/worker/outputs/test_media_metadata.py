@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from darkroom.worker.media.kinds import HEAD_BYTES
+from darkroom.worker.outputs.audio_tags import TAGGED_TYPES, BrokenSound, remove_tags
+from darkroom.worker.outputs.delivered import Processing, process_output
+from darkroom.worker.outputs.media_types import media_type_of
+from darkroom.worker.outputs.options import OutputOptions
+from darkroom.worker.outputs.svg_metadata import remove_metadata
 from tests.worker.shared_media_processes import confined_coding
-from worker.media.kinds import HEAD_BYTES
-from worker.outputs.audio_tags import TAGGED_TYPES, BrokenSound, remove_tags
-from worker.outputs.delivered import Processing, process_output
-from worker.outputs.media_types import media_type_of
-from worker.outputs.options import OutputOptions
-from worker.outputs.svg_metadata import remove_metadata
 
 PLANTED = "planted-prompt"
 TAGS = {"prompt": f'{{"1": "{PLANTED}"}}', "workflow": f'{{"2": "{PLANTED}"}}', "comment": PLANTED, "title": PLANTED}

@@ -13,7 +13,7 @@ from PIL import Image, ImageSequence
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from worker.outputs.strip_metadata import BrokenContainer, strip_metadata
+from darkroom.worker.outputs.strip_metadata import BrokenContainer, strip_metadata
 
 PLANTED = b"planted-prompt"
 

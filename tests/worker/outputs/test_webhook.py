@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from worker.guard.safe_address import AddressGuard
-from worker.outputs.webhook import (
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.outputs.webhook import (
     MAX_TRIES,
     DeliveryOutcome,
     WebhookSender,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contract.graph.work import ModelFile, work_of
-from engine.families import registry
-from worker.engines.families import Family, read_families
-from worker.prompts.cards import CARDS, card_named, seconds_on
+from darkroom.contract.graph.work import ModelFile, work_of
+from darkroom.engine.families import registry
+from darkroom.worker.engines.families import Family, read_families
+from darkroom.worker.prompts.cards import CARDS, card_named, seconds_on
 
 PUBLISHED = Path(__file__).parents[3] / "benchmark" / "published_seconds.toml"
 RUNS = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["run"]

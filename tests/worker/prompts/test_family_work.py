@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.formats.unfilled import unfilled
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.formats.unfilled import unfilled
 
 NUM_WORDS: Final = 256
 TOLERANCE: Final = 0.1

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.settings import EngineSettings
-from worker.prompts.graph_size import find_size_problem
-from worker.settings.environment import load_settings
-from worker.settings.jobs import PromptLimits
+from darkroom.engine.settings import EngineSettings
+from darkroom.worker.prompts.graph_size import find_size_problem
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.jobs import PromptLimits
 
 
 def node(**inputs: Any) -> dict[str, Any]:

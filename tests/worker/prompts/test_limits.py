@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.graph.work import PromptWork
-from worker.errors import Problem
-from worker.prompts.limits import find_limit_problems
-from worker.settings.jobs import PromptLimits
+from darkroom.contract.graph.work import PromptWork
+from darkroom.worker.errors import Problem
+from darkroom.worker.prompts.limits import find_limit_problems
+from darkroom.worker.settings.jobs import PromptLimits
 
 INFO: dict[str, Any] = {
     name: {"output": output}

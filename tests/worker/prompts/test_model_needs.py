@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from contract.graph.work import PromptGraph
-from worker.models.manifest import built_in_manifest
-from worker.prompts.model_needs import find_needs
-from worker.prompts.workflows.node_uses import ModelHint, NodeUse
+from darkroom.contract.graph.work import PromptGraph
+from darkroom.worker.models.manifest import built_in_manifest
+from darkroom.worker.prompts.model_needs import find_needs
+from darkroom.worker.prompts.workflows.node_uses import ModelHint, NodeUse
 
 LOADERS = {
     "CheckpointLoaderSimple": ("ckpt_name",),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from modifiers.registry import build_registry
-from worker.engines.address import EngineAddress
-from worker.engines.client.client import EngineClient
-from worker.errors import EngineUnreachable
-from worker.prompts.modifier_defaults import find_defaults
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.prompts.modifier_defaults import find_defaults
 
 NAME = "Text2Image"
 

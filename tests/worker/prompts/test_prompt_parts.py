@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worker.prompts.prompt_parts import split_prompt
+from darkroom.worker.prompts.prompt_parts import split_prompt
 
 KINDS: dict[str, list[str]] = {
     "CheckpointLoaderSimple": ["MODEL", "CLIP", "VAE"],

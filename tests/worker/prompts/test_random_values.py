@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from worker.prompts.random_values import resolve
+from darkroom.worker.prompts.random_values import resolve
 
 
 def test_the_whole_word_is_a_number_and_a_part_of_a_text_is_text() -> None:

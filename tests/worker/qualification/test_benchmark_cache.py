@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from worker.qualification.benchmark_cache import MAX_RESULTS, BenchmarkCache
-from worker.qualification.facts import EngineFacts
-from worker.qualification.qualifier import cache_key
-from worker.qualification.verdict import BenchmarkReport, Verdict
-from worker.qualification.workload import CheckpointFact, DeviceFact, TextToImage
+from darkroom.worker.qualification.benchmark_cache import MAX_RESULTS, BenchmarkCache
+from darkroom.worker.qualification.facts import EngineFacts
+from darkroom.worker.qualification.qualifier import cache_key
+from darkroom.worker.qualification.verdict import BenchmarkReport, Verdict
+from darkroom.worker.qualification.workload import CheckpointFact, DeviceFact, TextToImage
 
 REPORT = BenchmarkReport(verdict=Verdict.PASS, its_per_second=43.0, seconds_per_picture=0.5)
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.qualification.expectation import (
+from darkroom.worker.qualification.expectation import (
     PastRun,
     append_history,
     expect,
@@ -15,8 +15,8 @@ from worker.qualification.expectation import (
     read_history,
     read_reference,
 )
-from worker.qualification.verdict import BenchmarkReport, Verdict
-from worker.qualification.workload import DeviceFact, OwnWorkload, TextToImage
+from darkroom.worker.qualification.verdict import BenchmarkReport, Verdict
+from darkroom.worker.qualification.workload import DeviceFact, OwnWorkload, TextToImage
 
 CARD = DeviceFact(name="cuda:0 NVIDIA GeForce RTX 4090 : native", kind="cuda")
 FULL = TextToImage(width_px=512, height_px=512, num_steps=20, checkpoint="random", scale="full")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.prompts.modifier_defaults import checkpoints_of
+from darkroom.worker.qualification.facts import read_facts
+from darkroom.worker.qualification.qualifier import measured_family
+from darkroom.worker.qualification.workload import CheckpointFact, FamilyFact
 from tests.worker.engines.test_families import LARGE, PLAIN
 from tests.worker.engines.test_family_lookup import Engine
-from worker.errors import SettingsInvalid
-from worker.prompts.modifier_defaults import checkpoints_of
-from worker.qualification.facts import read_facts
-from worker.qualification.qualifier import measured_family
-from worker.qualification.workload import CheckpointFact, FamilyFact
 
 
 class Client:

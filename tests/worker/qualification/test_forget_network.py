@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.qualification.qualifier import forget_network
+from darkroom.worker.qualification.workload import GPU_SCALE, TextToImage
 from tests.fakes import FakeEngine
-from worker.engines.client.client import EngineClient
-from worker.errors import EngineUnreachable
-from worker.qualification.qualifier import forget_network
-from worker.qualification.workload import GPU_SCALE, TextToImage
 
 RAN = TextToImage(width_px=512, height_px=512, num_steps=20, checkpoint="random", scale=GPU_SCALE)
 

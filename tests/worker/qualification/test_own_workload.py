@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from contract.graph.work import price_of
-from modifiers.registry import build_registry
+from darkroom.contract.graph.work import price_of
+from darkroom.modifiers.registry import build_registry
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.qualification.own_workload import find_own_workload
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.qualification import BenchmarkConfig
 from tests.worker.engines.test_families import LARGE
-from worker.errors import SettingsInvalid
-from worker.qualification.own_workload import find_own_workload
-from worker.settings.environment import load_settings
-from worker.settings.qualification import BenchmarkConfig
 
 WORKFLOW = {"1": {"class_type": "Draw", "inputs": {"seed": 1}}}
 REGISTRY = build_registry()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from worker.qualification.phases import Phase, StartUpPhases, process_age_seconds
+from darkroom.worker.qualification.phases import Phase, StartUpPhases, process_age_seconds
 
 
 class Clock:

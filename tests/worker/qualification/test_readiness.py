@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.supervisor import free_port
+from darkroom.worker.qualification import readiness
+from darkroom.worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after
+from darkroom.worker.qualification.verdict import Verdict
+from darkroom.worker.qualification.warm_up import WarmUp
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.engines.client.client import EngineClient
-from worker.engines.supervisor import free_port
-from worker.qualification import readiness
-from worker.qualification.readiness import EXIT_UNQUALIFIED, Action, action_for, pause_after
-from worker.qualification.verdict import Verdict
-from worker.qualification.warm_up import WarmUp
 
 GOOD = draw("picture __RANDOM_INT__")
 BROKEN = {"1": {"class_type": "Fail", "inputs": {"kind": "ValueError"}}}
@@ -28,7 +28,7 @@ RAISING_MODIFIER = """
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from modifiers.modifier import Into, Modifier
+from darkroom.modifiers.modifier import Into, Modifier
 
 
 class Mine(Modifier):
@@ -477,7 +477,7 @@ async def test_the_worker_ends_with_a_code_of_its_own(tmp_path: Path, engine: Fa
     settings |= {"BENCHMARK_WORKFLOW": workflow(tmp_path), "BENCHMARK_MAX_SECONDS": "0.00001"}
     settings |= {"BENCHMARK_ON_FAIL": "exit", "MIN_FREE_DISK_BYTES": "0", "DRAIN_TIMEOUT": "1"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker"),
+        *(sys.executable, "-m", "darkroom.worker"),
         env={**os.environ, **settings},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from worker.engines.client.files import LocalFolders
-from worker.qualification.runs import StepWatch, remove_outputs
+from darkroom.worker.engines.client.files import LocalFolders
+from darkroom.worker.qualification.runs import StepWatch, remove_outputs
 
 PROMPT = {"1": {"class_type": "Load"}, "2": {"class_type": "KSampler"}, "3": {"class_type": "VAEDecode"}}
 

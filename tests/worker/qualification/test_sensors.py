@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.observe.gpu_sensors import GpuSensors, Reading, SensorsMissing, reasons_in
+from darkroom.worker.qualification.sensors import SensorLog, open_sensors, watching
 from tests.worker.nvml import Nvml
-from worker.observe.gpu_sensors import GpuSensors, Reading, SensorsMissing, reasons_in
-from worker.qualification.sensors import SensorLog, open_sensors, watching
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from worker.cli.tuning import commands
-from worker.engines.client.client import EngineClient
-from worker.errors import EngineUnreachable
-from worker.qualification.facts import EngineFacts
-from worker.qualification.tuning import EngineTuning, machine_key, request_for
-from worker.qualification.tuning_store import NoOutcomes, TuningStore, read_exported
-from worker.qualification.workload import CPU_SCALE, DeviceFact, OwnWorkload, TextToImage, Workload
+from darkroom.worker.cli.tuning import commands
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.errors import EngineUnreachable
+from darkroom.worker.qualification.facts import EngineFacts
+from darkroom.worker.qualification.tuning import EngineTuning, machine_key, request_for
+from darkroom.worker.qualification.tuning_store import NoOutcomes, TuningStore, read_exported
+from darkroom.worker.qualification.workload import CPU_SCALE, DeviceFact, OwnWorkload, TextToImage, Workload
 
 WORKLOAD = TextToImage(width_px=512, height_px=512, num_steps=20, checkpoint="random", scale=CPU_SCALE)
 CHOICES = {"exact": {"names": ["prompt_cache"], "it_per_s": 2.0, "error": 0.0}}

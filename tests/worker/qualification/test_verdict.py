@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.qualification.verdict import (
+from darkroom.worker.qualification.verdict import (
     MAX_RUNS,
     Evidence,
     Expectation,

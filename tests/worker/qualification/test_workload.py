@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.qualification.workload import (
+from darkroom.worker.qualification.workload import (
     CPU_BUDGET_SECONDS,
     MIN_RUNS,
     CheckpointFact,

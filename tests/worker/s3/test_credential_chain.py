@@ -12,10 +12,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pydantic import ValidationError
 
-from worker.guard.safe_address import AddressGuard
-from worker.s3.stores import S3Stores, StoreFailed
-from worker.s3.targets import S3Target, choose_target, find_missing_key
-from worker.settings.outputs import S3Config
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.s3.stores import S3Stores, StoreFailed
+from darkroom.worker.s3.targets import S3Target, choose_target, find_missing_key
+from darkroom.worker.settings.outputs import S3Config
 
 BUCKET = "pictures"
 ROLE = "arn:aws:iam::123456789012:role/uploads"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from worker.guard.safe_address import AddressGuard, AddressRefused
-from worker.s3.signer import NotSignable, make_signer
-from worker.s3.stores import S3Stores, StoreFailed
-from worker.s3.targets import AddressingStyle, S3Target
+from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused
+from darkroom.worker.s3.signer import NotSignable, make_signer
+from darkroom.worker.s3.stores import S3Stores, StoreFailed
+from darkroom.worker.s3.targets import AddressingStyle, S3Target
 
 PUBLIC = "93.184.216.34"
 

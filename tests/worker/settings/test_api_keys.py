@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.errors import SettingsInvalid
-from worker.guard.identity.key_ring import KeyRing
-from worker.settings.api_keys import (
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.guard.identity.key_ring import KeyRing
+from darkroom.worker.settings.api_keys import (
     ALL_SCOPES,
     CUSTOMER_SCOPES,
     KeyFile,

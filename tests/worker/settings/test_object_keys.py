@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.settings.object_keys import find_template_problem, make_keys
+from darkroom.worker.settings.object_keys import find_template_problem, make_keys
 
 
 def record(filename: str, node_id: str = "9", subfolder: str = "") -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from worker.errors import SettingsInvalid
-from worker.settings.environment import load_settings
-from worker.settings.section import CommaList, Section, by_section, env, variables_of
-from worker.settings.settings import Settings
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.section import CommaList, Section, by_section, env, variables_of
+from darkroom.worker.settings.settings import Settings
 
 
 class Store(Section):

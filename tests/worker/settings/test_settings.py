@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from worker.errors import SettingsInvalid
-from worker.guard.identity.may_listen import check_may_listen
-from worker.settings.environment import child_environment, hub_access, load_settings, runpod_environment
-from worker.settings.settings import Settings
-from worker.settings.start_checks import find_open_doors
-from worker.settings.variable_names import known_names
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.guard.identity.may_listen import check_may_listen
+from darkroom.worker.settings.environment import child_environment, hub_access, load_settings, runpod_environment
+from darkroom.worker.settings.settings import Settings
+from darkroom.worker.settings.start_checks import find_open_doors
+from darkroom.worker.settings.variable_names import known_names
 
 
 @pytest.fixture(autouse=True)

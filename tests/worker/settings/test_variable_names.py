@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from worker.doctor.examination import check_settings
-from worker.settings.environment import load_settings
-from worker.settings.removed import REMOVED_NAMES
-from worker.settings.variable_names import find_name_problems, known_names, private_names
+from darkroom.worker.doctor.examination import check_settings
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.settings.removed import REMOVED_NAMES
+from darkroom.worker.settings.variable_names import find_name_problems, known_names, private_names
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.comfy.packs.sync.sync import SyncOptions, sync_packs
-from engine.comfy.packs.sync.versions import pack_versions
+from darkroom.engine.comfy.packs.sync.sync import SyncOptions, sync_packs
+from darkroom.engine.comfy.packs.sync.versions import pack_versions
+from darkroom.worker.models.files import checksum_path
+from darkroom.worker.models.library import ModelLibrary, build_library
+from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.snapshot.build import SnapshotContents, build_snapshot
+from darkroom.worker.snapshot.errors import SnapshotFailed
 from tests.engine.comfy.packs.sync.sources import NODE, write_manifest, write_repository
-from worker.models.files import checksum_path
-from worker.models.library import ModelLibrary, build_library
-from worker.settings.environment import load_settings
-from worker.snapshot.build import SnapshotContents, build_snapshot
-from worker.snapshot.errors import SnapshotFailed
 
 MODELS = '[style]\nkind = "loras"\nsources = ["/nowhere/style.safetensors"]\n'
 

@@ -8,7 +8,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-from worker.snapshot.wheels import pack_environment
+from darkroom.worker.snapshot.wheels import pack_environment
 
 
 def test_an_installed_package_is_packed_so_that_pip_takes_it(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from darkroom.worker.sources.broker import Broker, BrokerUnreachable, Delivery, Producer
 from tests.fakes import FakeEngine
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.sources.broker import Broker, BrokerUnreachable, Delivery, Producer
 
 LEASE_SECONDS = 1.0
 

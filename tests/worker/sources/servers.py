@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from worker.engines.supervisor import free_port
+from darkroom.worker.engines.supervisor import free_port
 
 
 class RedisServer:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.integrations.nats.jetstream import NatsBroker
+from darkroom.worker.integrations.redis.streams import RedisBroker
+from darkroom.worker.settings.broker import BrokerConfig
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import until
 from tests.worker.sources.brokers import LEASE_SECONDS, ProducingBroker, Server, body, received, result, worker
 from tests.worker.sources.servers import nats_server, redis_server
-from worker.integrations.nats.jetstream import NatsBroker
-from worker.integrations.redis.streams import RedisBroker
-from worker.settings.broker import BrokerConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.sources.stream_order import PATIENCE_SECONDS, JobStream, in_order, priority_name
+from darkroom.worker.sources.stream_order import PATIENCE_SECONDS, JobStream, in_order, priority_name
 
 ANY, HIGH, LOW = JobStream("normal"), JobStream("high"), JobStream("low")
 CAT, DOG = JobStream("normal", "cat.safetensors"), JobStream("normal", "dog.safetensors")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.errors import AssetNotFound
+from darkroom.worker.inputs.folder import InputFolder
+from darkroom.worker.inputs.uploads import UploadedFiles
+from darkroom.worker.settings.outputs import InputLimits
+from darkroom.worker.storage.asset_store import AssetStore
 from tests.worker.databases import NewDatabase, opened
-from worker.errors import AssetNotFound
-from worker.inputs.folder import InputFolder
-from worker.inputs.uploads import UploadedFiles
-from worker.settings.outputs import InputLimits
-from worker.storage.asset_store import AssetStore
 
 
 async def test_a_name_with_nul_is_stored_and_an_id_with_nul_is_unknown(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.settings.priority import turn_ms_of
-from worker.storage.job import LEGAL_MOVES, IllegalMove, Job, JobRequest, JobState, JobTimes, body_hash
+from darkroom.worker.settings.priority import turn_ms_of
+from darkroom.worker.storage.job import LEGAL_MOVES, IllegalMove, Job, JobRequest, JobState, JobTimes, body_hash
 
 ORDER = [JobState.PENDING, JobState.PROCESSING, JobState.GENERATING, JobState.GENERATED, JobState.COMPLETED]
 

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.worker.databases import opened
-from tests.worker.postgres_server import SCHEMA, PostgresServer
-from worker.storage.database import JOB_INDEX, JOBS, whole_row
-from worker.storage.job import Job, JobRequest, JobState, JobTimes
-from worker.storage.job_partitions import (
+from darkroom.worker.storage.database import JOB_INDEX, JOBS, whole_row
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.job_partitions import (
     DAY_MS,
     DAYS_AHEAD,
     WAIT_FOR_DAY_MS,
@@ -25,9 +23,11 @@ from worker.storage.job_partitions import (
     make_days,
     rows_before_ms,
 )
-from worker.storage.migrations.__main__ import migrate
-from worker.storage.postgres_database import PostgresDatabase, open_postgres
-from worker.storage.webhook_rows import WebhookRow, webhook_insert
+from darkroom.worker.storage.migrations.__main__ import migrate
+from darkroom.worker.storage.postgres_database import PostgresDatabase, open_postgres
+from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
+from tests.worker.databases import opened
+from tests.worker.postgres_server import SCHEMA, PostgresServer
 
 NOW_MS = int(time.time() * 1000)
 WHERE = sa.text("SELECT tableoid::regclass::text FROM jobs WHERE id = :id")
@@ -156,7 +156,7 @@ def test_a_day_waits_for_a_job_that_comes_from_a_late_clock(engine: sa.Engine) -
 
 
 def test_a_table_that_is_in_use_is_left_for_the_next_call(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.storage.job_partitions.LOCK_SECONDS", 1)
+    monkeypatch.setattr("darkroom.worker.storage.job_partitions.LOCK_SECONDS", 1)
     first = NOW_MS - 2 * DAY_MS
     with engine.connect() as connection, engine.connect() as reading:
         make_days(connection, first)

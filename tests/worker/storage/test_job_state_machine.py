@@ -20,15 +20,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from darkroom.worker.errors import QueueFull, RequestIdConflict
+from darkroom.worker.jobs.admission import Admission, Gate
+from darkroom.worker.jobs.queue_info import QueueInfo
+from darkroom.worker.jobs.wait_estimate import RunClock
+from darkroom.worker.settings.jobs import QueueLimits
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, Stage
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
 from tests.worker.databases import give_database
-from worker.errors import QueueFull, RequestIdConflict
-from worker.jobs.admission import Admission, Gate
-from worker.jobs.queue_info import QueueInfo
-from worker.jobs.wait_estimate import RunClock
-from worker.settings.jobs import QueueLimits
-from worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, Stage
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 MAX_QUEUED = 4
 MEMORY = Path("/dev/shm")

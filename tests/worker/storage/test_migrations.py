@@ -11,15 +11,15 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from worker.guard.identity.caller import Identity
-from worker.jobs.ownership import find_job, id_to_use
-from worker.settings.api_keys import CUSTOMER_SCOPES
-from worker.storage import database
-from worker.storage.job import Credentials, Job, JobRequest, JobTimes
-from worker.storage.migrations.__main__ import migrate
-from worker.storage.migrations.tables import SCRIPT, script_of
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.jobs.ownership import find_job, id_to_use
+from darkroom.worker.settings.api_keys import CUSTOMER_SCOPES
+from darkroom.worker.storage import database
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobTimes
+from darkroom.worker.storage.migrations.__main__ import migrate
+from darkroom.worker.storage.migrations.tables import SCRIPT, script_of
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow
 
 
 def database_of_revision(path: Path, revision: str) -> sa.Engine:
@@ -130,6 +130,6 @@ def test_a_new_database_has_the_tables_that_its_migrations_make(tmp_path: Path) 
     revision = script.rpartition("VALUES ('")[2].partition("'")[0]
     migrated = tmp_path / "migrated.db"
     database_of_revision(migrated, revision).dispose()
-    assert script == script_of(migrated), "python -m worker.storage.migrations.tables writes it anew"
+    assert script == script_of(migrated), "python -m darkroom.worker.storage.migrations.tables writes it anew"
     with sqlite3.connect(made) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(database.HEAD_REVISION,)]

@@ -14,18 +14,18 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
+from darkroom.worker.errors import DatabaseUnreachable, StateUnusable
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.job_list import JobFilter
+from darkroom.worker.storage.postgres_database import PostgresDatabase, open_postgres, prepare_schema, prepare_tables
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.app.test_recovery import body, front_process
 from tests.worker.databases import opened
 from tests.worker.postgres_server import PostgresServer
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.errors import DatabaseUnreachable, StateUnusable
-from worker.settings.database import DatabaseConfig
-from worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes
-from worker.storage.job_list import JobFilter
-from worker.storage.postgres_database import PostgresDatabase, open_postgres, prepare_schema, prepare_tables
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("darkroom.worker.storage.group_commit.RETRY_SECONDS", 0.05)
 
 
 def a_job(store: JobStore, job_id: str, **more: Any) -> Job:
@@ -201,7 +201,7 @@ def test_a_server_that_goes_while_gateways_prepare_their_tables_is_asked_again(
             postgres.close_sessions(database)
         prepare_tables(connection, config)
 
-    monkeypatch.setattr("worker.storage.postgres_database.prepare_tables", prepare_and_lose_the_server)
+    monkeypatch.setattr("darkroom.worker.storage.postgres_database.prepare_tables", prepare_and_lose_the_server)
     prepare_schema(engine, config)
     engine.dispose()
     assert num_calls == 2

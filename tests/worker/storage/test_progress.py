@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.storage.progress import Progress, units_of
+from darkroom.worker.storage.progress import Progress, units_of
 
 PROMPT = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {}},

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.app.serve import CannotStart, run_front
+from darkroom.worker.errors import StateUnusable
+from darkroom.worker.observe.prompt_texts import PromptTexts
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.store import JobStore
 from tests.worker.databases import give_database
 from tests.worker.running_front import settings_for
-from worker.app.serve import CannotStart, run_front
-from worker.errors import StateUnusable
-from worker.observe.prompt_texts import PromptTexts
-from worker.storage.job import Job, JobRequest, JobState, JobTimes
-from worker.storage.store import JobStore
 
 
 def database_with(folder: Path, *statements: str) -> Path:

@@ -18,21 +18,21 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from darkroom.worker.errors import StateUnusable
+from darkroom.worker.storage import database
+from darkroom.worker.storage.group_commit import ChangeUnwritable
+from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
 from tests.worker.databases import NewDatabase, give_database, opened
-from worker.errors import StateUnusable
-from worker.storage import database
-from worker.storage.group_commit import ChangeUnwritable
-from worker.storage.job import Credentials, Job, JobRequest, JobState, JobTimes, WebhookTarget
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from worker.storage.job import Job, JobRequest, JobTimes
-from worker.storage import database
-from worker.storage.group_commit import ChangeUnwritable
-from worker.storage.store import JobStore
+from darkroom.worker.storage.job import Job, JobRequest, JobTimes
+from darkroom.worker.storage import database
+from darkroom.worker.storage.group_commit import ChangeUnwritable
+from darkroom.worker.storage.store import JobStore
 
 async def main():
     store = JobStore(Path(sys.argv[1]))
@@ -137,7 +137,7 @@ async def test_on_a_full_disk_new_jobs_are_refused_and_ends_are_written_once_the
 async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
     tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("darkroom.worker.storage.group_commit.RETRY_SECONDS", 0.01)
     async with opened(tmp_path, new_database) as store:
         good, bad, unwritable = a_job(store), a_job(store, "two"), a_job(store, "three")
         unwritable.prompt = {"1": object()}
@@ -158,7 +158,7 @@ async def test_a_job_that_cannot_be_written_takes_no_other_with_it(
 async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
     tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("darkroom.worker.storage.group_commit.RETRY_SECONDS", 0.01)
     async with opened(tmp_path, new_database) as store:
         job = a_job(store)
         await store.insert(job)

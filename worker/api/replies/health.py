@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from worker.api.replies.jobs import QueueSizes
-from worker.api.replies.reply import Reply
-from worker.engines.watch import EngineState
+from darkroom.worker.api.replies.jobs import QueueSizes
+from darkroom.worker.api.replies.reply import Reply
+from darkroom.worker.engines.watch import EngineState
 
 
 class Liveness(Reply):

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from worker.api.replies.reply import Reply
-from worker.api.replies.results import Result, Timings
-from worker.storage.job import JobState
+from darkroom.worker.api.replies.reply import Reply
+from darkroom.worker.api.replies.results import Result, Timings
+from darkroom.worker.storage.job import JobState
 
 
 class Progress(Reply):

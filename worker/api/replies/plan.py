@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from worker.api.replies.problems import MissingInputEntry, MissingModelEntry, MissingNodeEntry, ProblemEntry
-from worker.api.replies.reply import Reply
+from darkroom.worker.api.replies.problems import MissingInputEntry, MissingModelEntry, MissingNodeEntry, ProblemEntry
+from darkroom.worker.api.replies.reply import Reply
 
 
 class FetchPlan(Reply):

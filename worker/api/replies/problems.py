@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from worker.api.replies.reply import Reply
+from darkroom.worker.api.replies.reply import Reply
 
 
 class ProblemEntry(Reply):

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from contract.quality import QualityName
-from worker.api.replies.problems import ErrorEntry, WarningEntry
-from worker.api.replies.reply import Reply
-from worker.storage.job import JobState
+from darkroom.contract.quality import QualityName
+from darkroom.worker.api.replies.problems import ErrorEntry, WarningEntry
+from darkroom.worker.api.replies.reply import Reply
+from darkroom.worker.storage.job import JobState
 
 
 class Thumbnail(Reply):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.api.replies.reply import Reply
-from worker.storage.webhook_rows import WebhookState
+from darkroom.worker.api.replies.reply import Reply
+from darkroom.worker.storage.webhook_rows import WebhookState
 
 
 class WebhookEntry(Reply):

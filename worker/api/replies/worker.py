@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from worker.api.replies.health import Backend
-from worker.api.replies.reply import Reply
-from worker.qualification.state import VERDICTS
+from darkroom.worker.api.replies.health import Backend
+from darkroom.worker.api.replies.reply import Reply
+from darkroom.worker.qualification.state import VERDICTS
 
 
 class ModifierEntry(Reply):

@@ -10,11 +10,11 @@ from typing import Any
 
 import structlog
 
-from worker.engines import answers
-from worker.engines.address import EngineAddress
-from worker.engines.http import EngineHttp, Reply
-from worker.engines.model_folders import parse_folders
-from worker.errors import EngineAnswerInvalid, EngineUnreachable
+from darkroom.worker.engines import answers
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.engines.http import EngineHttp, Reply
+from darkroom.worker.engines.model_folders import parse_folders
+from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
 
 FAULT_SECONDS = 60.0  # for which an answer that was not valid counts, unless a valid one of its route comes
 SMALL_ANSWER_BYTES = 1024 * 1024  # of routes that say little

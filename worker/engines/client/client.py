@@ -6,22 +6,22 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from worker.engines.address import EngineAddress
-from worker.engines.client.calls import EngineCalls
-from worker.engines.client.continuations import Continuations
-from worker.engines.client.facts import EngineFacts
-from worker.engines.client.files import EngineFiles, LocalFolders
-from worker.engines.client.presence import HEARTBEAT_SECONDS, EnginePresence
-from worker.engines.client.prompt_calls import PromptCalls
-from worker.engines.client.prompt_check import PromptCheck
-from worker.engines.client.prompt_runner import PromptRunner
-from worker.engines.client.runs import Runs
-from worker.engines.client.socket import EngineSocket
-from worker.engines.family_lookup import FamilyLookup
-from worker.engines.hidden_folders import prefixes_of
-from worker.engines.loss import Loss, LossReason
-from worker.engines.stopping import StopRequests
-from worker.json.values import JsonObject
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.engines.client.calls import EngineCalls
+from darkroom.worker.engines.client.continuations import Continuations
+from darkroom.worker.engines.client.facts import EngineFacts
+from darkroom.worker.engines.client.files import EngineFiles, LocalFolders
+from darkroom.worker.engines.client.presence import HEARTBEAT_SECONDS, EnginePresence
+from darkroom.worker.engines.client.prompt_calls import PromptCalls
+from darkroom.worker.engines.client.prompt_check import PromptCheck
+from darkroom.worker.engines.client.prompt_runner import PromptRunner
+from darkroom.worker.engines.client.runs import Runs
+from darkroom.worker.engines.client.socket import EngineSocket
+from darkroom.worker.engines.family_lookup import FamilyLookup
+from darkroom.worker.engines.hidden_folders import prefixes_of
+from darkroom.worker.engines.loss import Loss, LossReason
+from darkroom.worker.engines.stopping import StopRequests
+from darkroom.worker.json.values import JsonObject
 
 
 class EngineClient:

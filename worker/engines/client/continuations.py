@@ -7,12 +7,12 @@ import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from worker.engines.client.lost import EngineLost
-from worker.engines.client.prompt_calls import PromptCalls
-from worker.engines.client.run import Run
-from worker.engines.continuations import FIRST_PROMPT, is_unfinished
-from worker.engines.outcome import RunOutcome
-from worker.errors import EngineUnreachable, JobCancelled
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.client.prompt_calls import PromptCalls
+from darkroom.worker.engines.client.run import Run
+from darkroom.worker.engines.continuations import FIRST_PROMPT, is_unfinished
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.errors import EngineUnreachable, JobCancelled
 
 LOOK_SECONDS = 0.25
 MAX_ABANDONED = 100

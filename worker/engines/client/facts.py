@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from contract.graph.work import ModelFile
-from worker.engines import answers
-from worker.engines.client.calls import EngineCalls
-from worker.engines.client.presence import EnginePresence
-from worker.engines.families import Family
-from worker.engines.family_lookup import FamilyLookup
-from worker.errors import EngineUnreachable
+from darkroom.contract.graph.work import ModelFile
+from darkroom.worker.engines import answers
+from darkroom.worker.engines.client.calls import EngineCalls
+from darkroom.worker.engines.client.presence import EnginePresence
+from darkroom.worker.engines.families import Family
+from darkroom.worker.engines.family_lookup import FamilyLookup
+from darkroom.worker.errors import EngineUnreachable
 
 
 class EngineFacts:

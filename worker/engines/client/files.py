@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlencode
 
-from worker.engines.answers import invalid
-from worker.engines.client.calls import SMALL_ANSWER_BYTES, EngineCalls
-from worker.engines.client.prompt_calls import REFUSALS
-from worker.errors import DeliveryFailed, EngineUnreachable, InputRejected
+from darkroom.worker.engines.answers import invalid
+from darkroom.worker.engines.client.calls import SMALL_ANSWER_BYTES, EngineCalls
+from darkroom.worker.engines.client.prompt_calls import REFUSALS
+from darkroom.worker.errors import DeliveryFailed, EngineUnreachable, InputRejected
 
 UPLOAD_FOLDER = "darkroom"
 

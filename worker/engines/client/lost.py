@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.engines.loss import Loss, LossReason
-from worker.errors import EngineUnreachable
+from darkroom.worker.engines.loss import Loss, LossReason
+from darkroom.worker.errors import EngineUnreachable
 
 
 class EngineLost(EngineUnreachable):

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from worker.engines.address import EngineAddress
-from worker.engines.answers import reading
-from worker.engines.client.calls import SMALL_ANSWER_BYTES, EngineCalls
-from worker.engines.heartbeat import Heartbeat
-from worker.engines.http import EngineHttp
-from worker.errors import EngineUnreachable
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.engines.answers import reading
+from darkroom.worker.engines.client.calls import SMALL_ANSWER_BYTES, EngineCalls
+from darkroom.worker.engines.heartbeat import Heartbeat
+from darkroom.worker.engines.http import EngineHttp
+from darkroom.worker.errors import EngineUnreachable
 
 HEARTBEAT_SECONDS = 10.0
 PATIENCE_SECONDS = 2.0  # for a reply, and then for a heartbeat, before an engine of ours counts as away

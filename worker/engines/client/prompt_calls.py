@@ -7,19 +7,19 @@ import contextlib
 from collections.abc import Collection
 from typing import Any
 
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines import answers
-from worker.engines.answers import invalid, reading
-from worker.engines.client.calls import EngineCalls, encoded
-from worker.engines.continuations import HISTORY_ITEMS, continuations_in
-from worker.engines.graph_check import FoundProblems, read_problems
-from worker.engines.hidden_folders import problems_without_folders
-from worker.engines.http import Reply
-from worker.engines.model_folders import Kinds, parse_kinds
-from worker.engines.outcome import RunOutcome, problems_of_rejection, read_outcome
-from worker.errors import EngineUnreachable, Problem
-from worker.json.values import JsonObject
-from worker.observe.tracing import trace_headers
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.engines import answers
+from darkroom.worker.engines.answers import invalid, reading
+from darkroom.worker.engines.client.calls import EngineCalls, encoded
+from darkroom.worker.engines.continuations import HISTORY_ITEMS, continuations_in
+from darkroom.worker.engines.graph_check import FoundProblems, read_problems
+from darkroom.worker.engines.hidden_folders import problems_without_folders
+from darkroom.worker.engines.http import Reply
+from darkroom.worker.engines.model_folders import Kinds, parse_kinds
+from darkroom.worker.engines.outcome import RunOutcome, problems_of_rejection, read_outcome
+from darkroom.worker.errors import EngineUnreachable, Problem
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.observe.tracing import trace_headers
 
 REFUSALS = (400, 413, 422)  # statuses of a prompt or file that is not as it must be; others are the engine's own matter
 PROBE = "darkroom-probe"  # id that no prompt has

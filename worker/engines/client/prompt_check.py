@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Collection
 from pathlib import Path
 
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.choices import with_hints
-from worker.engines.client.calls import EngineCalls
-from worker.engines.client.facts import EngineFacts
-from worker.engines.client.presence import EnginePresence
-from worker.engines.client.prompt_calls import PromptCalls
-from worker.engines.graph_check import FoundProblems, find_problems
-from worker.engines.long_names import find_long_names
-from worker.engines.model_folders import Kinds, is_missing_model, with_folders
-from worker.engines.save_names import find_name_problems
-from worker.errors import EngineUnreachable, RequestRejected
-from worker.json.values import JsonObject
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.engines.choices import with_hints
+from darkroom.worker.engines.client.calls import EngineCalls
+from darkroom.worker.engines.client.facts import EngineFacts
+from darkroom.worker.engines.client.presence import EnginePresence
+from darkroom.worker.engines.client.prompt_calls import PromptCalls
+from darkroom.worker.engines.graph_check import FoundProblems, find_problems
+from darkroom.worker.engines.long_names import find_long_names
+from darkroom.worker.engines.model_folders import Kinds, is_missing_model, with_folders
+from darkroom.worker.engines.save_names import find_name_problems
+from darkroom.worker.errors import EngineUnreachable, RequestRejected
+from darkroom.worker.json.values import JsonObject
 
 
 class PromptCheck:

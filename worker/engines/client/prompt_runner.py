@@ -11,21 +11,21 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from worker.concurrency.off_loop import needs_thread, off_loop
-from worker.engines.client.calls import encoded
-from worker.engines.client.continuations import Continuations
-from worker.engines.client.lost import EngineLost, PromptRecalled
-from worker.engines.client.presence import EnginePresence
-from worker.engines.client.prompt_calls import PromptCalls
-from worker.engines.client.run import OnMessage, OnPreview, Run
-from worker.engines.client.runs import Runs
-from worker.engines.client.socket import EngineSocket
-from worker.engines.continuations import joined
-from worker.engines.loss import Loss, LossReason
-from worker.engines.outcome import RunOutcome
-from worker.engines.stopping import RUNNING
-from worker.errors import DeviceLost, EngineAnswerInvalid, EngineUnreachable, JobTimedOut, RequestRejected
-from worker.json.values import JsonObject
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
+from darkroom.worker.engines.client.calls import encoded
+from darkroom.worker.engines.client.continuations import Continuations
+from darkroom.worker.engines.client.lost import EngineLost, PromptRecalled
+from darkroom.worker.engines.client.presence import EnginePresence
+from darkroom.worker.engines.client.prompt_calls import PromptCalls
+from darkroom.worker.engines.client.run import OnMessage, OnPreview, Run
+from darkroom.worker.engines.client.runs import Runs
+from darkroom.worker.engines.client.socket import EngineSocket
+from darkroom.worker.engines.continuations import joined
+from darkroom.worker.engines.loss import Loss, LossReason
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.engines.stopping import RUNNING
+from darkroom.worker.errors import DeviceLost, EngineAnswerInvalid, EngineUnreachable, JobTimedOut, RequestRejected
+from darkroom.worker.json.values import JsonObject
 
 LOOK_SECONDS = 5.0
 LOOK_SECONDS_WITHOUT_SOCKET = 0.25

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.engines.client.lost import EngineLost
-from worker.engines.preview_frames import PreviewFrame
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.preview_frames import PreviewFrame
 
 OnMessage = Callable[[str, Mapping[str, Any]], None]
 OnPreview = Callable[[PreviewFrame], None]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import structlog
 
-from worker.engines.client.lost import EngineLost
-from worker.engines.client.run import Run, at_nodes, sent
-from worker.engines.loss import Loss, LossReason
-from worker.engines.preview_frames import PreviewFrame
-from worker.engines.stopping import StopRequests
-from worker.json.values import JsonObject
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.client.run import Run, at_nodes, sent
+from darkroom.worker.engines.loss import Loss, LossReason
+from darkroom.worker.engines.preview_frames import PreviewFrame
+from darkroom.worker.engines.stopping import StopRequests
+from darkroom.worker.json.values import JsonObject
 
 log = structlog.get_logger("engine.client")
 

@@ -15,14 +15,14 @@ import structlog
 from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import WebSocketException
 
-from worker.concurrency.backoff import Backoff
-from worker.engines import answers
-from worker.engines.address import EngineAddress
-from worker.engines.client.runs import Runs
-from worker.engines.http import MAX_ANSWER_BYTES
-from worker.engines.preview_frames import read_frame
-from worker.errors import EngineAnswerInvalid
-from worker.guard.network_errors import cause_of
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.engines import answers
+from darkroom.worker.engines.address import EngineAddress
+from darkroom.worker.engines.client.runs import Runs
+from darkroom.worker.engines.http import MAX_ANSWER_BYTES
+from darkroom.worker.engines.preview_frames import read_frame
+from darkroom.worker.errors import EngineAnswerInvalid
+from darkroom.worker.guard.network_errors import cause_of
 
 UNREAD = ("status", "progress_state", "executed", "execution_success", "execution_interrupted", "execution_error")
 """Types of messages that say nothing to the front, which reads ends from the history: an engine of ours omits them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from worker.settings.api_keys import Scope
+from darkroom.worker.settings.api_keys import Scope
 
 
 @dataclass(frozen=True, slots=True)

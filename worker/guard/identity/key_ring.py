@@ -10,8 +10,8 @@ from typing import Final
 
 import structlog
 
-from worker.errors import SettingsInvalid
-from worker.settings.api_keys import ApiKey, KeyFile, KeyMalformed, check_distinct, find_key, parse_key
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.api_keys import ApiKey, KeyFile, KeyMalformed, check_distinct, find_key, parse_key
 
 LOOK_SECONDS: Final = 1.0
 

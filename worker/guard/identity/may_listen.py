@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from worker.errors import SettingsInvalid
-from worker.guard.identity.key_ring import KeyRing
-from worker.settings.settings import Settings, is_of_this_machine
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.guard.identity.key_ring import KeyRing
+from darkroom.worker.settings.settings import Settings, is_of_this_machine
 
 
 def check_may_listen(settings: Settings) -> None:

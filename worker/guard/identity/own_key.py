@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from worker.settings.settings import own_key_path
+from darkroom.worker.settings.settings import own_key_path
 
 SECRET_BYTES = 32
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from worker.settings.listener import TlsFiles
+from darkroom.worker.settings.listener import TlsFiles
 
 LOOK_SECONDS: Final = 2.0
 

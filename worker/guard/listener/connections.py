@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from worker.guard.listener.open_files import fitting, num_open_files
-from worker.settings.environment import trusted_proxies
-from worker.settings.listener import ConnectionLimits
-from worker.settings.loopback import is_loopback
+from darkroom.worker.guard.listener.open_files import fitting, num_open_files
+from darkroom.worker.settings.environment import trusted_proxies
+from darkroom.worker.settings.listener import ConnectionLimits
+from darkroom.worker.settings.loopback import is_loopback
 
 PROBE_SLOTS: Final = 32
 PROBE_SLOTS_PER_ADDRESS: Final = 2

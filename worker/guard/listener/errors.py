@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from host.port_holder import find_port_holder
+from darkroom.host.port_holder import find_port_holder
 
 EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-from worker.settings.listener import ConnectionLimits
+from darkroom.worker.settings.listener import ConnectionLimits
 
 RESERVED_FILES: Final = 256
 """Files reserved for everything but client connections: database, engine, stores, transfers."""

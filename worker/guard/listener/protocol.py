@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from worker.guard.listener.connections import Connection, ConnectionTable, Slot
-from worker.guard.listener.web_socket import GuardedWebSocket
+from darkroom.worker.guard.listener.connections import Connection, ConnectionTable, Slot
+from darkroom.worker.guard.listener.web_socket import GuardedWebSocket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -16,10 +16,10 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from worker.guard.listener.certificate import Certificate
-from worker.guard.listener.connections import Connection, ConnectionTable
-from worker.guard.listener.errors import CannotListen
-from worker.guard.listener.protocol import REPLY_STALL_SECONDS, GuardedProtocol
+from darkroom.worker.guard.listener.certificate import Certificate
+from darkroom.worker.guard.listener.connections import Connection, ConnectionTable
+from darkroom.worker.guard.listener.errors import CannotListen
+from darkroom.worker.guard.listener.protocol import REPLY_STALL_SECONDS, GuardedProtocol
 
 ACCEPTS_AT_ONCE: Final = 64
 PAUSE_SECONDS: Final = 0.1

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from worker.api.request_forms import read_workflow
-from worker.errors import Problem, RequestRejected, TryLater, WorkerError, http_status
-from worker.guard.json_scan import FoundJson
-from worker.json.values import JsonObject, object_at
-from worker.storage.job import Job, JobState
+from darkroom.worker.api.request_forms import read_workflow
+from darkroom.worker.errors import Problem, RequestRejected, TryLater, WorkerError, http_status
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.storage.job import Job, JobState
 
 STATUSES: Final[Mapping[JobState, str]] = {
     JobState.PENDING: "pending",

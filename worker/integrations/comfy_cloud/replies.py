@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, RootModel
 
-from worker.api.replies.reply import Reply
+from darkroom.worker.api.replies.reply import Reply
 
 
 class CloudRefusal(Reply):

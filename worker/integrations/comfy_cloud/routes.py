@@ -17,22 +17,22 @@ from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Resp
 from pydantic import SecretStr
 from starlette.datastructures import UploadFile
 
-from worker.api.asset_references import PREFIX as ASSET
-from worker.api.asset_uploads import read_form, room_of
-from worker.api.body_sizes import takes_jobs, takes_little
-from worker.api.callers import sender_of
-from worker.api.declared import FILE
-from worker.api.direct_submission import submit_input
-from worker.api.interface_keys import with_key
-from worker.api.page_headers import file_headers
-from worker.api.results import check_caller, public_outputs, services_of
-from worker.api.workflow_bodies import ENGINE_WAIT_SECONDS
-from worker.concurrency.off_loop import off_loop
-from worker.errors import AssetNotFound, EngineUnreachable, JobNotFound, Problem, RequestRejected, WorkerError
-from worker.guard.identity.caller import Identity
-from worker.guard.json_body import nested_too_deeply
-from worker.guard.json_scan import FoundJson
-from worker.integrations.comfy_cloud.form import (
+from darkroom.worker.api.asset_references import PREFIX as ASSET
+from darkroom.worker.api.asset_uploads import read_form, room_of
+from darkroom.worker.api.body_sizes import takes_jobs, takes_little
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.declared import FILE
+from darkroom.worker.api.direct_submission import submit_input
+from darkroom.worker.api.interface_keys import with_key
+from darkroom.worker.api.page_headers import file_headers
+from darkroom.worker.api.results import check_caller, public_outputs, services_of
+from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS
+from darkroom.worker.concurrency.off_loop import off_loop
+from darkroom.worker.errors import AssetNotFound, EngineUnreachable, JobNotFound, Problem, RequestRejected, WorkerError
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.json_body import nested_too_deeply
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.integrations.comfy_cloud.form import (
     MAX_NAME_LENGTH,
     error_of,
     file_names,
@@ -44,7 +44,7 @@ from worker.integrations.comfy_cloud.form import (
     with_own_files,
     with_references,
 )
-from worker.integrations.comfy_cloud.replies import (
+from darkroom.worker.integrations.comfy_cloud.replies import (
     CloudHistory,
     CloudJob,
     CloudJobs,
@@ -52,12 +52,12 @@ from worker.integrations.comfy_cloud.replies import (
     CloudRefusal,
     CloudUpload,
 )
-from worker.jobs.ownership import find_job
-from worker.json.finite import FiniteJSONResponse
-from worker.json.values import JsonObject
-from worker.settings.api_keys import Scope
-from worker.storage.job import Job
-from worker.storage.job_labels import find_labelled
+from darkroom.worker.jobs.ownership import find_job
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.api_keys import Scope
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.job_labels import find_labelled
 
 router = APIRouter(prefix="/api", tags=["Comfy Cloud API"])
 

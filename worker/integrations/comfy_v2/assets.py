@@ -11,19 +11,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.datastructures import UploadFile
 
-from worker.api.asset_uploads import read_form, room_of
-from worker.api.body_sizes import takes_jobs
-from worker.api.callers import sender_of
-from worker.api.declared import FILE
-from worker.api.page_headers import file_headers
-from worker.api.results import check_caller, public_outputs, services_of
-from worker.errors import AssetNotFound, Problem, RequestRejected, WorkerError
-from worker.guard.identity.caller import Identity
-from worker.integrations.comfy_v2.form import BASE, error_of, read_output_id, shown_asset
-from worker.integrations.comfy_v2.replies import ComfyAsset, ComfyError
-from worker.jobs.ownership import find_job
-from worker.settings.api_keys import Scope
-from worker.storage.job import Job
+from darkroom.worker.api.asset_uploads import read_form, room_of
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.declared import FILE
+from darkroom.worker.api.page_headers import file_headers
+from darkroom.worker.api.results import check_caller, public_outputs, services_of
+from darkroom.worker.errors import AssetNotFound, Problem, RequestRejected, WorkerError
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.integrations.comfy_v2.form import BASE, error_of, read_output_id, shown_asset
+from darkroom.worker.integrations.comfy_v2.replies import ComfyAsset, ComfyError
+from darkroom.worker.jobs.ownership import find_job
+from darkroom.worker.settings.api_keys import Scope
+from darkroom.worker.storage.job import Job
 
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
 

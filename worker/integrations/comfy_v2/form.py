@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from worker.errors import (
+from darkroom.worker.errors import (
     AssetNotFound,
     Forbidden,
     HashMismatch,
@@ -20,11 +20,11 @@ from worker.errors import (
     WorkerError,
     http_status,
 )
-from worker.json.values import JsonObject
-from worker.media.facts import MEDIA_FACTS
-from worker.storage.asset_store import HASH_PREFIX, Asset
-from worker.storage.job import Job, JobState
-from worker.storage.job_labels import labels_of
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.media.facts import MEDIA_FACTS
+from darkroom.worker.storage.asset_store import HASH_PREFIX, Asset
+from darkroom.worker.storage.job import Job, JobState
+from darkroom.worker.storage.job_labels import labels_of
 
 BASE: Final = "/api/v2"
 STATUSES: Final[Mapping[JobState, str]] = {

@@ -14,20 +14,20 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from worker.api.body_sizes import takes_jobs, takes_little
-from worker.api.callers import sender_of
-from worker.api.declared import EVENT_STREAM
-from worker.api.direct_submission import submit_input
-from worker.api.request_forms import read_workflow
-from worker.api.results import check_caller, public_outputs, services_of
-from worker.concurrency.off_loop import off_loop
-from worker.engines.preview_frames import PreviewFrame
-from worker.errors import JobNotFound, Problem, RequestRejected, ScopeMissing, WorkerError
-from worker.guard.identity.caller import Identity
-from worker.guard.json_body import nested_too_deeply
-from worker.guard.json_scan import FoundJson
-from worker.integrations.comfy_v2.assets import REFUSALS, base_of, refused
-from worker.integrations.comfy_v2.form import (
+from darkroom.worker.api.body_sizes import takes_jobs, takes_little
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.declared import EVENT_STREAM
+from darkroom.worker.api.direct_submission import submit_input
+from darkroom.worker.api.request_forms import read_workflow
+from darkroom.worker.api.results import check_caller, public_outputs, services_of
+from darkroom.worker.concurrency.off_loop import off_loop
+from darkroom.worker.engines.preview_frames import PreviewFrame
+from darkroom.worker.errors import JobNotFound, Problem, RequestRejected, ScopeMissing, WorkerError
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.json_body import nested_too_deeply
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.integrations.comfy_v2.assets import REFUSALS, base_of, refused
+from darkroom.worker.integrations.comfy_v2.form import (
     BASE,
     STATUSES,
     moment,
@@ -36,15 +36,15 @@ from worker.integrations.comfy_v2.form import (
     shown_progress,
     status_of,
 )
-from worker.integrations.comfy_v2.labels import MAX_LABELS, read_filter, read_labels
-from worker.integrations.comfy_v2.replies import ComfyJob, ComfyJobs, ComfyWorkflow
-from worker.jobs.ownership import find_job
-from worker.json import finite as finite_json
-from worker.json.finite import FiniteJSONResponse
-from worker.settings.api_keys import Scope
-from worker.storage.database import JOBS, is_row_of
-from worker.storage.job import Job, JobState
-from worker.storage.job_labels import find_labelled, labels_of
+from darkroom.worker.integrations.comfy_v2.labels import MAX_LABELS, read_filter, read_labels
+from darkroom.worker.integrations.comfy_v2.replies import ComfyJob, ComfyJobs, ComfyWorkflow
+from darkroom.worker.jobs.ownership import find_job
+from darkroom.worker.json import finite as finite_json
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.settings.api_keys import Scope
+from darkroom.worker.storage.database import JOBS, is_row_of
+from darkroom.worker.storage.job import Job, JobState
+from darkroom.worker.storage.job_labels import find_labelled, labels_of
 
 router = APIRouter(prefix=BASE, tags=["Comfy API v2"])
 

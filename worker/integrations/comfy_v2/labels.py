@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from worker.errors import Problem, RequestRejected
+from darkroom.worker.errors import Problem, RequestRejected
 
 MAX_LABELS: Final = 16
 MAX_KEY_CHARS: Final = 64

@@ -18,7 +18,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from darkroom.client import AsyncClient, JobFailed, Output, Request, RequestRefused, Result, WorkerUnreachable
-from worker.version import version
+from darkroom.worker.version import version
 
 STORED_PREFIX: Final = "workflow_"
 RUN_WORKFLOW: Final = "run_workflow"

@@ -35,13 +35,13 @@ from nats.js.errors import (
 from nats.js.errors import NotFoundError as NotThere
 from nats.js.kv import KeyValue
 
-from worker.guard.network_errors import cause_of
-from worker.integrations.nats.leases import Lease, key_of
-from worker.settings.broker import BrokerConfig
-from worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge
-from worker.sources.fleet_entries import marked_last
-from worker.sources.message_size import fitted_result
-from worker.sources.stream_order import PRIORITIES, priority_name
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.integrations.nats.leases import Lease, key_of
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge
+from darkroom.worker.sources.fleet_entries import marked_last
+from darkroom.worker.sources.message_size import fitted_result
+from darkroom.worker.sources.stream_order import PRIORITIES, priority_name
 
 CONNECT_SECONDS = 5
 CONNECT_AGAIN_SECONDS = 1.0  # after a connection that did not come about; until then nobody waits for one

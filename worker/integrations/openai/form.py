@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from worker.errors import Problem, RequestRejected, TryLater, WorkerError, http_status
-from worker.json.values import JsonObject
+from darkroom.worker.errors import Problem, RequestRejected, TryLater, WorkerError, http_status
+from darkroom.worker.json.values import JsonObject
 
 MAX_PICTURES: Final = 10
 MAX_INPUT_PICTURES: Final = 3

@@ -13,22 +13,22 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from modifiers.registry import ModifierRegistry
-from worker.api.body_sizes import takes_jobs
-from worker.api.callers import sender_of
-from worker.api.declared import LATER, REASONS, RETRY_AFTER
-from worker.api.direct_submission import submit_input
-from worker.api.results import check_caller, public_outputs, services_of
-from worker.errors import EngineUnreachable, Problem, RequestRejected, WorkerError
-from worker.guard.identity.caller import Identity
-from worker.guard.json_body import nested_too_deeply
-from worker.integrations.openai.form import Order, error_body, error_of, picture_of, read_order, reply_of
-from worker.integrations.openai.replies import OpenAiError, OpenAiImages, OpenAiModels
-from worker.json import finite as finite_json
-from worker.json.finite import FiniteJSONResponse
-from worker.json.values import JsonObject
-from worker.prompts.modifier_defaults import checkpoints_of
-from worker.storage.job import Job, JobState
+from darkroom.modifiers.registry import ModifierRegistry
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.declared import LATER, REASONS, RETRY_AFTER
+from darkroom.worker.api.direct_submission import submit_input
+from darkroom.worker.api.results import check_caller, public_outputs, services_of
+from darkroom.worker.errors import EngineUnreachable, Problem, RequestRejected, WorkerError
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.json_body import nested_too_deeply
+from darkroom.worker.integrations.openai.form import Order, error_body, error_of, picture_of, read_order, reply_of
+from darkroom.worker.integrations.openai.replies import OpenAiError, OpenAiImages, OpenAiModels
+from darkroom.worker.json import finite as finite_json
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.modifier_defaults import checkpoints_of
+from darkroom.worker.storage.job import Job, JobState
 
 router = APIRouter(tags=["OpenAI's form"])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from ray import serve
 from ray.serve import Application
 
-from worker.integrations.ray.ingress import Ingress
-from worker.integrations.ray.options import RayOptions
-from worker.integrations.ray.replica import Replica
+from darkroom.worker.integrations.ray.ingress import Ingress
+from darkroom.worker.integrations.ray.options import RayOptions
+from darkroom.worker.integrations.ray.replica import Replica
 
 HEALTH_PERIOD_SECONDS = 10.0
 HEALTH_TIMEOUT_SECONDS = 30.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from contract.graph.work import model_files_in
-from worker.json.values import JsonObject, object_at
+from darkroom.contract.graph.work import model_files_in
+from darkroom.worker.json.values import JsonObject, object_at
 
 ROUTES: Final[Mapping[str, str]] = {
     "/generate/sync": "POST",

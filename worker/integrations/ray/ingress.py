@@ -12,7 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from worker.errors import (
+from darkroom.worker.errors import (
     EngineUnreachable,
     MethodNotAllowed,
     QueueFull,
@@ -21,13 +21,13 @@ from worker.errors import (
     WorkerError,
     http_status,
 )
-from worker.guard.network_errors import cause_of
-from worker.integrations.ray.forwarding import ROUTES, ForwardedRequest, ReplyHead, forwarded
-from worker.integrations.ray.options import RayOptions
-from worker.integrations.ray.replica import WorkerGone
-from worker.jobs.envelope import refusal
-from worker.json.finite import FiniteJSONResponse
-from worker.storage.job import JobFailure
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.integrations.ray.forwarding import ROUTES, ForwardedRequest, ReplyHead, forwarded
+from darkroom.worker.integrations.ray.options import RayOptions
+from darkroom.worker.integrations.ray.replica import WorkerGone
+from darkroom.worker.jobs.envelope import refusal
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.storage.job import JobFailure
 
 TRIES: Final = 3
 RETRY_SECONDS: Final = 5

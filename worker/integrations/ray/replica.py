@@ -13,10 +13,10 @@ from typing import Final
 import httpx
 from ray import serve
 
-from worker.guard.network_errors import cause_of
-from worker.integrations.ray.forwarding import ForwardedRequest, ReplyHead, passed_on
-from worker.integrations.ray.options import RayOptions
-from worker.integrations.ray.tethered_worker import TetheredWorker
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.integrations.ray.forwarding import ForwardedRequest, ReplyHead, passed_on
+from darkroom.worker.integrations.ray.options import RayOptions
+from darkroom.worker.integrations.ray.tethered_worker import TetheredWorker
 
 READY_LOOK_SECONDS: Final = 0.2
 CONNECT_SECONDS: Final = 10.0

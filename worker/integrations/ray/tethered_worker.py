@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from worker.engines.supervisor import free_port
-from worker.settings.environment import inherited_environment
+from darkroom.start import command_of
+
+from darkroom.worker.engines.supervisor import free_port
+from darkroom.worker.settings.environment import inherited_environment
 
 TETHER: Final = """
 exec 3<&0
@@ -30,7 +31,7 @@ class TetheredWorker:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         address = {"WORKER_HOST": "127.0.0.1", "WORKER_PORT": str(port), "AUTOSCALER": "plain", "USE_SSL": "false"}
-        command = [sys.executable, "-m", "darkroom.run", "worker"]
+        command = list(command_of("darkroom.worker"))
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", TETHER, "sh", *command],
             env=inherited_environment({**changes, **address, "STATE_DIRECTORY": str(state)}),

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 from redis import asyncio as redis
 from redis.exceptions import RedisError, ResponseError
 
-from worker.guard.network_errors import cause_of
-from worker.integrations.redis import scripts as redis_scripts
-from worker.settings.broker import BrokerConfig
-from worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery
-from worker.sources.fleet_entries import marked_last
-from worker.sources.stream_order import PRIORITIES, JobStream, in_order, priority_name
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.integrations.redis import scripts as redis_scripts
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery
+from darkroom.worker.sources.fleet_entries import marked_last
+from darkroom.worker.sources.stream_order import PRIORITIES, JobStream, in_order, priority_name
 
 GROUP = "workers"
 WAIT_MILLISECONDS = 1000

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
+from darkroom.start import command_of
 
-from worker.autoscaler.autoscaler import Caller, checked_speed
-from worker.errors import WorkerError
-from worker.storage.job import JobState
+from darkroom.worker.autoscaler.autoscaler import Caller, checked_speed
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.storage.job import JobState
 
-MODULE: Final = "worker.integrations.runpod.loop"
+MODULE: Final = "darkroom.worker.integrations.runpod.loop"
 LAST_RESULTS_SECONDS: Final = 10.0
 
 log = structlog.get_logger("runpod")
@@ -93,7 +93,7 @@ class RunPodAutoscaler:
     async def _keep(self) -> None:
         while True:
             await self._is_wanted.wait()
-            command = [sys.executable, "-m", "darkroom.run", MODULE, *self._arguments]
+            command = [*command_of(MODULE), *self._arguments]
             self._is_asked_to_stop = False
             self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
             log.info("RunPod loop started", pid=self._process.pid)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 
-from host.distribution import install_command
-from worker.errors import SettingsInvalid
-from worker.integrations.runpod.autoscaler import RunPodAutoscaler
-from worker.settings.environment import runpod_environment
-from worker.settings.settings import Settings
+from darkroom.host.distribution import install_command
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.integrations.runpod.autoscaler import RunPodAutoscaler
+from darkroom.worker.settings.environment import runpod_environment
+from darkroom.worker.settings.settings import Settings
 
 
 def build_runpod(settings: Settings, stop_front: Callable[[int], None]) -> RunPodAutoscaler:

@@ -9,18 +9,24 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from worker.api.body_sizes import takes_jobs
-from worker.api.declared import SUBMISSION, refusals
-from worker.api.results import check_caller
-from worker.gateway.gateway import Gateway
-from worker.gateway.job_records import broker_id
-from worker.gateway.routes import services_of
-from worker.integrations.runpod.replies import RunPodError, RunPodStatus
-from worker.integrations.runpod.routes import DEFAULT_WAIT_MS, no_such_request, shown_end, submit_runpod, wait_seconds
-from worker.jobs.ownership import find_job
-from worker.json.finite import FiniteJSONResponse
-from worker.sources.broker import BrokerUnreachable
-from worker.storage.job import Job, JobState
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.declared import SUBMISSION, refusals
+from darkroom.worker.api.results import check_caller
+from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.gateway.job_records import broker_id
+from darkroom.worker.gateway.routes import services_of
+from darkroom.worker.integrations.runpod.replies import RunPodError, RunPodStatus
+from darkroom.worker.integrations.runpod.routes import (
+    DEFAULT_WAIT_MS,
+    no_such_request,
+    shown_end,
+    submit_runpod,
+    wait_seconds,
+)
+from darkroom.worker.jobs.ownership import find_job
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.sources.broker import BrokerUnreachable
+from darkroom.worker.storage.job import Job, JobState
 
 router = APIRouter(tags=["RunPod's form"])
 

@@ -1,4 +1,4 @@
-"""Process that runs the loop of RunPod's own package: `python -m worker.integrations.runpod.loop <front's URL>`.
+"""Process that runs the loop of RunPod's own package: `python -m darkroom.worker.integrations.runpod.loop <front's URL>`.
 
 Every job is passed to the front on this machine and followed through its events, which become RunPod's progress
 updates. It is a separate process because the package starts a loop, forks a heartbeat and handles the signals: the
@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import httpx
 
-from worker.errors import RequestRejected
-from worker.guard.identity.own_key import read_own_key
-from worker.guard.network_errors import cause_of
-from worker.guard.own_certificate import trusting_context
-from worker.integrations.runpod.shapes import InputRefused, Translated, result_reply, translate
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.guard.identity.own_key import read_own_key
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.own_certificate import trusting_context
+from darkroom.worker.integrations.runpod.shapes import InputRefused, Translated, result_reply, translate
 
 PROGRESS_SECONDS: Final = 1.0  # at least, between two updates of one job
 JOIN_SECONDS: Final = 5.0
@@ -150,7 +150,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="worker.integrations.runpod.loop")
+    parser = argparse.ArgumentParser(prog="darkroom.worker.integrations.runpod.loop")
     parser.add_argument("front_url")
     parser.add_argument("--certificate", type=Path, help="what the front shows, where it serves https")
     parser.add_argument("--key-file", type=Path, help="holds the key that the front made for this loop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from worker.api.replies.reply import Reply
+from darkroom.worker.api.replies.reply import Reply
 
 
 class RunPodStatus(Reply):

@@ -16,21 +16,21 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.body_sizes import takes_jobs
-from worker.api.declared import SUBMISSION, refusals
-from worker.api.internal_requests import acting_as
-from worker.api.request_tracing import traceparent_of
-from worker.api.results import check_caller, public_outputs, refuse, services_of
-from worker.errors import Problem, RequestRejected, WorkerError
-from worker.guard.bodies import Bodies, Sender
-from worker.guard.json_body import nested_too_deeply
-from worker.integrations.runpod.replies import RunPodError, RunPodStatus
-from worker.integrations.runpod.shapes import InputRefused, result_reply, translate
-from worker.jobs.envelope import result_of
-from worker.jobs.ownership import FindsJobs, find_job
-from worker.json.finite import FiniteJSONResponse
-from worker.observe.tracing import trace_headers
-from worker.storage.job import Job, JobState, Stage
+from darkroom.worker.api.body_sizes import takes_jobs
+from darkroom.worker.api.declared import SUBMISSION, refusals
+from darkroom.worker.api.internal_requests import acting_as
+from darkroom.worker.api.request_tracing import traceparent_of
+from darkroom.worker.api.results import check_caller, public_outputs, refuse, services_of
+from darkroom.worker.errors import Problem, RequestRejected, WorkerError
+from darkroom.worker.guard.bodies import Bodies, Sender
+from darkroom.worker.guard.json_body import nested_too_deeply
+from darkroom.worker.integrations.runpod.replies import RunPodError, RunPodStatus
+from darkroom.worker.integrations.runpod.shapes import InputRefused, result_reply, translate
+from darkroom.worker.jobs.envelope import result_of
+from darkroom.worker.jobs.ownership import FindsJobs, find_job
+from darkroom.worker.json.finite import FiniteJSONResponse
+from darkroom.worker.observe.tracing import trace_headers
+from darkroom.worker.storage.job import Job, JobState, Stage
 
 router = APIRouter(tags=["RunPod's form"])
 

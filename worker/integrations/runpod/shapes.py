@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from worker.guard.json_body import DEFAULT_LIMITS, parse_text
-from worker.json.values import JsonObject
-from worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
-from worker.prompts.workflows.forms import EXPECTED, HOLDERS, describe, describe_known, find_workflow
+from darkroom.worker.guard.json_body import DEFAULT_LIMITS, parse_text
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
+from darkroom.worker.prompts.workflows.forms import EXPECTED, HOLDERS, describe, describe_known, find_workflow
 
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
 """Fields of worker-comfyui's input that `/generate` does not have."""

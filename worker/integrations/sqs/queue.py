@@ -24,10 +24,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
-from worker.guard.network_errors import cause_of
-from worker.settings.broker import BrokerConfig
-from worker.sources.broker import BrokerUnreachable, Delivery
-from worker.sources.message_size import fitted_result
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import BrokerUnreachable, Delivery
+from darkroom.worker.sources.message_size import fitted_result
 
 MAX_BATCH = 10
 WAIT_SECONDS = 1

@@ -16,20 +16,28 @@ from typing import Any, Final
 
 import structlog
 
-from contract.graph.work import UNIT_COST
-from worker.autoscaler.autoscaler import Caller, checked_speed
-from worker.autoscaler.envelope import EnvelopeRejected
-from worker.errors import CallerError, Problem, SessionGone, TooManySessions, TryLater, Unauthorized, WorkerError
-from worker.guard.identity.caller import Identity
-from worker.integrations.vast.envelope import Envelope, caller_of
-from worker.integrations.vast.ledger import Ending, Entry, Ledger
-from worker.integrations.vast.listener import PlainListener
-from worker.integrations.vast.public_key import PublicKeySource
-from worker.integrations.vast.reports import Reporter
-from worker.integrations.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionStore
-from worker.json.values import JsonObject
-from worker.settings.platforms import VastTiming
-from worker.storage.job import JobState
+from darkroom.contract.graph.work import UNIT_COST
+from darkroom.worker.autoscaler.autoscaler import Caller, checked_speed
+from darkroom.worker.autoscaler.envelope import EnvelopeRejected
+from darkroom.worker.errors import (
+    CallerError,
+    Problem,
+    SessionGone,
+    TooManySessions,
+    TryLater,
+    Unauthorized,
+    WorkerError,
+)
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.integrations.vast.envelope import Envelope, caller_of
+from darkroom.worker.integrations.vast.ledger import Ending, Entry, Ledger
+from darkroom.worker.integrations.vast.listener import PlainListener
+from darkroom.worker.integrations.vast.public_key import PublicKeySource
+from darkroom.worker.integrations.vast.reports import Reporter
+from darkroom.worker.integrations.vast.sessions import DEFAULT_LIFETIME_SECONDS, Session, SessionStore
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.platforms import VastTiming
+from darkroom.worker.storage.job import JobState
 
 ON_CLOSE_SECONDS: Final = 10.0
 LAST_REPORT_SECONDS: Final = 5.0

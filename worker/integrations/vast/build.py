@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import httpx
 
-from worker.autoscaler.autoscaler import Autoscaler
-from worker.autoscaler.platform import Background
-from worker.guard.plain_responses import plain_client
-from worker.integrations.vast.autoscaler import VastAutoscaler
-from worker.integrations.vast.envelope import EnvelopeOpener
-from worker.integrations.vast.ledger import Ledger
-from worker.integrations.vast.public_key import PublicKeySource
-from worker.integrations.vast.reports import Reporter
-from worker.integrations.vast.routes import VastRoutes
-from worker.integrations.vast.sessions import SessionStore
-from worker.settings.platforms import VastConfig, VastTiming
-from worker.settings.settings import Settings
+from darkroom.worker.autoscaler.autoscaler import Autoscaler
+from darkroom.worker.autoscaler.platform import Background
+from darkroom.worker.guard.plain_responses import plain_client
+from darkroom.worker.integrations.vast.autoscaler import VastAutoscaler
+from darkroom.worker.integrations.vast.envelope import EnvelopeOpener
+from darkroom.worker.integrations.vast.ledger import Ledger
+from darkroom.worker.integrations.vast.public_key import PublicKeySource
+from darkroom.worker.integrations.vast.reports import Reporter
+from darkroom.worker.integrations.vast.routes import VastRoutes
+from darkroom.worker.integrations.vast.sessions import SessionStore
+from darkroom.worker.settings.platforms import VastConfig, VastTiming
+from darkroom.worker.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from worker.autoscaler.autoscaler import Caller
-from worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
-from worker.errors import NotReady, Problem, SessionGone
-from worker.integrations.vast.sessions import SessionStore
-from worker.json.values import JsonObject
+from darkroom.worker.autoscaler.autoscaler import Caller
+from darkroom.worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
+from darkroom.worker.errors import NotReady, Problem, SessionGone
+from darkroom.worker.integrations.vast.sessions import SessionStore
+from darkroom.worker.json.values import JsonObject
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey

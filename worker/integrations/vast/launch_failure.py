@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from worker.guard.plain_responses import plain_client
-from worker.integrations.vast.ledger import Ledger
-from worker.integrations.vast.reports import Reporter
-from worker.settings.platforms import VastConfig, VastTiming
+from darkroom.worker.guard.plain_responses import plain_client
+from darkroom.worker.integrations.vast.ledger import Ledger
+from darkroom.worker.integrations.vast.reports import Reporter
+from darkroom.worker.settings.platforms import VastConfig, VastTiming
 
 
 def report_error_until_stopped(config: VastConfig, reason: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from worker.autoscaler.autoscaler import Caller
+from darkroom.worker.autoscaler.autoscaler import Caller
 
 REMEMBERED_REQNUMS = 10_000
 MAX_ENDED = 10_000  # limit of the backlog while the autoscaler does not reply

@@ -14,8 +14,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from worker.guard.listener.connections import ConnectionTable
-from worker.guard.listener.server import GuardedServer
+from darkroom.worker.guard.listener.connections import ConnectionTable
+from darkroom.worker.guard.listener.server import GuardedServer
 
 
 class _Server(GuardedServer):

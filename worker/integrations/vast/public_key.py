@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import httpx
 import structlog
 
-from worker.guard.network_errors import cause_of
-from worker.guard.plain_responses import plain_body
-from worker.settings.platforms import VastTiming
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.plain_responses import plain_body
+from darkroom.worker.settings.platforms import VastTiming
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey

@@ -17,9 +17,9 @@ from typing import Final
 import httpx
 import structlog
 
-from worker.guard.network_errors import cause_of
-from worker.integrations.vast.ledger import Ledger
-from worker.settings.platforms import VastConfig, VastTiming
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.integrations.vast.ledger import Ledger
+from darkroom.worker.settings.platforms import VastConfig, VastTiming
 
 VERSION: Final = "1.1.0"
 NO_DELETES_AT: Final = "https://cloud.vast.ai/api/v0"

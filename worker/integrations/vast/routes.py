@@ -17,24 +17,24 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from worker.api.body_sizes import takes_jobs, takes_little
-from worker.api.busy import busy
-from worker.api.callers import sender_of
-from worker.api.internal_requests import acting_as
-from worker.api.packed_bodies import PackedBodies
-from worker.api.results import check_caller, refuse, services_of
-from worker.api.services import Services
-from worker.autoscaler.envelope import EnvelopeRejected
-from worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError, http_status
-from worker.guard.bodies import Sender
-from worker.guard.identity.caller import Identity
-from worker.guard.network_errors import cause_of
-from worker.integrations.vast.autoscaler import Attachments, VastAutoscaler
-from worker.integrations.vast.envelope import EnvelopeOpener, caller_of
-from worker.integrations.vast.listener import PlainListener
-from worker.integrations.vast.sessions import Session
-from worker.json.values import JsonObject
-from worker.settings.platforms import VastConfig
+from darkroom.worker.api.body_sizes import takes_jobs, takes_little
+from darkroom.worker.api.busy import busy
+from darkroom.worker.api.callers import sender_of
+from darkroom.worker.api.internal_requests import acting_as
+from darkroom.worker.api.packed_bodies import PackedBodies
+from darkroom.worker.api.results import check_caller, refuse, services_of
+from darkroom.worker.api.services import Services
+from darkroom.worker.autoscaler.envelope import EnvelopeRejected
+from darkroom.worker.errors import RequestRejected, RequestTooLarge, TooManySessions, WorkerError, http_status
+from darkroom.worker.guard.bodies import Sender
+from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.integrations.vast.autoscaler import Attachments, VastAutoscaler
+from darkroom.worker.integrations.vast.envelope import EnvelopeOpener, caller_of
+from darkroom.worker.integrations.vast.listener import PlainListener
+from darkroom.worker.integrations.vast.sessions import Session
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.platforms import VastConfig
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 ON_CLOSE_ROUTES: Final = ("/generate", "/generate/sync", "/generate/stream")

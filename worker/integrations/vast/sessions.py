@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from worker.errors import SessionGone
-from worker.guard.identity.caller import Identity
+from darkroom.worker.errors import SessionGone
+from darkroom.worker.guard.identity.caller import Identity
 
 ID_LETTERS: Final = string.ascii_letters + string.digits
 ID_LENGTH: Final = 13

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from worker.engines.preview_frames import PreviewFrame
-from worker.jobs.job_log import JobLog
-from worker.jobs.job_models import JobModels
-from worker.jobs.job_spans import JobSpans
-from worker.jobs.pipeline.feed import JobFeed
-from worker.storage.job import Job, JobState, Stage
-from worker.storage.store import JobStore
+from darkroom.worker.engines.preview_frames import PreviewFrame
+from darkroom.worker.jobs.job_log import JobLog
+from darkroom.worker.jobs.job_models import JobModels
+from darkroom.worker.jobs.job_spans import JobSpans
+from darkroom.worker.jobs.pipeline.feed import JobFeed
+from darkroom.worker.storage.job import Job, JobState, Stage
+from darkroom.worker.storage.store import JobStore
 
 QUEUED_WORDS = "Preprocessing complete. Queued for generation."
 STARTED_BY = frozenset({"execution_start", "executing", "progress"})

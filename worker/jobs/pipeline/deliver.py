@@ -11,16 +11,16 @@ from itertools import count
 
 import structlog
 
-from worker.concurrency.backoff import Backoff
-from worker.engines.client.client import EngineClient
-from worker.engines.outcome import RunOutcome
-from worker.errors import EngineUnreachable, NothingMade, StateUnusable
-from worker.jobs.pipeline.changes import JobChanges
-from worker.jobs.pipeline.durations import milliseconds_since
-from worker.jobs.protocols import JobOutputs
-from worker.outputs.delivered import OutputRecord
-from worker.storage.job import Job, JobState, Stage
-from worker.storage.store import JobStore
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.errors import EngineUnreachable, NothingMade, StateUnusable
+from darkroom.worker.jobs.pipeline.changes import JobChanges
+from darkroom.worker.jobs.pipeline.durations import milliseconds_since
+from darkroom.worker.jobs.protocols import JobOutputs
+from darkroom.worker.outputs.delivered import OutputRecord
+from darkroom.worker.storage.job import Job, JobState, Stage
+from darkroom.worker.storage.store import JobStore
 
 COLLECT_BACKOFF = Backoff(first_seconds=0.1, longest_seconds=16.0, factor=4.0)
 COLLECT_TRIES = 7  # within 40 seconds

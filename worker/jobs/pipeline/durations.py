@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from worker.storage.job import Job, Stage
+from darkroom.worker.storage.job import Job, Stage
 
 
 def milliseconds_since(began: float) -> int:

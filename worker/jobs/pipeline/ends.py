@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from worker.errors import StateUnusable
-from worker.jobs.pipeline.changes import JobChanges
-from worker.jobs.pipeline.outside_losses import losses_delete
-from worker.jobs.pipeline.parts import PipelineParts
-from worker.storage.group_commit import ChangeUnwritable
-from worker.storage.job import Credentials, Job, JobFailure, JobState
-from worker.storage.store import JobStore
-from worker.storage.webhook_rows import WebhookRow, webhook_insert
+from darkroom.worker.errors import StateUnusable
+from darkroom.worker.jobs.pipeline.changes import JobChanges
+from darkroom.worker.jobs.pipeline.outside_losses import losses_delete
+from darkroom.worker.jobs.pipeline.parts import PipelineParts
+from darkroom.worker.storage.group_commit import ChangeUnwritable
+from darkroom.worker.storage.job import Credentials, Job, JobFailure, JobState
+from darkroom.worker.storage.store import JobStore
+from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
 
 
 @dataclass(frozen=True, slots=True)

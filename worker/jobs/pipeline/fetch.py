@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 
-from worker.engines.client.client import EngineClient
-from worker.engines.client.lost import EngineLost
-from worker.engines.pool import EnginePool
-from worker.errors import EngineAnswerInvalid, EngineUnreachable
-from worker.jobs.fair_turns import FairTurns
-from worker.jobs.pipeline.changes import QUEUED_WORDS, JobChanges
-from worker.jobs.pipeline.durations import milliseconds_since
-from worker.jobs.pipeline.parts import PipelineLimits, PipelineParts
-from worker.jobs.priority_semaphore import PrioritySemaphore
-from worker.json.values import JsonObject
-from worker.storage.job import Job, Stage
-from worker.storage.store import JobStore
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
+from darkroom.worker.jobs.fair_turns import FairTurns
+from darkroom.worker.jobs.pipeline.changes import QUEUED_WORDS, JobChanges
+from darkroom.worker.jobs.pipeline.durations import milliseconds_since
+from darkroom.worker.jobs.pipeline.parts import PipelineLimits, PipelineParts
+from darkroom.worker.jobs.priority_semaphore import PrioritySemaphore
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.storage.job import Job, Stage
+from darkroom.worker.storage.store import JobStore
 
 
 class FetchStage:

@@ -11,22 +11,22 @@ from dataclasses import replace
 
 import structlog
 
-from worker.engines.client.client import EngineClient
-from worker.engines.client.lost import EngineLost, PromptRecalled
-from worker.engines.loss import Loss, LossReason, error_of_loss
-from worker.engines.outcome import RunOutcome
-from worker.errors import EngineUnreachable, JobCancelled, OutOfMemory, RequestRejected, WorkerError
-from worker.jobs.asked_names import in_asked_names
-from worker.jobs.pipeline.changes import QUEUED_WORDS, JobChanges
-from worker.jobs.pipeline.deliver import DeliverStage
-from worker.jobs.pipeline.durations import record_run
-from worker.jobs.pipeline.fetch import FetchStage
-from worker.jobs.pipeline.outside_losses import losses_update, restore_losses
-from worker.jobs.pipeline.run import RunStage
-from worker.jobs.preemption import PromptPreempted
-from worker.json.values import JsonObject, object_at
-from worker.storage.job import Job, JobState, Stage
-from worker.storage.store import JobStore
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.lost import EngineLost, PromptRecalled
+from darkroom.worker.engines.loss import Loss, LossReason, error_of_loss
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.errors import EngineUnreachable, JobCancelled, OutOfMemory, RequestRejected, WorkerError
+from darkroom.worker.jobs.asked_names import in_asked_names
+from darkroom.worker.jobs.pipeline.changes import QUEUED_WORDS, JobChanges
+from darkroom.worker.jobs.pipeline.deliver import DeliverStage
+from darkroom.worker.jobs.pipeline.durations import record_run
+from darkroom.worker.jobs.pipeline.fetch import FetchStage
+from darkroom.worker.jobs.pipeline.outside_losses import losses_update, restore_losses
+from darkroom.worker.jobs.pipeline.run import RunStage
+from darkroom.worker.jobs.preemption import PromptPreempted
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.storage.job import Job, JobState, Stage
+from darkroom.worker.storage.store import JobStore
 
 LOST_PAUSE_SECONDS = 0.25
 MAX_OUTSIDE_LOSSES = 10  # of engines during one job, by other causes than the job, before they cost attempts

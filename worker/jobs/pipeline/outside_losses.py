@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 
-from worker.errors import DatabaseUnreachable
-from worker.storage.database import FACT_DELETE, FACT_UPSERT
-from worker.storage.fact_store import FactStore
-from worker.storage.job import Job
-from worker.storage.webhook_rows import Write
+from darkroom.worker.errors import DatabaseUnreachable
+from darkroom.worker.storage.database import FACT_DELETE, FACT_UPSERT
+from darkroom.worker.storage.fact_store import FactStore
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.webhook_rows import Write
 
 
 async def restore_losses(facts: FactStore, job: Job) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from worker.jobs.checkpoints import JobCheckpoints
-from worker.jobs.job_models import JobModels
-from worker.jobs.protocols import JobInputs, JobOutputs
-from worker.storage.job import Credentials, Job
-from worker.storage.webhook_rows import WebhookRow
+from darkroom.worker.jobs.checkpoints import JobCheckpoints
+from darkroom.worker.jobs.job_models import JobModels
+from darkroom.worker.jobs.protocols import JobInputs, JobOutputs
+from darkroom.worker.storage.job import Credentials, Job
+from darkroom.worker.storage.webhook_rows import WebhookRow
 
 
 @dataclass(frozen=True, slots=True)

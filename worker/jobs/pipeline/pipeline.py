@@ -12,22 +12,22 @@ import time
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from worker.engines.pool import EnginePool
-from worker.errors import DiskLow, Draining, JobCancelled, JobExpired, JobTimedOut, WorkerError
-from worker.jobs.job_log import JobLog
-from worker.jobs.job_spans import JobSpans
-from worker.jobs.pipeline.changes import JobChanges
-from worker.jobs.pipeline.deliver import DeliverStage
-from worker.jobs.pipeline.ends import Ending, JobEnds
-from worker.jobs.pipeline.fetch import FetchStage
-from worker.jobs.pipeline.generate import GenerateStage
-from worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
-from worker.jobs.pipeline.run import RunStage
-from worker.jobs.pipeline.tasks import JobTasks
-from worker.jobs.queue_deadlines import QueueDeadlines, seconds_left
-from worker.models.demo_model import note_on
-from worker.storage.job import Job, JobFailure, JobState, Stage
-from worker.storage.store import JobStore
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import DiskLow, Draining, JobCancelled, JobExpired, JobTimedOut, WorkerError
+from darkroom.worker.jobs.job_log import JobLog
+from darkroom.worker.jobs.job_spans import JobSpans
+from darkroom.worker.jobs.pipeline.changes import JobChanges
+from darkroom.worker.jobs.pipeline.deliver import DeliverStage
+from darkroom.worker.jobs.pipeline.ends import Ending, JobEnds
+from darkroom.worker.jobs.pipeline.fetch import FetchStage
+from darkroom.worker.jobs.pipeline.generate import GenerateStage
+from darkroom.worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
+from darkroom.worker.jobs.pipeline.run import RunStage
+from darkroom.worker.jobs.pipeline.tasks import JobTasks
+from darkroom.worker.jobs.queue_deadlines import QueueDeadlines, seconds_left
+from darkroom.worker.models.demo_model import note_on
+from darkroom.worker.storage.job import Job, JobFailure, JobState, Stage
+from darkroom.worker.storage.store import JobStore
 
 log = structlog.get_logger("jobs")
 

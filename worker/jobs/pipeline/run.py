@@ -9,22 +9,22 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
-from contract.wire import ARRIVING_KEY, PREVIEW_METHOD_KEY, QUALITY_KEY
-from worker.engines.client.client import EngineClient
-from worker.engines.client.lost import EngineLost
-from worker.engines.low_memory_retry import tiled_prompt
-from worker.engines.outcome import RunOutcome
-from worker.engines.pool import EnginePool
-from worker.engines.socket_pictures import with_saved_pictures
-from worker.errors import EngineAnswerInvalid, EngineUnreachable
-from worker.jobs.fair_turns import FairTurns
-from worker.jobs.pipeline.changes import JobChanges
-from worker.jobs.pipeline.parts import PipelineLimits, PipelineParts
-from worker.jobs.preemption import Preemption
-from worker.jobs.split_runs import RunPart, SplitRuns, num_engines_of
-from worker.json.values import JsonObject
-from worker.storage.job import Job
-from worker.storage.store import JobStore
+from darkroom.contract.wire import ARRIVING_KEY, PREVIEW_METHOD_KEY, QUALITY_KEY
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.low_memory_retry import tiled_prompt
+from darkroom.worker.engines.outcome import RunOutcome
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.engines.socket_pictures import with_saved_pictures
+from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
+from darkroom.worker.jobs.fair_turns import FairTurns
+from darkroom.worker.jobs.pipeline.changes import JobChanges
+from darkroom.worker.jobs.pipeline.parts import PipelineLimits, PipelineParts
+from darkroom.worker.jobs.preemption import Preemption
+from darkroom.worker.jobs.split_runs import RunPart, SplitRuns, num_engines_of
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.storage.job import Job
+from darkroom.worker.storage.store import JobStore
 
 
 class RunStage:

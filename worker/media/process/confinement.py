@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.media.process.landlock import READS_FILE, READS_FOLDER, WRITES_FOLDER, restrict_files
+from darkroom.worker.media.process.landlock import READS_FILE, READS_FOLDER, WRITES_FOLDER, restrict_files
 
 MAX_WRITTEN_BYTES = 4 << 30
 RESERVED_BYTES = 2 << 30  # address space that allocators reserve, and libraries are mapped to, beside the memory in use

@@ -16,7 +16,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -25,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from darkroom.start import command_of
 
-from host.memory import total_bytes
-from worker.settings.environment import child_environment
+from darkroom.host.memory import total_bytes
+from darkroom.worker.settings.environment import child_environment
 
-COMMAND = (sys.executable, "-m", "darkroom.run", "worker.outputs.media_child")
+COMMAND = command_of("darkroom.worker.outputs.media_child")
 NUM_PROCESSES = 2
 MAX_BYTES = 4 << 30
 MIN_BYTES = 512 << 20

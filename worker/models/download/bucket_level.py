@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from worker.models.sources import S3_SCHEME, BucketSource
+from darkroom.worker.models.sources import S3_SCHEME, BucketSource
 
 _LEVEL = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/(?P<prefix>[\w./=-]*))?")
 

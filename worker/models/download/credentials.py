@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from worker.guard.plain_paths import is_below
+from darkroom.worker.guard.plain_paths import is_below
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 

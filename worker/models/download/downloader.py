@@ -19,16 +19,16 @@ from pathlib import Path
 import structlog
 from filelock import FileLock, Timeout
 
-from worker.models.download.level_filler import LevelFiller
-from worker.models.download.open_source import SourceOpener
-from worker.models.download.part_file import discard, mark_checked, part_path
-from worker.models.download.throttle import Throttle
-from worker.models.download.transfer import MAX_FILE_BYTES, Expected, Received, Transfer, TransferLimits
-from worker.models.entry import ModelEntry
-from worker.models.errors import DiskFull, DiskUnwritable, ModelBroken, SourceFailed, SourceMissing
-from worker.models.files import checksum_path, find_file_problem
-from worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
-from worker.models.sources import Source
+from darkroom.worker.models.download.level_filler import LevelFiller
+from darkroom.worker.models.download.open_source import SourceOpener
+from darkroom.worker.models.download.part_file import discard, mark_checked, part_path
+from darkroom.worker.models.download.throttle import Throttle
+from darkroom.worker.models.download.transfer import MAX_FILE_BYTES, Expected, Received, Transfer, TransferLimits
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.errors import DiskFull, DiskUnwritable, ModelBroken, SourceFailed, SourceMissing
+from darkroom.worker.models.files import checksum_path, find_file_problem
+from darkroom.worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
+from darkroom.worker.models.sources import Source
 
 LOCK_PAUSE_SECONDS = 0.25
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})

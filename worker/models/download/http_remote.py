@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from worker.concurrency.backoff import retry_after_seconds
-from worker.errors import InputRejected
-from worker.guard.network_errors import cause_of
-from worker.guard.plain_responses import EncodedResponse, plain_chunks
-from worker.models.download.credentials import Credentials
-from worker.models.download.remote import Passing, RemoteBody
-from worker.models.errors import DownloadBroke, ModelBroken, SourceFailed, SourceMissing, SourceRefused
+from darkroom.worker.concurrency.backoff import retry_after_seconds
+from darkroom.worker.errors import InputRejected
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.plain_responses import EncodedResponse, plain_chunks
+from darkroom.worker.models.download.credentials import Credentials
+from darkroom.worker.models.download.remote import Passing, RemoteBody
+from darkroom.worker.models.errors import DownloadBroke, ModelBroken, SourceFailed, SourceMissing, SourceRefused
 
 MAX_REDIRECTS = 6
 PASSING_STATUSES = frozenset({408, 423, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524})

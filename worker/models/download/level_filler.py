@@ -7,11 +7,11 @@ from pathlib import Path
 
 import structlog
 
-from worker.errors import WorkerError
-from worker.models.download.open_source import SourceOpener
-from worker.models.entry import ModelEntry
-from worker.models.errors import SourceFailed
-from worker.models.sources import Source
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.models.download.open_source import SourceOpener
+from darkroom.worker.models.entry import ModelEntry
+from darkroom.worker.models.errors import SourceFailed
+from darkroom.worker.models.sources import Source
 
 log = structlog.get_logger("models")
 

@@ -14,20 +14,20 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from worker.guard.plain_responses import plain_body, plain_client
-from worker.guard.safe_address import AddressGuard
-from worker.json.values import object_at
-from worker.models.download.bucket_level import BucketLevel
-from worker.models.download.credentials import BearerToken, Credentials
-from worker.models.download.http_remote import Explain, HttpRemote, no_explanation
-from worker.models.download.other_remotes import BucketRemote, FileRemote
-from worker.models.download.remote import Remote
-from worker.models.errors import DownloadBroke, SourceFailed, SourceMissing, SourceRefused, SourceUnreachable
-from worker.models.sources import BucketSource, CivitaiSource, FileSource, HubSource, Source, WebSource
-from worker.s3.stores import S3Stores, StoreFailed
-from worker.s3.targets import S3Target, choose_target
-from worker.settings.environment import CIVITAI_ENDPOINT, HUB_ENDPOINT, HubAccess
-from worker.settings.outputs import S3Config
+from darkroom.worker.guard.plain_responses import plain_body, plain_client
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.json.values import object_at
+from darkroom.worker.models.download.bucket_level import BucketLevel
+from darkroom.worker.models.download.credentials import BearerToken, Credentials
+from darkroom.worker.models.download.http_remote import Explain, HttpRemote, no_explanation
+from darkroom.worker.models.download.other_remotes import BucketRemote, FileRemote
+from darkroom.worker.models.download.remote import Remote
+from darkroom.worker.models.errors import DownloadBroke, SourceFailed, SourceMissing, SourceRefused, SourceUnreachable
+from darkroom.worker.models.sources import BucketSource, CivitaiSource, FileSource, HubSource, Source, WebSource
+from darkroom.worker.s3.stores import S3Stores, StoreFailed
+from darkroom.worker.s3.targets import S3Target, choose_target
+from darkroom.worker.settings.environment import CIVITAI_ENDPOINT, HUB_ENDPOINT, HubAccess
+from darkroom.worker.settings.outputs import S3Config
 
 CONNECT_SECONDS = 10.0
 OPERATORS_ONLY = "the worker uses its token for files of the operator's manifest alone (MODELS_MANIFEST)"

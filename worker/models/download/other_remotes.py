@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from worker.errors import WorkerError
-from worker.guard.network_errors import cause_of
-from worker.models.download.remote import Passing, RemoteBody
-from worker.models.errors import DownloadBroke, ModelBroken, SourceMissing, SourceRefused
-from worker.s3.stores import RETRIED_STATUSES, S3Stores, StoreFailed
-from worker.s3.targets import S3Target
+from darkroom.worker.errors import WorkerError
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.models.download.remote import Passing, RemoteBody
+from darkroom.worker.models.errors import DownloadBroke, ModelBroken, SourceMissing, SourceRefused
+from darkroom.worker.s3.stores import RETRIED_STATUSES, S3Stores, StoreFailed
+from darkroom.worker.s3.targets import S3Target
 
 PIECE_BYTES = 4 * 1024 * 1024
 

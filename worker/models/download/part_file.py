@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from contract.downloads import CHECKED, DOWNLOADS, JOURNAL_ENDING, PART_ENDING
+from darkroom.contract.downloads import CHECKED, DOWNLOADS, JOURNAL_ENDING, PART_ENDING
 
 BLOCK_BYTES = 1024 * 1024
 """Unit of the journal: the most that is downloaded twice over one connection."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.concurrency.backoff import Backoff
-from worker.models.download.part_file import BLOCK_BYTES, PartFile, PartHeader, Run, discard
-from worker.models.download.remote import Passing, Remote, RemoteBody
-from worker.models.download.throttle import Throttle
-from worker.models.errors import DownloadBroke, ModelBroken, SourceUnreachable
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.models.download.part_file import BLOCK_BYTES, PartFile, PartHeader, Run, discard
+from darkroom.worker.models.download.remote import Passing, Remote, RemoteBody
+from darkroom.worker.models.download.throttle import Throttle
+from darkroom.worker.models.errors import DownloadBroke, ModelBroken, SourceUnreachable
 
 RUN_BYTES = 64 * BLOCK_BYTES  # asked for at a time: few requests, and the hash of the prefix stays near
 HASH_BYTES = 16 * BLOCK_BYTES  # hashed at a time in a thread

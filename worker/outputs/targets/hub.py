@@ -10,30 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
+from darkroom.start import command_of
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
-from worker.errors import Problem, RequestRejected, WorkerError
-from worker.guard.network_errors import cause_of
-from worker.json.request_model import RequestModel
-from worker.json.values import JsonObject
-from worker.outputs.targets.form import check_template, checked
-from worker.outputs.targets.target import Destination, SentFile, UploadFailed
-from worker.settings.environment import HubAccess
-from worker.settings.store_names import REPO_NAME, find_revision_problem, find_secret_problem
+from darkroom.worker.errors import Problem, RequestRejected, WorkerError
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.json.request_model import RequestModel
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.targets.form import check_template, checked
+from darkroom.worker.outputs.targets.target import Destination, SentFile, UploadFailed
+from darkroom.worker.settings.environment import HubAccess
+from darkroom.worker.settings.store_names import REPO_NAME, find_revision_problem, find_secret_problem
 
 RepoType = Literal["dataset", "model", "space"]
 REPO_TYPES: tuple[RepoType, ...] = get_args(RepoType)
 FOLDERS: Final = {"dataset": "datasets/", "model": "", "space": "spaces/"}
 """Prefix of a repository's name in an address."""
 
-COMMAND: Final = (sys.executable, "-m", "darkroom.run", "worker.outputs.targets.hub_commit")
+COMMAND: Final = command_of("darkroom.worker.outputs.targets.hub_commit")
 
 
 class HubInput(RequestModel):

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from worker.guard.network_errors import cause_of
+from darkroom.worker.guard.network_errors import cause_of
 
 
 def main() -> None:

@@ -17,15 +17,21 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import httpx
 from pydantic import ConfigDict, Field, field_validator
 
-from worker.errors import InputRejected, Problem, WorkerError
-from worker.guard.network_errors import cause_of
-from worker.guard.plain_responses import plain_client
-from worker.guard.safe_address import AddressGuard, redirect_problem
-from worker.json.request_model import RequestModel
-from worker.json.values import JsonObject
-from worker.outputs.targets.form import OWN_HEADERS, check_template, checked, find_header_problem, without_nulls
-from worker.outputs.targets.target import Destination, SentFile, UploadFailed, check_address, send_each
-from worker.settings.store_names import find_put_problem
+from darkroom.worker.errors import InputRejected, Problem, WorkerError
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.plain_responses import plain_client
+from darkroom.worker.guard.safe_address import AddressGuard, redirect_problem
+from darkroom.worker.json.request_model import RequestModel
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.targets.form import (
+    OWN_HEADERS,
+    check_template,
+    checked,
+    find_header_problem,
+    without_nulls,
+)
+from darkroom.worker.outputs.targets.target import Destination, SentFile, UploadFailed, check_address, send_each
+from darkroom.worker.settings.store_names import find_put_problem
 
 KEY: Final = "{key}"
 PIECE_BYTES: Final = 256 * 1024

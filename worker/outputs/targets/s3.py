@@ -10,17 +10,23 @@ from typing import Literal
 import structlog
 from pydantic import ConfigDict, Field, field_validator
 
-from worker.errors import InputRejected, Problem, RequestRejected, WorkerError
-from worker.guard.network_errors import cause_of
-from worker.guard.safe_address import AddressGuard
-from worker.json.request_model import RequestModel
-from worker.json.values import JsonObject
-from worker.outputs.targets.form import check_template, checked
-from worker.outputs.targets.target import Destination, SentFile, UploadFailed, check_address, send_each
-from worker.s3.stores import S3Stores, StoreFailed
-from worker.s3.targets import S3Target, choose_target, find_missing_bucket, find_missing_key, find_write_problem
-from worker.settings.outputs import MAX_PRESIGN_SECONDS, S3Config
-from worker.settings.store_names import (
+from darkroom.worker.errors import InputRejected, Problem, RequestRejected, WorkerError
+from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.json.request_model import RequestModel
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.targets.form import check_template, checked
+from darkroom.worker.outputs.targets.target import Destination, SentFile, UploadFailed, check_address, send_each
+from darkroom.worker.s3.stores import S3Stores, StoreFailed
+from darkroom.worker.s3.targets import (
+    S3Target,
+    choose_target,
+    find_missing_bucket,
+    find_missing_key,
+    find_write_problem,
+)
+from darkroom.worker.settings.outputs import MAX_PRESIGN_SECONDS, S3Config
+from darkroom.worker.settings.store_names import (
     find_bucket_problem,
     find_endpoint_doubt,
     find_endpoint_problem,

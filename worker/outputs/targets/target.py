@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from worker.errors import DeliveryFailed, InputRejected, Problem, RequestRejected, WorkerError
-from worker.guard.safe_address import AddressGuard
-from worker.json.values import JsonObject
+from darkroom.worker.errors import DeliveryFailed, InputRejected, Problem, RequestRejected, WorkerError
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.json.values import JsonObject
 
 UPLOADS_AT_ONCE: Final = 4
 NOTHING_ASKED: Final[JsonObject] = {}

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.expansion import Expansion
-from worker.prompts.workflows.page_graph import PageNode, is_page_format
-from worker.prompts.workflows.scopes import Scope, Unfolding
-from worker.storage.stored_workflow import Place
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.expansion import Expansion
+from darkroom.worker.prompts.workflows.page_graph import PageNode, is_page_format
+from darkroom.worker.prompts.workflows.scopes import Scope, Unfolding
+from darkroom.worker.storage.stored_workflow import Place
 
 
 @dataclass(frozen=True, slots=True)

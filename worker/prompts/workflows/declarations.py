@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contract.graph.spec import NodeSpec
-from worker.json.values import JsonObject
-from worker.prompts.workflows.widgets import read_class
+from darkroom.contract.graph.spec import NodeSpec
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.workflows.widgets import read_class
 
 
 class Declarations:

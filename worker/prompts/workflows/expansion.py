@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from worker.errors import Problem, RequestRejected
+from darkroom.worker.errors import Problem, RequestRejected
 
 MAX_UNFOLDED_NODES: Final = 100_000
 MAX_ELEMENTS: Final = 2_000_000  # nodes, links, slots, inputs and values

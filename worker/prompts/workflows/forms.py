@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.page_graph import is_page_format
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.page_graph import is_page_format
 
 TextReader = Callable[[str], object]
 """Parser of a JSON text within the limits of bodies. Raises ValueError for what is no JSON."""

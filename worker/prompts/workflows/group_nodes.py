@@ -11,11 +11,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from contract.graph.spec import NodeSpec
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.front_end_nodes import PRIMITIVE, REROUTES
-from worker.prompts.workflows.page_graph import INPUT_NODE, OUTPUT_NODE, Link, PageGraph, PageNode, Slot, read_node
-from worker.prompts.workflows.widgets import has_control, is_widget
+from darkroom.contract.graph.spec import NodeSpec
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.front_end_nodes import PRIMITIVE, REROUTES
+from darkroom.worker.prompts.workflows.page_graph import (
+    INPUT_NODE,
+    OUTPUT_NODE,
+    Link,
+    PageGraph,
+    PageNode,
+    Slot,
+    read_node,
+)
+from darkroom.worker.prompts.workflows.widgets import has_control, is_widget
 
 PREFIXES: Final = ("workflow>", "workflow/")
 ANY: Final = "*"

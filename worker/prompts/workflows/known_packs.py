@@ -85,4 +85,4 @@ def _noted(noted: str) -> KnownPack:
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, Any]]:
-    return tomllib.loads((files("worker.prompts.workflows") / "known_packs.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((files("darkroom.worker.prompts.workflows") / "known_packs.toml").read_text(encoding="utf-8"))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from worker.errors import Problem, RequestRejected
-from worker.prompts.workflows.expansion import Expansion
-from worker.prompts.workflows.front_end_nodes import GETTERS, PRIMITIVE, REROUTES, SETTERS, VIRTUAL
-from worker.prompts.workflows.page_graph import BYPASS, INPUT_NODE, PageNode, Slot
-from worker.prompts.workflows.scopes import Scope
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.prompts.workflows.expansion import Expansion
+from darkroom.worker.prompts.workflows.front_end_nodes import GETTERS, PRIMITIVE, REROUTES, SETTERS, VIRTUAL
+from darkroom.worker.prompts.workflows.page_graph import BYPASS, INPUT_NODE, PageNode, Slot
+from darkroom.worker.prompts.workflows.scopes import Scope
 
 ANY: frozenset[str] = frozenset({"*", "", "0"})
 LENGTH_OF_TEST: Final = 64  # characters of types whose comparison counts as one more

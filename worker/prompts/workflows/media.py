@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import BinaryIO, Final
 
-from worker.json.values import JsonObject
-from worker.media.containers.boxes import Box, BrokenBoxes, read_boxes
-from worker.media.containers.gltf import BrokenGltf, read_description
-from worker.media.containers.jpeg import APP1, EXIF_PREFIX, SOI, BrokenJpeg, read_segments
-from worker.media.containers.png import SIGNATURE, TEXT_CHUNKS, BrokenPng, read_chunks
-from worker.media.containers.riff import BrokenRiff, is_webp
-from worker.media.containers.riff import read_chunks as read_riff_chunks
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.media.containers.boxes import Box, BrokenBoxes, read_boxes
+from darkroom.worker.media.containers.gltf import BrokenGltf, read_description
+from darkroom.worker.media.containers.jpeg import APP1, EXIF_PREFIX, SOI, BrokenJpeg, read_segments
+from darkroom.worker.media.containers.png import SIGNATURE, TEXT_CHUNKS, BrokenPng, read_chunks
+from darkroom.worker.media.containers.riff import BrokenRiff, is_webp
+from darkroom.worker.media.containers.riff import read_chunks as read_riff_chunks
 
 NAMES: Final = ("prompt", "workflow")
 MAX_DIGITS: Final = 400

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.declarations import Declarations
-from worker.prompts.workflows.expansion import Expansion
-from worker.prompts.workflows.front_end_nodes import VIRTUAL
-from worker.prompts.workflows.link_sources import Constant, LinkSources
-from worker.prompts.workflows.page_graph import BYPASS, NEVER, PageNode, definitions_in, groups_in
-from worker.prompts.workflows.scopes import Scope, Unfolding
-from worker.prompts.workflows.widgets import ScriptedWidgets, read_values
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.declarations import Declarations
+from darkroom.worker.prompts.workflows.expansion import Expansion
+from darkroom.worker.prompts.workflows.front_end_nodes import VIRTUAL
+from darkroom.worker.prompts.workflows.link_sources import Constant, LinkSources
+from darkroom.worker.prompts.workflows.page_graph import BYPASS, NEVER, PageNode, definitions_in, groups_in
+from darkroom.worker.prompts.workflows.scopes import Scope, Unfolding
+from darkroom.worker.prompts.workflows.widgets import ScriptedWidgets, read_values
 
 MAX_HINTS: Final = 1000
 CORE_PACK: Final = "comfy-core"

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from contract.graph.prompt import is_link
-from contract.nearest import nearest_name, nearest_names
-from worker.errors import Problem, RequestRejected
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.expansion import Expansion
-from worker.storage.stored_workflow import Place
+from darkroom.contract.graph.prompt import is_link
+from darkroom.contract.nearest import nearest_name, nearest_names
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.expansion import Expansion
+from darkroom.worker.storage.stored_workflow import Place
 
 EVERY: Final = "#"
 FIELD: Final = "input.overrides"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from worker.json.values import JsonObject, object_at
+from darkroom.worker.json.values import JsonObject, object_at
 
 ALWAYS: Final = 0
 NEVER: Final = 2  # muted

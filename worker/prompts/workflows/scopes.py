@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from contract.graph.spec import NodeSpec
-from worker.errors import Problem, RequestRejected
-from worker.json.values import JsonObject
-from worker.prompts.workflows.declarations import Declarations
-from worker.prompts.workflows.expansion import Expansion
-from worker.prompts.workflows.group_nodes import GroupDefinition, graph_of_group, group_name
-from worker.prompts.workflows.page_graph import (
+from darkroom.contract.graph.spec import NodeSpec
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.workflows.declarations import Declarations
+from darkroom.worker.prompts.workflows.expansion import Expansion
+from darkroom.worker.prompts.workflows.group_nodes import GroupDefinition, graph_of_group, group_name
+from darkroom.worker.prompts.workflows.page_graph import (
     BYPASS,
     NEVER,
     PageGraph,
@@ -26,8 +26,13 @@ from worker.prompts.workflows.page_graph import (
     groups_in,
     read_graph,
 )
-from worker.prompts.workflows.subgraph_values import AmbiguousValues, HostValues, PromotedInputs, read_host_values
-from worker.prompts.workflows.widgets import ScriptedWidgets, read_values
+from darkroom.worker.prompts.workflows.subgraph_values import (
+    AmbiguousValues,
+    HostValues,
+    PromotedInputs,
+    read_host_values,
+)
+from darkroom.worker.prompts.workflows.widgets import ScriptedWidgets, read_values
 
 MAX_DEPTH: Final = 50
 MAX_ID_LENGTH: Final = 2000  # of a node with the ids around it

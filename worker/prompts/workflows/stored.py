@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from contract.graph.spec import InputSpec
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.widgets import SEED_NAMES, read_class
-from worker.storage.stored_workflow import NamedInput, StoredWorkflow
+from darkroom.contract.graph.spec import InputSpec
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.widgets import SEED_NAMES, read_class
+from darkroom.worker.storage.stored_workflow import NamedInput, StoredWorkflow
 
 RANDOM_INT: Final = "__RANDOM_INT__"
 TYPES: Final[Mapping[str, str]] = {"INT": "integer", "FLOAT": "number", "STRING": "string", "BOOLEAN": "boolean"}

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from contract.graph.spec import DYNAMIC_COMBO, InputSpec, NodeSpec
-from worker.errors import Problem
-from worker.prompts.workflows.page_graph import INPUT_NODE, PageGraph, PageNode
-from worker.prompts.workflows.widgets import CONTROLS, has_control
+from darkroom.contract.graph.spec import DYNAMIC_COMBO, InputSpec, NodeSpec
+from darkroom.worker.errors import Problem
+from darkroom.worker.prompts.workflows.page_graph import INPUT_NODE, PageGraph, PageNode
+from darkroom.worker.prompts.workflows.widgets import CONTROLS, has_control
 
 OUTER: Final = "-1"  # in a list of promoted widgets: the widget of the sub-graph's own input
 MAX_LISTED: Final = 50  # names in a message

@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from contract.graph.facts import Facts
-from worker.errors import Problem, RequestRejected
-from worker.json.values import JsonObject
-from worker.prompts.workflows.declarations import Declarations
-from worker.prompts.workflows.expansion import ELEMENT_BYTES, LONG_LENGTH, Expansion
-from worker.prompts.workflows.front_end_nodes import RECORDED, SCRIPTED, VIRTUAL
-from worker.prompts.workflows.link_sources import Constant, LinkSources, Source
-from worker.prompts.workflows.page_graph import BYPASS, NEVER, PageNode
-from worker.prompts.workflows.page_texts import MAX_NAME_LENGTH, TextRefused, choose_alternatives, fill_name
-from worker.prompts.workflows.scopes import Scope, Unfolding
-from worker.prompts.workflows.widgets import ScriptedWidgets, read_values
+from darkroom.contract.graph.facts import Facts
+from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.prompts.workflows.declarations import Declarations
+from darkroom.worker.prompts.workflows.expansion import ELEMENT_BYTES, LONG_LENGTH, Expansion
+from darkroom.worker.prompts.workflows.front_end_nodes import RECORDED, SCRIPTED, VIRTUAL
+from darkroom.worker.prompts.workflows.link_sources import Constant, LinkSources, Source
+from darkroom.worker.prompts.workflows.page_graph import BYPASS, NEVER, PageNode
+from darkroom.worker.prompts.workflows.page_texts import MAX_NAME_LENGTH, TextRefused, choose_alternatives, fill_name
+from darkroom.worker.prompts.workflows.scopes import Scope, Unfolding
+from darkroom.worker.prompts.workflows.widgets import ScriptedWidgets, read_values
 
 NAMED_FILE: Final = "filename_prefix"
 

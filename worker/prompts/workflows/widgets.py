@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from contract.graph.object_info import read_input, read_spec
-from contract.graph.spec import DYNAMIC_COMBO, GROWING, InputSpec, NodeSpec, Section
-from worker.json.values import JsonObject, object_at
-from worker.prompts.workflows.page_graph import PageNode
+from darkroom.contract.graph.object_info import read_input, read_spec
+from darkroom.contract.graph.spec import DYNAMIC_COMBO, GROWING, InputSpec, NodeSpec, Section
+from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.prompts.workflows.page_graph import PageNode
 
 WIDGET_TYPES: Final = frozenset(
     {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", "MARKDOWN", "TEXTAREA", "BOUNDING_BOX", "CURVE", "RANGE"}

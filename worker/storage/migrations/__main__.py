@@ -1,4 +1,4 @@
-"""Migration of a job database: python -m worker.storage.migrations DATABASE [REVISION].
+"""Migration of a job database: python -m darkroom.worker.storage.migrations DATABASE [REVISION].
 
 DATABASE is an SQLite file; `-` reads SQLAlchemy's URL from standard input, since it may contain a password.
 

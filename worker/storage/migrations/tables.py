@@ -1,6 +1,6 @@
 """Tables of a new SQLite database as one script, `tables.sql`: running every migration takes about a second.
 
-    python -m worker.storage.migrations.tables
+    python -m darkroom.worker.storage.migrations.tables
 
 This writes the script anew after a migration was added. A database that begins with an older script gets the
 migrations after it, like any other.
@@ -37,7 +37,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 def main() -> None:
     """Write the script from a database that is made by all migrations."""
-    from worker.storage.migrations.__main__ import migrate
+    from darkroom.worker.storage.migrations.__main__ import migrate
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "darkroom.db"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from contract.graph.spec import ValueDict
-from engine.comfy.host import HOST
-from engine.comfy.missing_symbol import not_supported
-from engine.settings import EngineSettings
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.settings import EngineSettings
 
 
 class LatentPreviewMethod(Enum):

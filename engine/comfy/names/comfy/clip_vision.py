@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.comfy.host import HOST
-from engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
-from engine.models.kinds.clip_vision_value import ClipVision as ClipVisionModel
-from engine.models.kinds.clip_vision_value import ClipVisionOutput as Output
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
+from darkroom.engine.models.kinds.clip_vision_value import ClipVision as ClipVisionModel
+from darkroom.engine.models.kinds.clip_vision_value import ClipVisionOutput as Output
 
 __all__ = ["ClipVisionModel", "Output", "clip_preprocess", "load"]
 

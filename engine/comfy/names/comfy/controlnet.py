@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.comfy.host import HOST
-from engine.comfy.missing_symbol import not_supported
-from engine.comfy.names.comfy.utils import load_torch_file
-from engine.formats.weight_file import open_weights
-from engine.models.kinds.control_lora_value import ControlLora
-from engine.models.kinds.controlnet_value import ControlBase, ControlNet, StrengthType, T2IAdapter, broadcast_image_to
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.comfy.names.comfy.utils import load_torch_file
+from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.models.kinds.control_lora_value import ControlLora
+from darkroom.engine.models.kinds.controlnet_value import (
+    ControlBase,
+    ControlNet,
+    StrengthType,
+    T2IAdapter,
+    broadcast_image_to,
+)
 
 __all__ = ["ControlBase", "ControlLora", "ControlNet", "StrengthType", "T2IAdapter", "broadcast_image_to"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.models.patching.hooks import (
+from darkroom.engine.models.patching.hooks import (
     EnumHookMode,
     EnumHookScope,
     EnumHookType,
@@ -21,9 +21,9 @@ from engine.models.patching.hooks import (
     create_hook_model_as_lora,
     create_target_dict,
 )
-from engine.nodes.library.conditioning.conditioning import with_mask, with_options
-from engine.nodes.library.conditioning.conditioning_properties import with_hooks
-from engine.nodes.sockets import Conditioning
+from darkroom.engine.nodes.library.conditioning.conditioning import with_mask, with_options
+from darkroom.engine.nodes.library.conditioning.conditioning_properties import with_hooks
+from darkroom.engine.nodes.sockets import Conditioning
 
 __all__ = [
     "EnumHookMode",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.families.registry import families
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.families.registry import families
 
 __all__ = ["LatentFormat", *(family.comfyui.latent_format for family in families())]  # noqa: PLE0604 - they are texts
 

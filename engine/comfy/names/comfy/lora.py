@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.graph.spec import Values
-from engine.adapters.lora import lora_patches
-from engine.models.patching.lora_keys import denoiser_lora_keys, text_lora_keys
+from darkroom.contract.graph.spec import Values
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.models.patching.lora_keys import denoiser_lora_keys, text_lora_keys
 
 
 def model_lora_keys_unet(model: object, key_map: dict[str, object] | None = None) -> dict[str, object]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.comfy.missing_symbol import not_supported
-from engine.diffusion import model_sampling as levels
-from engine.diffusion import model_sampling_variants as variants
-from engine.diffusion.denoiser import Denoiser as BaseModel
-from engine.diffusion.model_type import ModelType
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.diffusion import model_sampling as levels
+from darkroom.engine.diffusion import model_sampling_variants as variants
+from darkroom.engine.diffusion.denoiser import Denoiser as BaseModel
+from darkroom.engine.diffusion.model_type import ModelType
 
 __all__ = ["BaseModel", "ModelType", "model_sampling"]
 

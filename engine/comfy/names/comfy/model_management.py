@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from engine.comfy.host import HOST
-from engine.comfy.missing_symbol import not_supported
-from engine.comfy.torch_types import DeviceLike
-from engine.errors import Interrupted
-from engine.memory.device import Device, dtype_of
-from engine.memory.plan import MINIMUM_INFERENCE_BYTES
-from engine.nodes.running_call import running_context
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.comfy.torch_types import DeviceLike
+from darkroom.engine.errors import Interrupted
+from darkroom.engine.memory.device import Device, dtype_of
+from darkroom.engine.memory.plan import MINIMUM_INFERENCE_BYTES
+from darkroom.engine.nodes.running_call import running_context
 
 InterruptProcessingException = Interrupted
 OOM_EXCEPTION = torch.OutOfMemoryError

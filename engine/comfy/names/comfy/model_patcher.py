@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from engine.comfy.host import HOST
-from engine.comfy.names.comfy.patcher_extension import PatcherInjection
-from engine.comfy.torch_types import DeviceLike
-from engine.diffusion.wrappers import copy_options
-from engine.models.model import Model
-from engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.names.comfy.patcher_extension import PatcherInjection
+from darkroom.engine.comfy.torch_types import DeviceLike
+from darkroom.engine.diffusion.wrappers import copy_options
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
 
 __all__ = ["ModelPatcher", "PatcherInjection"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from engine.diffusion.model_sampling import X0, Edm, Eps, VPrediction
-from engine.diffusion.model_sampling import ContinuousEdmSchedule as ModelSamplingContinuousEDM
-from engine.diffusion.model_sampling import ContinuousVSchedule as ModelSamplingContinuousV
-from engine.diffusion.model_sampling import DiscreteSchedule as ModelSamplingDiscrete
-from engine.diffusion.model_sampling import rescale_zero_terminal_snr as rescale_zero_terminal_snr_sigmas
-from engine.diffusion.model_sampling_variants import RectifiedFlow as CONST
+from darkroom.engine.diffusion.model_sampling import X0, Edm, Eps, VPrediction
+from darkroom.engine.diffusion.model_sampling import ContinuousEdmSchedule as ModelSamplingContinuousEDM
+from darkroom.engine.diffusion.model_sampling import ContinuousVSchedule as ModelSamplingContinuousV
+from darkroom.engine.diffusion.model_sampling import DiscreteSchedule as ModelSamplingDiscrete
+from darkroom.engine.diffusion.model_sampling import rescale_zero_terminal_snr as rescale_zero_terminal_snr_sigmas
+from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow as CONST
 
 __all__ = [
     "CONST",

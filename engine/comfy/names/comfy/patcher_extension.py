@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from contract.graph.spec import Values
-from engine.diffusion import wrappers
-from engine.diffusion.wrappers import WrapperExecutor, copy_options, merge_options
-from engine.models.patching import hooked_weights, patcher_registries
+from darkroom.contract.graph.spec import Values
+from darkroom.engine.diffusion import wrappers
+from darkroom.engine.diffusion.wrappers import WrapperExecutor, copy_options, merge_options
+from darkroom.engine.models.patching import hooked_weights, patcher_registries
 
 __all__ = ["WrapperExecutor"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.comfy.replaceable_names import bound
-from engine.diffusion import ksampler, noise
+from darkroom.engine.comfy.replaceable_names import bound
+from darkroom.engine.diffusion import ksampler, noise
 
 fix_empty_latent_channels = bound(ksampler.fix_empty_latent_channels)
 prepare_noise = bound(noise.prepare_noise)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from engine.comfy.replaceable_names import bound
-from engine.diffusion import conditions, sample
+from darkroom.engine.comfy.replaceable_names import bound
+from darkroom.engine.diffusion import conditions, sample
 
 convert_cond = bound(conditions.convert_conditioning)
 prepare_mask = bound(sample.prepare_mask)

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from engine.comfy.finder import served
-from engine.comfy.host import HOST
-from engine.comfy.replaceable_names import bound
-from engine.diffusion import choices, conditions, guidance, sigmas
-from engine.diffusion import ksampler as ksamplers
-from engine.diffusion.sample import Guider as CFGGuider
-from engine.diffusion.sample import InpaintDenoiser as KSamplerX0Inpaint
-from engine.diffusion.sample import Sampler as KSAMPLER
-from engine.diffusion.sigmas import Schedule as SchedulerHandler
+from darkroom.engine.comfy.finder import served
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.replaceable_names import bound
+from darkroom.engine.diffusion import choices, conditions, guidance, sigmas
+from darkroom.engine.diffusion import ksampler as ksamplers
+from darkroom.engine.diffusion.sample import Guider as CFGGuider
+from darkroom.engine.diffusion.sample import InpaintDenoiser as KSamplerX0Inpaint
+from darkroom.engine.diffusion.sample import Sampler as KSAMPLER
+from darkroom.engine.diffusion.sigmas import Schedule as SchedulerHandler
 
 __all__ = ["KSAMPLER", "CFGGuider", "KSampler", "KSamplerX0Inpaint", "SchedulerHandler"]
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from engine.comfy.host import HOST
-from engine.comfy.missing_symbol import not_supported
-from engine.comfy.tensor_files import as_file
-from engine.families.comfyui_text_types import comfyui_text_types
-from engine.models.clip import Clip as CLIP
-from engine.models.kinds.clip_vision_value import StyleModel
-from engine.models.model import Model
-from engine.models.store import DEFAULT_TEXT_TYPE
-from engine.models.vae import Vae as VAE
-from engine.nodes.library.model.lora import with_lora
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.comfy.tensor_files import as_file
+from darkroom.engine.families.comfyui_text_types import comfyui_text_types
+from darkroom.engine.models.clip import Clip as CLIP
+from darkroom.engine.models.kinds.clip_vision_value import StyleModel
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.store import DEFAULT_TEXT_TYPE
+from darkroom.engine.models.vae import Vae as VAE
+from darkroom.engine.nodes.library.model.lora import with_lora
 
 __all__ = ["CLIP", "VAE", "StyleModel"]
 

@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from engine.comfy.missing_symbol import not_supported
-from engine.comfy.names.comfy.unet_weight_names import (
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.comfy.names.comfy.unet_weight_names import (
     TRANSFORMER_BLOCKS,
     UNET_MAP_ATTENTIONS,
     UNET_MAP_BASIC,
     UNET_MAP_RESNET,
 )
-from engine.diffusion.conditions import repeat_to_batch_size
-from engine.formats.pickle_file import read_pickle
-from engine.formats.safetensors_header import read_header
-from engine.formats.weight_file import is_pickled, open_weights
-from engine.images import pixels
-from engine.images.pixels import bislerp, lanczos
-from engine.nodes.running_call import running_context
+from darkroom.engine.diffusion.conditions import repeat_to_batch_size
+from darkroom.engine.formats.pickle_file import read_pickle
+from darkroom.engine.formats.safetensors_header import read_header
+from darkroom.engine.formats.weight_file import is_pickled, open_weights
+from darkroom.engine.images import pixels
+from darkroom.engine.images.pixels import bislerp, lanczos
+from darkroom.engine.nodes.running_call import running_context
 
 __all__ = [
     "TRANSFORMER_BLOCKS",

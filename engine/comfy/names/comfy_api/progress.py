@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from engine.images.pixels import to_pillow
-from engine.nodes.running_call import running_context
+from darkroom.engine.images.pixels import to_pillow
+from darkroom.engine.nodes.running_call import running_context
 
 PREVIEW_SIZE_PX = 512
 

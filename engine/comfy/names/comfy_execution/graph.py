@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
-from contract.graph.schedule import NodeInputError
-from engine.comfy.names.comfy_execution.graph_utils import ExecutionBlocker, is_link
-from engine.runtime.run_report import DependencyCycleError
+from darkroom.contract.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
+from darkroom.contract.graph.schedule import NodeInputError
+from darkroom.engine.comfy.names.comfy_execution.graph_utils import ExecutionBlocker, is_link
+from darkroom.engine.runtime.run_report import DependencyCycleError
 
 __all__ = [
     "DependencyCycleError",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contract.graph.prompt import is_link
-from engine.nodes.base import ExecutionBlocker
-from engine.nodes.running_call import running_call
+from darkroom.contract.graph.prompt import is_link
+from darkroom.engine.nodes.base import ExecutionBlocker
+from darkroom.engine.nodes.running_call import running_call
 
 __all__ = ["ExecutionBlocker", "GraphBuilder", "Node", "add_graph_prefix", "is_link"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.nodes.running_call import running_context
+from darkroom.engine.nodes.running_call import running_context
 
 
 class ExecutionContext(NamedTuple):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from engine.media.audio_files import as_float, read_audio
-from engine.media.resample import resample
-from engine.nodes.running_call import running_context
+from darkroom.engine.media.audio_files import as_float, read_audio
+from darkroom.engine.media.resample import resample
+from darkroom.engine.nodes.running_call import running_context
 
 f32_pcm = as_float
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.diffusion.guiders import BasicGuider as Guider_Basic
-from engine.diffusion.guiders import DualCfgGuider
-from engine.nodes.library.sampling.custom_sampling import EmptyNoise as Noise_EmptyNoise
-from engine.nodes.library.sampling.custom_sampling import RandomNoise as Noise_RandomNoise
+from darkroom.engine.diffusion.guiders import BasicGuider as Guider_Basic
+from darkroom.engine.diffusion.guiders import DualCfgGuider
+from darkroom.engine.nodes.library.sampling.custom_sampling import EmptyNoise as Noise_EmptyNoise
+from darkroom.engine.nodes.library.sampling.custom_sampling import RandomNoise as Noise_RandomNoise
 
 __all__ = ["Guider_Basic", "Guider_DualCFG", "Noise_EmptyNoise", "Noise_RandomNoise"]
 

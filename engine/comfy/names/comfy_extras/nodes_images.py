@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.images.svg import Svg as SVG
+from darkroom.engine.images.svg import Svg as SVG
 
 __all__ = ["SVG"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.comfy.missing_symbol import not_supported
-from engine.images.compositing import paste
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.images.compositing import paste
 
 
 def composite(

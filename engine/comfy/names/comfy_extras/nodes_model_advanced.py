@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.diffusion.model_sampling_variants import DistilledSchedule as ModelSamplingDiscreteDistilled
-from engine.diffusion.model_sampling_variants import Lcm as LCM
+from darkroom.engine.diffusion.model_sampling_variants import DistilledSchedule as ModelSamplingDiscreteDistilled
+from darkroom.engine.diffusion.model_sampling_variants import Lcm as LCM
 
 __all__ = ["LCM", "ModelSamplingDiscreteDistilled"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.diffusion.guiders import PerpNegGuider as Guider_PerpNeg
+from darkroom.engine.diffusion.guiders import PerpNegGuider as Guider_PerpNeg
 
 __all__ = ["Guider_PerpNeg"]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from engine.comfy.packs.sync.errors import PackNotFetched
-from engine.comfy.packs.sync.manifest import PackEntry
-from engine.comfy.packs.sync.tree import read_mark
+from darkroom.engine.comfy.packs.sync.errors import PackNotFetched
+from darkroom.engine.comfy.packs.sync.manifest import PackEntry
+from darkroom.engine.comfy.packs.sync.tree import read_mark
 
 REGISTRY = "https://api.comfy.org"
 GIT_SECONDS = 900.0

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from engine.comfy.packs.layer import package_folders
-from engine.comfy.packs.sync.errors import InstallScriptFailed
-from engine.comfy.packs.sync.lock import LockedPackage
-from engine.comfy.packs.sync.packages import Installer, plain_name, site_packages, version_control_url
+from darkroom.engine.comfy.packs.layer import package_folders
+from darkroom.engine.comfy.packs.sync.errors import InstallScriptFailed
+from darkroom.engine.comfy.packs.sync.lock import LockedPackage
+from darkroom.engine.comfy.packs.sync.packages import Installer, plain_name, site_packages, version_control_url
 
 INSTALL_SCRIPT = "install.py"
 LOGS = "pack_install_logs"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.comfy.packs.sync.errors import PacksInvalid
+from darkroom.engine.comfy.packs.sync.errors import PacksInvalid
 
 LOCK = "packs.lock.toml"
 HEADER = "# Written by `darkroom nodes sync`: what was installed for packs.toml.\n"

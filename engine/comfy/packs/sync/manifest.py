@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.comfy.packs.sync.errors import PacksInvalid
+from darkroom.engine.comfy.packs.sync.errors import PacksInvalid
 
 MANIFEST = "packs.toml"
 MAX_PACKS = 1000

@@ -16,11 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from engine.comfy.packs.assumed_packages import assumed_packages
-from engine.comfy.packs.requirements import KEPT
-from engine.comfy.packs.sync.errors import RequirementsRefused
-from engine.comfy.packs.sync.lock import LockedPackage
-from host.distribution import DISTRIBUTION
+from darkroom.engine.comfy.packs.assumed_packages import assumed_packages
+from darkroom.engine.comfy.packs.requirements import KEPT
+from darkroom.engine.comfy.packs.sync.errors import RequirementsRefused
+from darkroom.engine.comfy.packs.sync.lock import LockedPackage
+from darkroom.host.distribution import DISTRIBUTION
 
 NOT_KEPT = frozenset({DISTRIBUTION, "pip"})  # no part of what packs build on
 _LEADING_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")

@@ -16,14 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.comfy.packs.layer import LINK
-from engine.comfy.packs.sync.errors import FolderTaken, PackChanged, PackNotFetched, SyncError
-from engine.comfy.packs.sync.fetch import REGISTRY, FetchedPack, fetch_pack
-from engine.comfy.packs.sync.install_script import INSTALL_SCRIPT, INSTALL_SECONDS, InstallRun
-from engine.comfy.packs.sync.lock import LockedPack, LockedPackage, PacksLock, lock_path, read_lock, write_lock
-from engine.comfy.packs.sync.manifest import PackEntry, manifest_path, read_packs
-from engine.comfy.packs.sync.packages import Installer, PackRequirements, installed_constraints, requirements_of
-from engine.comfy.packs.sync.tree import PackMark, read_mark, tree_sha256
+from darkroom.engine.comfy.packs.layer import LINK
+from darkroom.engine.comfy.packs.sync.errors import FolderTaken, PackChanged, PackNotFetched, SyncError
+from darkroom.engine.comfy.packs.sync.fetch import REGISTRY, FetchedPack, fetch_pack
+from darkroom.engine.comfy.packs.sync.install_script import INSTALL_SCRIPT, INSTALL_SECONDS, InstallRun
+from darkroom.engine.comfy.packs.sync.lock import LockedPack, LockedPackage, PacksLock, lock_path, read_lock, write_lock
+from darkroom.engine.comfy.packs.sync.manifest import PackEntry, manifest_path, read_packs
+from darkroom.engine.comfy.packs.sync.packages import (
+    Installer,
+    PackRequirements,
+    installed_constraints,
+    requirements_of,
+)
+from darkroom.engine.comfy.packs.sync.tree import PackMark, read_mark, tree_sha256
 
 STAGING = ".sync"  # in custom_nodes/, so that renaming stays within one disk; hidden folders are no packs
 LAYERS = ".pack_packages"

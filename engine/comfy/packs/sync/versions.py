@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engine.comfy.packs.layer import layer_folders
-from engine.comfy.packs.sync.install_script import INSTALL_SCRIPT
-from engine.comfy.packs.sync.lock import PacksLock, lock_path, read_lock
-from engine.comfy.packs.sync.manifest import PackEntry, manifest_path, read_packs
-from engine.comfy.packs.sync.tree import read_mark, tree_sha256
+from darkroom.engine.comfy.packs.layer import layer_folders
+from darkroom.engine.comfy.packs.sync.install_script import INSTALL_SCRIPT
+from darkroom.engine.comfy.packs.sync.lock import PacksLock, lock_path, read_lock
+from darkroom.engine.comfy.packs.sync.manifest import PackEntry, manifest_path, read_packs
+from darkroom.engine.comfy.packs.sync.tree import read_mark, tree_sha256
 
 State = Literal["good", "missing", "other version", "not synced", "not installed", "changed", "no packages"]
 

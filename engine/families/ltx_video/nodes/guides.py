@@ -10,13 +10,13 @@ from typing import Annotated
 
 import torch
 
-from engine.families.ltx_video.nodes.videos import CATEGORY, MODULE
-from engine.families.ltx_video.transformer import CELL, cell_places
-from engine.images.pixels import resize_image
-from engine.nodes.base import Float, Int, NodeContext, node
-from engine.nodes.library.conditioning.conditioning import with_options
-from engine.nodes.library.conditioning.picture_conditioning import Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE, Conditioning, Latent
+from darkroom.engine.families.ltx_video.nodes.videos import CATEGORY, MODULE
+from darkroom.engine.families.ltx_video.transformer import CELL, cell_places
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Float, Int, NodeContext, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE, Conditioning, Latent
 
 APPENDED_FRAMES = 2  # latent frames of a guide that are appended; further ones replace frames of the video
 PLACES = "keyframe_idxs"

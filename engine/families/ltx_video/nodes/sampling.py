@@ -7,11 +7,11 @@ from typing import Annotated
 
 import torch
 
-from engine.diffusion.model_sampling_variants import FluxFlow
-from engine.families.ltx_video.nodes.videos import MODULE
-from engine.nodes.base import Flag, Float, Int, NodeContext, Optional, node
-from engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, sampled_with
-from engine.nodes.sockets import LATENT, MODEL, SIGMAS, Latent
+from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
+from darkroom.engine.families.ltx_video.nodes.videos import MODULE
+from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, node
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, sampled_with
+from darkroom.engine.nodes.sockets import LATENT, MODEL, SIGMAS, Latent
 
 FEWEST_CELLS, MOST_CELLS = 1024, 4096  # at which the shift is `base_shift` and `max_shift`
 

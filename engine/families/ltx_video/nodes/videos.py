@@ -6,12 +6,12 @@ from typing import Annotated
 
 import torch
 
-from engine.images.pixels import resize_image
-from engine.media.still_video import compressed
-from engine.nodes.base import Float, Int, NodeContext, Out, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.media.still_video import compressed
+from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
 
 MODULE = "comfy_extras.nodes_lt"
 CATEGORY = "conditioning/video_models"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.families.sd2.nodes import lotus, upscaling
+from darkroom.engine.families.sd2.nodes import lotus, upscaling
 
 NODES = (*lotus.NODES, *upscaling.NODES)

@@ -13,8 +13,8 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from engine.nodes.base import NodeContext, Out, node
-from engine.nodes.sockets import CONDITIONING
+from darkroom.engine.nodes.base import NodeContext, Out, node
+from darkroom.engine.nodes.sockets import CONDITIONING
 
 NUM_TOKENS, WIDTH = 2, 1024
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import torch
 
-from engine.images.pixels import resize
-from engine.nodes.base import Float, NodeContext, Out, node
-from engine.nodes.library.conditioning.conditioning import with_options
-from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.nodes.base import Float, NodeContext, Out, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT
 
 LATENT_CHANNELS = 4
 CELL_PX = 4

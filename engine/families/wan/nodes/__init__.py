@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.families.wan.nodes import animation, cameras, context, controls, latents, pictures, sounds, tracks
+from darkroom.engine.families.wan.nodes import animation, cameras, context, controls, latents, pictures, sounds, tracks
 
 NODES = (
     *latents.NODES, *pictures.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,

@@ -7,8 +7,8 @@ from typing import Annotated
 import torch
 from torch.nn import functional
 
-from engine.families.wan.nodes.guide import VideoGuide
-from engine.families.wan.nodes.latents import (
+from darkroom.engine.families.wan.nodes.guide import VideoGuide
+from darkroom.engine.families.wan.nodes.latents import (
     CATEGORY,
     FRAMES_RATIO,
     MODULE,
@@ -21,11 +21,11 @@ from engine.families.wan.nodes.latents import (
     num_latent_frames,
     per_latent_frame,
 )
-from engine.images.pixels import resize
-from engine.nodes.base import Int, NodeContext, Optional, Out, node
-from engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.nodes.base import Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
 
 FACE_PX = 512  # a side of the pictures of faces
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.families.wan.nodes.guide import VideoGuide
-from engine.families.wan.nodes.latents import (
+from darkroom.engine.families.wan.nodes.guide import VideoGuide
+from darkroom.engine.families.wan.nodes.latents import (
     CATEGORY,
     FRAMES_RATIO,
     MODULE,
@@ -22,9 +22,9 @@ from engine.families.wan.nodes.latents import (
     Side,
     per_latent_frame,
 )
-from engine.nodes.base import Combo, Float, NodeContext, Optional, Out, Socket, node
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, INT, VAE
+from darkroom.engine.nodes.base import Combo, Float, NodeContext, Optional, Out, Socket, node
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, INT, VAE
 
 WAN_CAMERA_EMBEDDING = Annotated[Any, Socket("WAN_CAMERA_EMBEDDING")]
 Vector = tuple[float, float, float]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
-from engine.nodes.base import Combo, Flag, Int, NodeContext, node
-from engine.nodes.sockets import MODEL
+from darkroom.engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
+from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, node
+from darkroom.engine.nodes.sockets import MODEL
 
 TIME = 2  # dimension of a latent [B, C, t, h, w]
 FRAMES_PER_CELL = 4

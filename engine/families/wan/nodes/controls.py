@@ -10,8 +10,8 @@ from typing import Annotated
 import torch
 from torch.nn import functional
 
-from engine.families.wan.nodes.guide import VideoGuide
-from engine.families.wan.nodes.latents import (
+from darkroom.engine.families.wan.nodes.guide import VideoGuide
+from darkroom.engine.families.wan.nodes.latents import (
     CATEGORY,
     CELL_PX,
     GREY,
@@ -26,10 +26,10 @@ from engine.families.wan.nodes.latents import (
     nothing_like,
     per_latent_frame,
 )
-from engine.images.pixels import resize
-from engine.nodes.base import Float, NodeContext, Optional, Out, node
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.nodes.base import Float, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
 
 
 def _placed(latent: torch.Tensor, first_channel: int, frames: torch.Tensor) -> None:

@@ -9,10 +9,10 @@ from dataclasses import InitVar, dataclass
 
 import torch
 
-from engine.families.wan.nodes.latents import FRAMES_RATIO, empty_video, fitted, latent_of, nothing_like
-from engine.models.vae import Vae
-from engine.nodes.library.conditioning.conditioning import with_appended, with_options
-from engine.nodes.sockets import Conditioning, Latent
+from darkroom.engine.families.wan.nodes.latents import FRAMES_RATIO, empty_video, fitted, latent_of, nothing_like
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.nodes.library.conditioning.conditioning import with_appended, with_options
+from darkroom.engine.nodes.sockets import Conditioning, Latent
 
 
 @dataclass

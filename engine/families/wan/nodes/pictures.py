@@ -6,8 +6,8 @@ from typing import Annotated
 
 import torch
 
-from engine.families.wan.nodes.guide import VideoGuide
-from engine.families.wan.nodes.latents import (
+from darkroom.engine.families.wan.nodes.guide import VideoGuide
+from darkroom.engine.families.wan.nodes.latents import (
     CATEGORY,
     MODULE,
     GivenImage,
@@ -20,11 +20,11 @@ from engine.families.wan.nodes.latents import (
     num_latent_frames,
     per_latent_frame,
 )
-from engine.models.kinds.clip_vision_value import ClipVisionOutput
-from engine.nodes.base import NodeContext, Out, node
-from engine.nodes.library.conditioning.conditioning import with_options
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, VAE
+from darkroom.engine.models.kinds.clip_vision_value import ClipVisionOutput
+from darkroom.engine.nodes.base import NodeContext, Out, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, VAE
 
 
 @node("WanImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)

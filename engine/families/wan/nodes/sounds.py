@@ -10,8 +10,8 @@ from typing import Annotated
 import torch
 from torch.nn import functional
 
-from engine.families.wan.nodes.guide import VideoGuide
-from engine.families.wan.nodes.latents import (
+from darkroom.engine.families.wan.nodes.guide import VideoGuide
+from darkroom.engine.families.wan.nodes.latents import (
     CATEGORY,
     CELL_PX,
     FRAMES_RATIO,
@@ -25,11 +25,11 @@ from engine.families.wan.nodes.latents import (
     nothing_like,
     num_latent_frames,
 )
-from engine.models.kinds.audio_encoder_value import AudioEncoderOutput
-from engine.nodes.base import NodeContext, Optional, node
-from engine.nodes.library.conditioning.conditioning import with_appended, with_options
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
-from engine.nodes.sockets import AUDIO_ENCODER_OUTPUT, CONDITIONING, LATENT, VAE, Conditioning, Latent
+from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoderOutput
+from darkroom.engine.nodes.base import NodeContext, Optional, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_appended, with_options
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.sockets import AUDIO_ENCODER_OUTPUT, CONDITIONING, LATENT, VAE, Conditioning, Latent
 
 FEATURES_HZ = 50
 STEPS_HZ, VIDEO_HZ = 30, 16  # S2V: steps of sound and frames a second

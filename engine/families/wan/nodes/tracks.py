@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import torch
 from torch.nn import functional
 
-from engine.diffusion.conditions import spread_to_batch_size
-from engine.families.wan.nodes.guide import VideoGuide
-from engine.families.wan.nodes.latents import (
+from darkroom.engine.diffusion.conditions import spread_to_batch_size
+from darkroom.engine.families.wan.nodes.guide import VideoGuide
+from darkroom.engine.families.wan.nodes.latents import (
     CATEGORY,
     FRAMES_RATIO,
     GREY,
@@ -24,11 +24,11 @@ from engine.families.wan.nodes.latents import (
     Side,
     fitted,
 )
-from engine.families.wan.nodes.pictures import wan_image_to_video
-from engine.families.wan.vae_files import WanLatentFormat
-from engine.nodes.base import Float, Int, NodeContext, Text, node
-from engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
-from engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
+from darkroom.engine.families.wan.nodes.pictures import wan_image_to_video
+from darkroom.engine.families.wan.vae_files import WanLatentFormat
+from darkroom.engine.nodes.base import Float, Int, NodeContext, Text, node
+from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
 
 TRACKED_FRAMES = 121  # that tracks are cut or filled up to
 NOTHING = 1e-5  # beside a count that may be 0

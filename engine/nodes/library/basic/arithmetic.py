@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from engine.nodes.base import Combo, Field, Float, Growing, Int, NodeContext, Out, Socket, Text, node
+from darkroom.engine.nodes.base import Combo, Field, Float, Growing, Int, NodeContext, Out, Socket, Text, node
 
 VERSION = "0.30.0"
 CATEGORY = "utilities"

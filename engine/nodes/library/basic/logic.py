@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from engine.nodes.base import Field, Flag, Growing, Lazy, Matched, NodeContext, OpenCombo, Out, Socket, node
-from engine.nodes.sockets import ANY, BOOLEAN, STRING
+from darkroom.engine.nodes.base import Field, Flag, Growing, Lazy, Matched, NodeContext, OpenCombo, Out, Socket, node
+from darkroom.engine.nodes.sockets import ANY, BOOLEAN, STRING
 
 MODULE = "comfy_extras.nodes_logic"
 VERSION = "0.30.0"

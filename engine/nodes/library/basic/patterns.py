@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from engine.nodes.library.basic.pattern_syntax import translate
+from darkroom.engine.nodes.library.basic.pattern_syntax import translate
 
 MATCH_SECONDS = 10.0
 MAX_PATTERN_CHARACTERS = 10_000

@@ -6,8 +6,8 @@ import json
 import sys
 from typing import Annotated
 
-from engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
-from engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
+from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
+from darkroom.engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
 
 CATEGORY = "utils/primitive"
 MODULE = "comfy_extras.nodes_primitive"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, Out, Text, node
-from engine.nodes.library.basic.patterns import CallerPattern, joined, replaced
-from engine.nodes.sockets import BOOLEAN, INT, STRING
+from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, Out, Text, node
+from darkroom.engine.nodes.library.basic.patterns import CallerPattern, joined, replaced
+from darkroom.engine.nodes.sockets import BOOLEAN, INT, STRING
 
 CATEGORY = "utils/string"
 MODULE = "comfy_extras.nodes_string"

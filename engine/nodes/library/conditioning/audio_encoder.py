@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.nodes.base import ModelCombo, NodeContext, node
-from engine.nodes.sockets import AUDIO, AUDIO_ENCODER, AUDIO_ENCODER_OUTPUT
+from darkroom.engine.nodes.base import ModelCombo, NodeContext, node
+from darkroom.engine.nodes.sockets import AUDIO, AUDIO_ENCODER, AUDIO_ENCODER_OUTPUT
 
 MODULE = "comfy_extras.nodes_audio_encoder"
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.spec import ValueDict
-from engine.nodes.base import Choice, Float, ModelFile, NodeContext, node
-from engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, STYLE_MODEL
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.nodes.base import Choice, Float, ModelFile, NodeContext, node
+from darkroom.engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, STYLE_MODEL
 
 
 @node("CLIPVisionLoader", display_name="Load CLIP Vision", category="loaders")

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.log_context import report_warning
-from engine.nodes.base import Choice, Float, Int, NodeContext, PromptText, node
-from engine.nodes.sockets import CLIP, CONDITIONING, MASK, Conditioning
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.nodes.base import Choice, Float, Int, NodeContext, PromptText, node
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, MASK, Conditioning
 
 MAX_SIDE_PX = 16384
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from contract.graph.facts import NodeFacts
-from engine.images.pixels import resize
-from engine.nodes.base import Choice, Float, ModelFile, NodeContext, Optional, Out, node
-from engine.nodes.sockets import CONDITIONING, CONTROL_NET, IMAGE, MASK, MODEL, VAE
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.nodes.base import Choice, Float, ModelFile, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.sockets import CONDITIONING, CONTROL_NET, IMAGE, MASK, MODEL, VAE
 
 CATEGORY = "conditioning/controlnet"
 CONTROL_MODULE = "comfy_extras.nodes_controlnet"

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.models.model import Model
-from engine.models.patching.borrowed_weight import BorrowedWeight
-from engine.models.patching.hooks import (
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.borrowed_weight import BorrowedWeight
+from darkroom.engine.models.patching.hooks import (
     EnumWeightTarget,
     HookGroup,
     HookKeyframe,
@@ -20,8 +20,8 @@ from engine.models.patching.hooks import (
     create_hook_model_as_lora,
     create_target_dict,
 )
-from engine.nodes.base import Choice, Flag, Float, Int, ModelFile, NodeContext, Optional, Out, Widget, node
-from engine.nodes.sockets import CLIP, HOOK_KEYFRAMES, HOOKS
+from darkroom.engine.nodes.base import Choice, Flag, Float, Int, ModelFile, NodeContext, Optional, Out, Widget, node
+from darkroom.engine.nodes.sockets import CLIP, HOOK_KEYFRAMES, HOOKS
 
 CREATE, SCHEDULING, COMBINE = (f"advanced/hooks/{name}" for name in ("create", "scheduling", "combine"))
 HOOKS_MODULE = "comfy_extras.nodes_hooks"

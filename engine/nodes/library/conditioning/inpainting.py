@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import torch
 from torch.nn import functional
 
-from contract.graph.facts import NodeFacts
-from contract.graph.spec import ValueDict
-from engine.diffusion.differential import thawed_mask
-from engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
-from engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MASK, MODEL, VAE, Conditioning, Latent
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.diffusion.differential import thawed_mask
+from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MASK, MODEL, VAE, Conditioning, Latent
 
 Positive = Annotated[CONDITIONING, Out("positive")]
 Negative = Annotated[CONDITIONING, Out("negative")]

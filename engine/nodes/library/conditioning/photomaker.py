@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.nodes.base import ModelCombo, NodeContext, PromptText, node
-from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, PHOTOMAKER
+from darkroom.engine.nodes.base import ModelCombo, NodeContext, PromptText, node
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, PHOTOMAKER
 
 CATEGORY = "_for_testing/photomaker"
 MODULE = "comfy_extras.nodes_photomaker"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.nodes.base import Float, NodeContext, Optional, node
-from engine.nodes.library.conditioning.conditioning import with_appended
-from engine.nodes.sockets import CLIP_VISION_OUTPUT, CONDITIONING, LATENT
+from darkroom.engine.nodes.base import Float, NodeContext, Optional, node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, CONDITIONING, LATENT
 
 
 @node("unCLIPConditioning", category="conditioning")

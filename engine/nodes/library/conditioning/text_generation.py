@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from engine.nodes.base import DynamicChoice, Field, Flag, Float, Int, NodeContext, Optional, Out, PromptText, node
-from engine.nodes.sockets import AUDIO, CLIP, IMAGE, STRING
-from engine.text.token_sampling import TokenSampling
+from darkroom.engine.nodes.base import (
+    DynamicChoice,
+    Field,
+    Flag,
+    Float,
+    Int,
+    NodeContext,
+    Optional,
+    Out,
+    PromptText,
+    node,
+)
+from darkroom.engine.nodes.sockets import AUDIO, CLIP, IMAGE, STRING
+from darkroom.engine.text.token_sampling import TokenSampling
 
 VERSION = "0.30.0"
 MAX_SEED = 0xFFFFFFFFFFFFFFFF

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from contract.graph.facts import NodeFacts
-from engine.images.decode import read_image
-from engine.images.pixels import to_pillow
-from engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, NodeOutput, RecordedFile, node
-from engine.nodes.library.file_content import content_hash
-from engine.nodes.library.image.images import damaged_file
-from engine.nodes.sockets import IMAGE
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.decode import read_image
+from darkroom.engine.images.pixels import to_pillow
+from darkroom.engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, NodeOutput, RecordedFile, node
+from darkroom.engine.nodes.library.file_content import content_hash
+from darkroom.engine.nodes.library.image.images import damaged_file
+from darkroom.engine.nodes.sockets import IMAGE
 
 MAX_SIDE_PX = 16384
 

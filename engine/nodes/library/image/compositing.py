@@ -10,10 +10,10 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 
-from engine.images.compositing import PORTER_DUFF_MODES, paste, porter_duff, resize_mask, same_channels
-from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, node
-from engine.nodes.sockets import IMAGE, MASK
+from darkroom.engine.images.compositing import PORTER_DUFF_MODES, paste, porter_duff, resize_mask, same_channels
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, node
+from darkroom.engine.nodes.sockets import IMAGE, MASK
 
 MAX_SIDE_PX = 16384
 COMPOSITING_MODULE = "comfy_extras.nodes_compositing"

@@ -11,9 +11,9 @@ from typing import Annotated
 import torch
 from torch.nn.functional import pad
 
-from engine.images.pixels import resize, resize_image
-from engine.nodes.base import Field, Growing, NodeContext, Socket, node
-from engine.nodes.sockets import IMAGE, LATENT, MASK, Latent
+from darkroom.engine.images.pixels import resize, resize_image
+from darkroom.engine.nodes.base import Field, Growing, NodeContext, Socket, node
+from darkroom.engine.nodes.sockets import IMAGE, LATENT, MASK, Latent
 
 VERSION = "0.30.0"
 MODULE = "comfy_extras.nodes_post_processing"

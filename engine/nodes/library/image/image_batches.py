@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.images.pixels import resize_image
-from engine.nodes.base import Hidden, Int, NodeContext, Out, Socket, node
-from engine.nodes.sockets import IMAGE
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Hidden, Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.sockets import IMAGE
 
 MAX_SIDE_PX = 16384
 IMAGES_MODULE = "comfy_extras.nodes_images"

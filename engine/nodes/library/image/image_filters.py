@@ -9,15 +9,15 @@ from typing import Annotated
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.images import filters
-from engine.images.canny import canny as canny_edges
-from engine.images.compositing import same_channels
-from engine.images.morphology import OPERATIONS
-from engine.images.morphology import morphology as apply_morphology
-from engine.images.pixels import resize_image
-from engine.nodes.base import Combo, Float, Int, NodeContext, Out, node
-from engine.nodes.sockets import IMAGE
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images import filters
+from darkroom.engine.images.canny import canny as canny_edges
+from darkroom.engine.images.compositing import same_channels
+from darkroom.engine.images.morphology import OPERATIONS
+from darkroom.engine.images.morphology import morphology as apply_morphology
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.sockets import IMAGE
 
 POST_PROCESSING_MODULE = "comfy_extras.nodes_post_processing"
 MORPHOLOGY_MODULE = "comfy_extras.nodes_morphology"

@@ -11,11 +11,11 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 
-from contract.graph.facts import NodeFacts
-from engine.images.compositing import with_last_repeated
-from engine.images.pixels import IMAGE_METHODS, resize_image
-from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Optional, node
-from engine.nodes.sockets import IMAGE, MASK
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.compositing import with_last_repeated
+from darkroom.engine.images.pixels import IMAGE_METHODS, resize_image
+from darkroom.engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Optional, node
+from darkroom.engine.nodes.sockets import IMAGE, MASK
 
 MAX_SIDE_PX = 16384
 IMAGES_MODULE = "comfy_extras.nodes_images"

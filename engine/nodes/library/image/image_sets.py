@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Annotated
 
-from engine.images.image_sets import RESIZE_METHODS, caption_path, captions_of, pictures_in, read_set
-from engine.nodes.base import Choice, InputFile, Int, NodeContext, NodeEnvironment, Optional, node
-from engine.nodes.sockets import CLIP, CONDITIONING, IMAGE
+from darkroom.engine.images.image_sets import RESIZE_METHODS, caption_path, captions_of, pictures_in, read_set
+from darkroom.engine.nodes.base import Choice, InputFile, Int, NodeContext, NodeEnvironment, Optional, node
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE
 
 MODULE = "comfy_extras.nodes_train"
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.images.animations import Frames, write_animated_png
-from engine.images.decode import EXPECTED, find_damage, read_channel, read_image
-from engine.images.encode import metadata_texts, write_animated_webp, write_png
-from engine.media.frame_stream import FrameStream
-from engine.nodes.base import (
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.animations import Frames, write_animated_png
+from darkroom.engine.images.decode import EXPECTED, find_damage, read_channel, read_image
+from darkroom.engine.images.encode import metadata_texts, write_animated_webp, write_png
+from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.nodes.base import (
     Choice,
     FilePrefix,
     Flag,
@@ -31,8 +31,8 @@ from engine.nodes.base import (
     Socket,
     node,
 )
-from engine.nodes.library.file_content import content_hash
-from engine.nodes.sockets import FRAMES, IMAGE, MASK
+from darkroom.engine.nodes.library.file_content import content_hash
+from darkroom.engine.nodes.sockets import FRAMES, IMAGE, MASK
 
 PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1
 WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.images.encode import metadata_texts, write_png
-from engine.media.deep_pictures import EXR_FORMATS, PNG_FORMATS, write_exr, write_png16
-from engine.nodes.base import (
+from darkroom.engine.images.encode import metadata_texts, write_png
+from darkroom.engine.media.deep_pictures import EXR_FORMATS, PNG_FORMATS, write_exr, write_png16
+from darkroom.engine.nodes.base import (
     Choice,
     Combo,
     DynamicChoice,
@@ -24,8 +24,8 @@ from engine.nodes.base import (
     Socket,
     node,
 )
-from engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, ExtraPngInfo, Prompt, save_all
-from engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, ExtraPngInfo, Prompt, save_all
+from darkroom.engine.nodes.sockets import IMAGE
 
 VERSION = "0.30.0"
 PNG_LEVEL = 4

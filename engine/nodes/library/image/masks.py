@@ -9,11 +9,11 @@ from typing import Annotated
 
 import torch
 
-from engine.images.encode import metadata_texts
-from engine.images.morphology import dilate, dilate_cross
-from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, NodeOutput, Out, Socket, node
-from engine.nodes.library.image.images import PNG_LEVEL, save_all
-from engine.nodes.sockets import IMAGE, MASK, ExtraPngInfo, Prompt
+from darkroom.engine.images.encode import metadata_texts
+from darkroom.engine.images.morphology import dilate, dilate_cross
+from darkroom.engine.nodes.base import Choice, Flag, Float, Int, NodeContext, NodeOutput, Out, Socket, node
+from darkroom.engine.nodes.library.image.images import PNG_LEVEL, save_all
+from darkroom.engine.nodes.sockets import IMAGE, MASK, ExtraPngInfo, Prompt
 
 MAX_SIDE_PX = 16384
 MASK_MODULE = "comfy_extras.nodes_mask"

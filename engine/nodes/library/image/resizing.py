@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.images.pixels import resize
-from engine.nodes.base import Combo, DynamicChoice, Field, Float, Int, Matched, NodeContext, Out, Socket, node
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.nodes.base import Combo, DynamicChoice, Field, Float, Int, Matched, NodeContext, Out, Socket, node
 
 VERSION = "0.30.0"
 MAX_SIDE_PX = 16384

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from engine.nodes.base import FilePrefix, NodeContext, NodeOutput, Out, Socket, node
-from engine.nodes.library.file_metadata import metadata_of
-from engine.nodes.sockets import SVG, ExtraPngInfo, Prompt
+from darkroom.engine.nodes.base import FilePrefix, NodeContext, NodeOutput, Out, Socket, node
+from darkroom.engine.nodes.library.file_metadata import metadata_of
+from darkroom.engine.nodes.sockets import SVG, ExtraPngInfo, Prompt
 
 ROOT_TAG = re.compile(r"<svg\b[^>]*(?<!/)>")
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.layers.tiles import num_tiles, run_in_tiles
-from engine.nodes.base import ModelCombo, NodeContext, node
-from engine.nodes.sockets import IMAGE, UPSCALE_MODEL
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.layers.tiles import num_tiles, run_in_tiles
+from darkroom.engine.nodes.base import ModelCombo, NodeContext, node
+from darkroom.engine.nodes.sockets import IMAGE, UPSCALE_MODEL
 
 UPSCALE_MODULE = "comfy_extras.nodes_upscale_model"
 TILE_PX, SMALLEST_TILE_PX, OVERLAP_PX = 512, 128, 32

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from engine.media.resample import resample
-from engine.models.audio_vae import AudioVae
-from engine.models.vae import Vae
-from engine.nodes.base import NodeContext, node
-from engine.nodes.sockets import AUDIO, LATENT, VAE
+from darkroom.engine.media.resample import resample
+from darkroom.engine.models.audio_vae import AudioVae
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.sockets import AUDIO, LATENT, VAE
 
 MODULE = "comfy_extras.nodes_audio"
 LOUDEST_DEVIATION = 0.2  # a sound whose samples deviate by more is made quieter

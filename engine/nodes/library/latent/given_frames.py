@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.images.pixels import resize_image
-from engine.models.vae import Vae
-from engine.nodes.sockets import Latent
+from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.nodes.sockets import Latent
 
 PADDED_RATIO = 8  # frames that given pictures are counted by, those of Cosmos 1
 GREY = 0.5

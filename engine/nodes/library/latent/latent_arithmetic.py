@@ -11,11 +11,11 @@ from typing import Annotated
 
 import torch
 
-from engine.images.compositing import repeated
-from engine.images.pixels import resize
-from engine.nodes.base import Float, NodeContext, node
-from engine.nodes.library.latent.latent_geometry import LATENT_MODULE, with_samples
-from engine.nodes.sockets import LATENT
+from darkroom.engine.images.compositing import repeated
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.library.latent.latent_geometry import LATENT_MODULE, with_samples
+from darkroom.engine.nodes.sockets import LATENT
 
 Share = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.images.compositing import repeated
-from engine.nodes.base import Combo, Int, NodeContext, Out, Socket, node
-from engine.nodes.library.latent.latent_arithmetic import fitted_to
-from engine.nodes.library.latent.latent_geometry import CELL_PX, LATENT_MODULE
-from engine.nodes.sockets import LATENT, Latent
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.compositing import repeated
+from darkroom.engine.nodes.base import Combo, Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.library.latent.latent_arithmetic import fitted_to
+from darkroom.engine.nodes.library.latent.latent_geometry import CELL_PX, LATENT_MODULE
+from darkroom.engine.nodes.sockets import LATENT, Latent
 
 
 @node(

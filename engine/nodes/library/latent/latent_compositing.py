@@ -10,10 +10,10 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 
-from engine.images.compositing import paste
-from engine.nodes.base import Flag, NodeContext, Optional, node
-from engine.nodes.library.latent.latent_geometry import CELL_PX, Position, with_samples
-from engine.nodes.sockets import LATENT, MASK
+from darkroom.engine.images.compositing import paste
+from darkroom.engine.nodes.base import Flag, NodeContext, Optional, node
+from darkroom.engine.nodes.library.latent.latent_geometry import CELL_PX, Position, with_samples
+from darkroom.engine.nodes.sockets import LATENT, MASK
 
 
 @node("LatentComposite", display_name="Latent Composite", category="latent")

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.images.compositing import repeated
-from engine.images.pixels import LATENT_METHODS, resize
-from engine.nodes.base import Choice, Combo, Float, Int, NodeContext, node
-from engine.nodes.sockets import LATENT, Latent
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.compositing import repeated
+from darkroom.engine.images.pixels import LATENT_METHODS, resize
+from darkroom.engine.nodes.base import Choice, Combo, Float, Int, NodeContext, node
+from darkroom.engine.nodes.sockets import LATENT, Latent
 
 MAX_SIDE_PX = 16384
 CELL_PX = 8

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import torch
 
-from engine.images.filters import sharpen
-from engine.nodes.base import Float, Int, NodeContext, node
-from engine.nodes.library.latent.latent_geometry import LATENT_MODULE, with_samples
-from engine.nodes.sockets import LATENT, LATENT_OPERATION
+from darkroom.engine.images.filters import sharpen
+from darkroom.engine.nodes.base import Float, Int, NodeContext, node
+from darkroom.engine.nodes.library.latent.latent_geometry import LATENT_MODULE, with_samples
+from darkroom.engine.nodes.sockets import LATENT, LATENT_OPERATION
 
 CATEGORY = "latent/advanced/operations"
 

@@ -7,13 +7,23 @@ from typing import Annotated
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.errors import BadModelFile
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.video_vae import VideoVae
-from engine.nodes.base import FilePrefix, InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Out, Socket, node
-from engine.nodes.library.file_content import content_hash
-from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.video_vae import VideoVae
+from darkroom.engine.nodes.base import (
+    FilePrefix,
+    InputFile,
+    Int,
+    NodeContext,
+    NodeEnvironment,
+    NodeOutput,
+    Out,
+    Socket,
+    node,
+)
+from darkroom.engine.nodes.library.file_content import content_hash
+from darkroom.engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
 
 MAX_SIDE_PX = 16384
 OLD_LATENT_SCALE = 0.18215  # files without a format version hold scaled latents

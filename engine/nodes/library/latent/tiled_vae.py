@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from contract.graph.facts import NodeFacts
-from engine.models.video_vae import VideoVae
-from engine.nodes.base import Int, NodeContext, node
-from engine.nodes.library.latent.latents import as_pictures
-from engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.models.video_vae import VideoVae
+from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.library.latent.latents import as_pictures
+from darkroom.engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE
 
 Overlap = Annotated[int, Int(min=0, max=4096, step=32)]
 Frames = Annotated[int, Int(min=8, max=4096, step=4)]

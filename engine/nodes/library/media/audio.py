@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from engine.media.audio_files import (
+from darkroom.engine.media.audio_files import (
     BEST_VARIABLE_RATE,
     FLAC,
     MP3,
@@ -18,10 +18,10 @@ from engine.media.audio_files import (
     read_audio,
     write_audio,
 )
-from engine.media.faults import check_sound
-from engine.media.opened import BadMedia
-from engine.media.video import Audio
-from engine.nodes.base import (
+from darkroom.engine.media.faults import check_sound
+from darkroom.engine.media.opened import BadMedia
+from darkroom.engine.media.video import Audio
+from darkroom.engine.nodes.base import (
     Choice,
     FilePrefix,
     Hidden,
@@ -34,10 +34,10 @@ from engine.nodes.base import (
     Socket,
     node,
 )
-from engine.nodes.library.file_content import content_hash
-from engine.nodes.library.file_metadata import metadata_of
-from engine.nodes.library.media.video import as_texts
-from engine.nodes.sockets import AUDIO
+from darkroom.engine.nodes.library.file_content import content_hash
+from darkroom.engine.nodes.library.file_metadata import metadata_of
+from darkroom.engine.nodes.library.media.video import as_texts
+from darkroom.engine.nodes.sockets import AUDIO
 
 MODULE = "comfy_extras.nodes_audio"
 

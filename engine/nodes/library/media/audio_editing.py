@@ -9,11 +9,11 @@ from typing import Annotated
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.media.resample import resample
-from engine.media.video import Audio
-from engine.nodes.base import Choice, Float, Int, NodeContext, Out, node
-from engine.nodes.sockets import AUDIO
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.media.resample import resample
+from darkroom.engine.media.video import Audio
+from darkroom.engine.nodes.base import Choice, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.sockets import AUDIO
 
 MODULE = "comfy_extras.nodes_audio"
 MAX_SECONDS = 0xFFFFFFFFFFFFFFFF  # ComfyUI's; the length of the sound is the limit

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from engine.images.decode import read_image
-from engine.media.video import VideoFromFile
-from engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, Out, Socket, Widget, node
-from engine.nodes.library.media.preview_3d import MODULE
-from engine.nodes.sockets import IMAGE, MASK, VIDEO
+from darkroom.engine.images.decode import read_image
+from darkroom.engine.media.video import VideoFromFile
+from darkroom.engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, Out, Socket, Widget, node
+from darkroom.engine.nodes.library.media.preview_3d import MODULE
+from darkroom.engine.nodes.sockets import IMAGE, MASK, VIDEO
 
 FOLDER = "3d"
 MODELS = (".fbx", ".glb", ".gltf", ".obj", ".stl")

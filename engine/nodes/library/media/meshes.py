@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.media.meshes import Surface, cubes, surface_net, write_glb
-from engine.models.shape_vae import Mesh, Voxel
-from engine.nodes.base import Choice, FilePrefix, Float, Hidden, NodeContext, NodeOutput, node
-from engine.nodes.library.file_metadata import metadata_of
-from engine.nodes.library.media.video import as_texts
-from engine.nodes.sockets import MESH, VOXEL
+from darkroom.engine.media.meshes import Surface, cubes, surface_net, write_glb
+from darkroom.engine.models.shape_vae import Mesh, Voxel
+from darkroom.engine.nodes.base import Choice, FilePrefix, Float, Hidden, NodeContext, NodeOutput, node
+from darkroom.engine.nodes.library.file_metadata import metadata_of
+from darkroom.engine.nodes.library.media.video import as_texts
+from darkroom.engine.nodes.sockets import MESH, VOXEL
 
 MODULE = "comfy_extras.nodes_hunyuan3d"
 SURFACES: dict[str, Callable[[torch.Tensor, float], Surface]] = {"surface net": surface_net, "basic": cubes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from engine.nodes.base import NodeContext, NodeOutput, Optional, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput, Optional, Socket, Text, node
 
 MODULE = "comfy_extras.nodes_load_3d"
 

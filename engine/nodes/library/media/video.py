@@ -12,11 +12,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any
 
-from engine.media import video_files
-from engine.media.faults import check_video
-from engine.media.frame_stream import FrameStream
-from engine.media.opened import BadMedia
-from engine.media.video import (
+from darkroom.engine.media import video_files
+from darkroom.engine.media.faults import check_video
+from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.media.opened import BadMedia
+from darkroom.engine.media.video import (
     VideoCodec,
     VideoComponents,
     VideoContainer,
@@ -25,7 +25,7 @@ from engine.media.video import (
     VideoFromFrames,
     VideoInput,
 )
-from engine.nodes.base import (
+from darkroom.engine.nodes.base import (
     Combo,
     FilePrefix,
     Float,
@@ -41,8 +41,8 @@ from engine.nodes.base import (
     Streams,
     node,
 )
-from engine.nodes.library.file_metadata import metadata_of
-from engine.nodes.sockets import AUDIO, FLOAT, FRAMES, IMAGE, VIDEO
+from darkroom.engine.nodes.library.file_metadata import metadata_of
+from darkroom.engine.nodes.sockets import AUDIO, FLOAT, FRAMES, IMAGE, VIDEO
 
 CATEGORY = "image/video"
 MODULE = "comfy_extras.nodes_video"

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import Annotated
 
-from engine.diffusion.compilation import BACKENDS, KEY, OPTIONS_KEY, CompiledNetworks, missing_compiler
-from engine.diffusion.wrappers import APPLY_MODEL
-from engine.models.model import Model
-from engine.nodes.base import Combo, NodeContext, node
-from engine.nodes.sockets import MODEL
+from darkroom.engine.diffusion.compilation import BACKENDS, KEY, OPTIONS_KEY, CompiledNetworks, missing_compiler
+from darkroom.engine.diffusion.wrappers import APPLY_MODEL
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import Combo, NodeContext, node
+from darkroom.engine.nodes.sockets import MODEL
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.nodes.base import ModelFile, NodeContext, node
-from engine.nodes.sockets import CLIP, MODEL, VAE
+from darkroom.engine.nodes.base import ModelFile, NodeContext, node
+from darkroom.engine.nodes.sockets import CLIP, MODEL, VAE
 
 
 @node("CheckpointLoaderNF4", display_name="Load NF4 Flux Checkpoint", category="loaders", python_module="darkroom")

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import torch
 
-from engine.families import registry
-from engine.nodes.base import Choice, Flag, ModelFile, NodeContext, NodeEnvironment, node
-from engine.nodes.library.model.loaders import TEXT_TYPES, supported_clip_type
-from engine.nodes.library.model.old_loaders import PAIR_TYPES, supported_pair
-from engine.nodes.sockets import CLIP, MODEL
+from darkroom.engine.families import registry
+from darkroom.engine.nodes.base import Choice, Flag, ModelFile, NodeContext, NodeEnvironment, node
+from darkroom.engine.nodes.library.model.loaders import TEXT_TYPES, supported_clip_type
+from darkroom.engine.nodes.library.model.old_loaders import PAIR_TYPES, supported_pair
+from darkroom.engine.nodes.sockets import CLIP, MODEL
 
 CATEGORY, MODULE = "bootleg", "darkroom"
 DEFAULT_ARITHMETIC = torch.float16  # the pack's, whatever the network computes in

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import torch
 
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.log_context import report_warning
-from engine.models.model import Model
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.nodes.base import Float, ModelFile, NodeContext, node
-from engine.nodes.sockets import MODEL
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.nodes.base import Float, ModelFile, NodeContext, node
+from darkroom.engine.nodes.sockets import MODEL
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.families import registry
-from engine.layers.pixel_space import NAME as PIXEL_SPACE
-from engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
-from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.families import registry
+from darkroom.engine.layers.pixel_space import NAME as PIXEL_SPACE
+from darkroom.engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
+from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
 TEXT_TYPES = registry.offered_text_types(num_encoders=1)
 RANDOM_SCALES = ("full", "small")

@@ -8,15 +8,21 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.adapters.lora import lora_patches
-from engine.adapters.lora_names import LoraTarget, target_name
-from engine.log_context import report_warning
-from engine.models.clip import Clip
-from engine.models.model import Model
-from engine.models.patching.lora_keys import TEXT_STARTS, denoiser_lora_keys, lora_misfit, renamed_lora, text_lora_keys
-from engine.nodes.base import Float, ModelFile, NodeContext, node
-from engine.nodes.sockets import CLIP, MODEL
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.adapters.lora_names import LoraTarget, target_name
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.models.clip import Clip
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.lora_keys import (
+    TEXT_STARTS,
+    denoiser_lora_keys,
+    lora_misfit,
+    renamed_lora,
+    text_lora_keys,
+)
+from darkroom.engine.nodes.base import Float, ModelFile, NodeContext, node
+from darkroom.engine.nodes.sockets import CLIP, MODEL
 
 Strength = Annotated[float, Float(min=-100.0, max=100.0, step=0.01)]
 LoraName = Annotated[str, ModelFile("loras")]

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import torch
 
-from engine.formats.safetensors_file import write_safetensors
-from engine.log_context import report_warning
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.nodes.base import Combo, FilePrefix, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, node
-from engine.nodes.sockets import CLIP, MODEL
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.log_context import report_warning
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.nodes.base import Combo, FilePrefix, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, node
+from darkroom.engine.nodes.sockets import CLIP, MODEL
 
 LORA_TYPES = ("standard", "full_diff")
 CLAMP_QUANTILE = 0.99

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from contract.graph.spec import OutputSpec
-from engine.families.registry import families
-from engine.models.clip import Clip
-from engine.models.model import Model
-from engine.nodes.base import Float, FunctionNode, NodeContext, Parameter, Socket, node
-from engine.nodes.sockets import CLIP, MODEL
+from darkroom.contract.graph.spec import OutputSpec
+from darkroom.engine.families.registry import families
+from darkroom.engine.models.clip import Clip
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import Float, FunctionNode, NodeContext, Parameter, Socket, node
+from darkroom.engine.nodes.sockets import CLIP, MODEL
 
 CATEGORY = "advanced/model_merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"

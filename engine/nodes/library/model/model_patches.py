@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.nodes.base import ModelFile, NodeContext, node
-from engine.nodes.sockets import MODEL_PATCH
+from darkroom.engine.nodes.base import ModelFile, NodeContext, node
+from darkroom.engine.nodes.sockets import MODEL_PATCH
 
 
 @node(

@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.diffusion.latent_format import LatentFormat, PlaygroundLatentFormat
-from engine.diffusion.model_sampling import X0, ContinuousEdmSchedule, DiscreteSchedule, Eps, VPrediction
-from engine.formats.safetensors_file import write_safetensors
-from engine.models import saved_layout
-from engine.models.clip import Clip
-from engine.models.kinds.clip_vision_value import ClipVision
-from engine.models.model import Model
-from engine.models.patching.module_patcher import ModulePatcher
-from engine.models.vae import Vae
-from engine.nodes.base import FilePrefix, Hidden, NodeContext, NodeOutput, node
-from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
+from darkroom.engine.diffusion.latent_format import LatentFormat, PlaygroundLatentFormat
+from darkroom.engine.diffusion.model_sampling import X0, ContinuousEdmSchedule, DiscreteSchedule, Eps, VPrediction
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models import saved_layout
+from darkroom.engine.models.clip import Clip
+from darkroom.engine.models.kinds.clip_vision_value import ClipVision
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.module_patcher import ModulePatcher
+from darkroom.engine.models.vae import Vae
+from darkroom.engine.nodes.base import FilePrefix, Hidden, NodeContext, NodeOutput, node
+from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
 CATEGORY = "advanced/model_merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion.model_sampling import VDiscrete
-from engine.families import registry
-from engine.nodes.base import Choice, ModelFile, NodeContext, Optional, node
-from engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.model_sampling import VDiscrete
+from darkroom.engine.families import registry
+from darkroom.engine.nodes.base import Choice, ModelFile, NodeContext, Optional, node
+from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
 PAIR_TYPES = registry.offered_text_types(num_encoders=2)
 PREDICTS_V = re.compile(r"^\s*parameterization:\s*[\"']?v[\"']?\s*(#.*)?$", re.MULTILINE)

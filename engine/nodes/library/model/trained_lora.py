@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import torch
 
-from engine.formats.safetensors_file import write_safetensors
-from engine.images.encode import metadata_texts, write_png
-from engine.images.line_plot import line_plot
-from engine.nodes.base import (
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.images.encode import metadata_texts, write_png
+from darkroom.engine.images.line_plot import line_plot
+from darkroom.engine.nodes.base import (
     FilePrefix,
     Hidden,
     Int,
@@ -27,8 +27,8 @@ from engine.nodes.base import (
     Widget,
     node,
 )
-from engine.nodes.library.model.lora import Strength, with_lora
-from engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.library.model.lora import Strength, with_lora
+from darkroom.engine.nodes.sockets import MODEL
 
 MODULE = "comfy_extras.nodes_train"
 PNG_LEVEL = 6

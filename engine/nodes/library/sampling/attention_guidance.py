@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.diffusion.attention_guidance import SelfAttentionGuidance, perturbed_attention_guidance
-from engine.nodes.base import Float, NodeContext, node
-from engine.nodes.sockets import MODEL
+from darkroom.engine.diffusion.attention_guidance import SelfAttentionGuidance, perturbed_attention_guidance
+from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.sockets import MODEL
 
 
 @node("SelfAttentionGuidance", display_name="Self-Attention Guidance", category="_for_testing",

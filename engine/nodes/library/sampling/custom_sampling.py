@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNegGuider
-from engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
-from engine.diffusion.noise import prepare_noise
-from engine.diffusion.sample import Guider
-from engine.nodes.base import Choice, Flag, Float, Int, NodeContext, Out, node
-from engine.nodes.library.sampling.sampling import MAX_SEED, StepCallback, prepare_callback
-from engine.nodes.running_call import call_of
-from engine.nodes.sockets import CONDITIONING, GUIDER, LATENT, MODEL, NOISE, SAMPLER, SIGMAS, Latent, Noise
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNegGuider
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
+from darkroom.engine.diffusion.noise import prepare_noise
+from darkroom.engine.diffusion.sample import Guider
+from darkroom.engine.nodes.base import Choice, Flag, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.library.sampling.sampling import MAX_SEED, StepCallback, prepare_callback
+from darkroom.engine.nodes.running_call import call_of
+from darkroom.engine.nodes.sockets import CONDITIONING, GUIDER, LATENT, MODEL, NOISE, SAMPLER, SIGMAS, Latent, Noise
 
 CATEGORY = "sampling/custom_sampling"
 MODULE = "comfy_extras.nodes_custom_sampler"

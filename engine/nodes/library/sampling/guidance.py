@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion import guidance_rules as rules
-from engine.diffusion.conditions import convert_conditioning, with_model_inputs
-from engine.diffusion.guidance import calc_cond_batch
-from engine.diffusion.host_levels import on_host
-from engine.models.model import Model
-from engine.nodes.base import Float, Int, NodeContext, Out, node
-from engine.nodes.sockets import CONDITIONING, LATENT_OPERATION, MODEL
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion import guidance_rules as rules
+from darkroom.engine.diffusion.conditions import convert_conditioning, with_model_inputs
+from darkroom.engine.diffusion.guidance import calc_cond_batch
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.sockets import CONDITIONING, LATENT_OPERATION, MODEL
 
 PatchedModel = Annotated[MODEL, Out("patched_model")]
 LeastScale = Annotated[float, Float(min=0.0, max=100.0, step=0.5, round=0.01)]

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion.latent_format import PlaygroundLatentFormat
-from engine.diffusion.model_sampling import (
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.latent_format import PlaygroundLatentFormat
+from darkroom.engine.diffusion.model_sampling import (
     X0,
     ContinuousEdmSchedule,
     ContinuousVSchedule,
@@ -18,15 +18,15 @@ from engine.diffusion.model_sampling import (
     Eps,
     VPrediction,
 )
-from engine.diffusion.model_sampling_variants import (
+from darkroom.engine.diffusion.model_sampling_variants import (
     ContinuousCosmos,
     DiscreteImageToImage,
     DistilledSchedule,
     Lcm,
 )
-from engine.models.model import Model
-from engine.nodes.base import Choice, Flag, Float, NodeContext, node
-from engine.nodes.sockets import MODEL
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import Choice, Flag, Float, NodeContext, node
+from darkroom.engine.nodes.sockets import MODEL
 
 MODEL_CATEGORY = "advanced/model"
 MODEL_MODULE = "comfy_extras.nodes_model_advanced"

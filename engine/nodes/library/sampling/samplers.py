@@ -7,17 +7,17 @@ from typing import Annotated
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from contract.graph.spec import ValueDict
-from engine.diffusion.ksampler import ksampler, sampler_object
-from engine.diffusion.sample import Sampler
-from engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
-from engine.diffusion.samplers.predictor_corrector import tau_in_interval
-from engine.diffusion.samplers.stochastic import sample_lcm_upscale
-from engine.images.pixels import resize
-from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
-from engine.nodes.library.sampling.sampling import SamplerName
-from engine.nodes.sockets import MODEL, SAMPLER
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.contract.graph.spec import ValueDict
+from darkroom.engine.diffusion.ksampler import ksampler, sampler_object
+from darkroom.engine.diffusion.sample import Sampler
+from darkroom.engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
+from darkroom.engine.diffusion.samplers.predictor_corrector import tau_in_interval
+from darkroom.engine.diffusion.samplers.stochastic import sample_lcm_upscale
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.library.sampling.sampling import SamplerName
+from darkroom.engine.nodes.sockets import MODEL, SAMPLER
 
 CATEGORY = "sampling/custom_sampling/samplers"
 MODULE = "comfy_extras.nodes_custom_sampler"

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.facts import NodeFacts, SamplerFacts
-from engine.diffusion.ksampler import fix_empty_latent_channels, sample
-from engine.diffusion.noise import prepare_noise
-from engine.diffusion.replacements import replaceable
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.nodes.base import Choice, Float, Int, NodeContext, NodeEnvironment, node
-from engine.nodes.running_call import call_of, running_context
-from engine.nodes.sockets import CONDITIONING, LATENT, MODEL, Latent
+from darkroom.contract.graph.facts import NodeFacts, SamplerFacts
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample
+from darkroom.engine.diffusion.noise import prepare_noise
+from darkroom.engine.diffusion.replacements import replaceable
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.nodes.base import Choice, Float, Int, NodeContext, NodeEnvironment, node
+from darkroom.engine.nodes.running_call import call_of, running_context
+from darkroom.engine.nodes.sockets import CONDITIONING, LATENT, MODEL, Latent
 
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
 

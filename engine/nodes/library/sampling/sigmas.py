@@ -9,14 +9,14 @@ from typing import Annotated
 
 import torch
 
-from contract.graph.facts import NodeFacts
-from engine.diffusion import sigmas as schedules
-from engine.diffusion.choices import calculate_sigmas
-from engine.diffusion.gits_levels import gits_levels
-from engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, OPTIMAL_STEPS, align_your_steps, optimal_steps
-from engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Out, Text, node
-from engine.nodes.library.sampling.sampling import SchedulerName
-from engine.nodes.sockets import FLOAT, MODEL, SIGMAS
+from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion import sigmas as schedules
+from darkroom.engine.diffusion.choices import calculate_sigmas
+from darkroom.engine.diffusion.gits_levels import gits_levels
+from darkroom.engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, OPTIMAL_STEPS, align_your_steps, optimal_steps
+from darkroom.engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Out, Text, node
+from darkroom.engine.nodes.library.sampling.sampling import SchedulerName
+from darkroom.engine.nodes.sockets import FLOAT, MODEL, SIGMAS
 
 SCHEDULERS = "sampling/custom_sampling/schedulers"
 ARITHMETIC = "sampling/custom_sampling/sigmas"

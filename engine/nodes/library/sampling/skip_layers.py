@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.diffusion.skip_layers import SkippedLayers, layer_numbers
-from engine.models.model import Model
-from engine.nodes.base import Float, NodeContext, Text, node
-from engine.nodes.sockets import MODEL
+from darkroom.engine.diffusion.skip_layers import SkippedLayers, layer_numbers
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import Float, NodeContext, Text, node
+from darkroom.engine.nodes.sockets import MODEL
 
 GUIDANCE_CATEGORY = "advanced/guidance"
 MODULE = "comfy_extras.nodes_slg"

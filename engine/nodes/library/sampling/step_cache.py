@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from engine.diffusion import step_cache as caching
-from engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
-from engine.diffusion.wrappers import CALC_COND_BATCH, DIFFUSION_MODEL, OUTER_SAMPLE, PREDICT_NOISE
-from engine.models.model import Model
-from engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
-from engine.nodes.sockets import MODEL
+from darkroom.engine.diffusion import step_cache as caching
+from darkroom.engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
+from darkroom.engine.diffusion.wrappers import CALC_COND_BATCH, DIFFUSION_MODEL, OUTER_SAMPLE, PREDICT_NOISE
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.sockets import MODEL
 
 Threshold = Annotated[float, Float(min=0.0, max=3.0, step=0.01)]
 Percent = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import torch
 
-from contract.graph.spec import Values
-from engine.diffusion.host_levels import on_host
-from engine.images.pixels import resize
-from engine.layers.freeu import FreeU
-from engine.layers.hyper_tile import HyperTile
-from engine.layers.token_merging import TokenMerging
-from engine.models.model import Model
-from engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
-from engine.nodes.sockets import CLIP, MODEL
+from darkroom.contract.graph.spec import Values
+from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.images.pixels import resize
+from darkroom.engine.layers.freeu import FreeU
+from darkroom.engine.layers.hyper_tile import HyperTile
+from darkroom.engine.layers.token_merging import TokenMerging
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.sockets import CLIP, MODEL
 
 UNET = "model_patches/unet"
 EXPERIMENTS = "_for_testing/attention_experiments"

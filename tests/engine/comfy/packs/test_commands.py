@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.comfy.packs.commands import main
+from darkroom.engine.comfy.packs.commands import main
 
 PACK = "NODE_CLASS_MAPPINGS = {}\n"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import PromptRejected
-from engine.comfy.packs.discovery import Pack, find_packs
-from engine.comfy.packs.loader import wanted_packs
-from engine.engine import Engine
-from engine.settings import EngineSettings
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.comfy.packs.discovery import Pack, find_packs
+from darkroom.engine.comfy.packs.loader import wanted_packs
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import EngineSettings
 from tests.engine.comfy.loading import loaded, write_pack
 
 ADD = """

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.comfy.packs.commands import node_list, table
-from engine.comfy.packs.discovery import Pack
-from engine.comfy.packs.node_trial import no_network
-from engine.comfy.packs.trial import TrialResult, try_pack
+from darkroom.engine.comfy.packs.commands import node_list, table
+from darkroom.engine.comfy.packs.discovery import Pack
+from darkroom.engine.comfy.packs.node_trial import no_network
+from darkroom.engine.comfy.packs.trial import TrialResult, try_pack
 from tests.engine.comfy.loading import write_pack
 
 PACK = """

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.comfy.known_names import read_known_names
-from engine.comfy.packs.assumed_packages import assumed_packages, is_importable, unmet_imports
-from engine.comfy.packs.discovery import find_packs
-from engine.comfy.packs.requirements import planned_installs
-from engine.comfy.packs.sync.packages import requirements_of
-from engine.engine import Engine
-from engine.settings import EngineSettings
+from darkroom.engine.comfy.known_names import read_known_names
+from darkroom.engine.comfy.packs.assumed_packages import assumed_packages, is_importable, unmet_imports
+from darkroom.engine.comfy.packs.discovery import find_packs
+from darkroom.engine.comfy.packs.requirements import planned_installs
+from darkroom.engine.comfy.packs.sync.packages import requirements_of
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import EngineSettings
 from tests.engine.comfy.loading import write_pack
 
 
@@ -54,9 +54,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def installed(python: Path, pack: Path, constraints: Path | None = None) -> tuple[int, str]:
     """The command's own function, without loading the engine each time."""
-    code = (
-        "from pathlib import Path; from engine.comfy.packs.requirements import install; raise SystemExit(install({}))"
-    )
+    code = "from pathlib import Path; from darkroom.engine.comfy.packs.requirements import install; raise SystemExit(install({}))"
     limits = None if constraints is None else str(constraints)
     source = code.format(f"Path({str(pack)!r}), {limits!r} and Path({limits!r})")
     return ran(python, "-c", source)
@@ -71,7 +69,7 @@ def test_what_a_pack_asks_for_is_installed_and_only_then(tmp_path: Path, python:
     pack = write_pack(tmp_path, "asks", "from dr_tiny import VERSION\nNODE_CLASS_MAPPINGS = {}")
     wheels = write_wheel(tmp_path / "wheels", "dr_tiny", "1.5").parent
     write_requirements(pack, wheels, "dr_tiny")
-    install = ("-m", "engine", "nodes", "install", str(pack))
+    install = ("-m", "darkroom.engine", "nodes", "install", str(pack))
     code, said = ran(python, *install, "--dry-run")
     assert code == 0, said
     assert "dr-tiny 1.5" in said

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.comfy.packs.pack_memory import PackMemory, fingerprint
-from engine.comfy.packs.trial import try_pack
+from darkroom.engine.comfy.packs.pack_memory import PackMemory, fingerprint
+from darkroom.engine.comfy.packs.trial import try_pack
 from tests.engine.comfy.loading import write_pack
 
 

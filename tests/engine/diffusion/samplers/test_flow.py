@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.model_sampling_variants import Flow
-from engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.diffusion.model_sampling_variants import Flow
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
 
 RECORDED = {
     "euler_cfg_pp": (0.58930, -0.17067, -0.67630, 0.30829),

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion import noise as noise_module
-from engine.diffusion.choices import Choices, calculate_sigmas
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.diffusion.samplers.declaration import SamplerDeclaration
-from engine.diffusion.samplers.ode import linear_multistep_coefficient
-from engine.diffusion.samplers.registry import COMFYUI_ORDER, declared_samplers
-from engine.diffusion.sigmas import SCHEDULES
+from darkroom.engine.diffusion import noise as noise_module
+from darkroom.engine.diffusion.choices import Choices, calculate_sigmas
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.diffusion.samplers.declaration import SamplerDeclaration
+from darkroom.engine.diffusion.samplers.ode import linear_multistep_coefficient
+from darkroom.engine.diffusion.samplers.registry import COMFYUI_ORDER, declared_samplers
+from darkroom.engine.diffusion.sigmas import SCHEDULES
 
 # These take steps of their own between the first and the last level.
 OWN_STEPS = ("dpm_fast", "dpm_adaptive")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.families.chroma_radiance.transformer import (
+from darkroom.engine.families.chroma_radiance.transformer import (
     OPTIONS,
     TILE_OPTION,
     ChromaRadianceConfig,

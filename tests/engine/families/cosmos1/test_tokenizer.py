@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.families.cosmos1.tokenizer import CosmosTokenizer, CosmosTokenizerConfig, restored, transformed
-from engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
+from darkroom.engine.families.cosmos1.tokenizer import CosmosTokenizer, CosmosTokenizerConfig, restored, transformed
+from darkroom.engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
 
 
 def test_the_transform_is_undone() -> None:

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.flux.transformer import FluxConfig, FluxTransformer, flux_config, places_of, reference_corners
-from engine.layers.patches import patches_of
-from engine.layers.rotary import rotated, rotations
+from darkroom.engine.families.flux.transformer import (
+    FluxConfig,
+    FluxTransformer,
+    flux_config,
+    places_of,
+    reference_corners,
+)
+from darkroom.engine.layers.patches import patches_of
+from darkroom.engine.layers.rotary import rotated, rotations
 
 CONFIG = FluxConfig(width=128, num_double=2, num_single=2, context_dim=24, label_dim=12, in_channels=4, out_channels=4)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.families.hidream.transformer import (
+from darkroom.engine.families.hidream.transformer import (
     ExpertLayers,
     GatedLayers,
     HiDreamConfig,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.families.hunyuan_video.image_refiner_vae import HunyuanImageRefinerVae, HunyuanImageRefinerVaeConfig
+from darkroom.engine.families.hunyuan_video.image_refiner_vae import (
+    HunyuanImageRefinerVae,
+    HunyuanImageRefinerVaeConfig,
+)
 
 
 def autoencoder() -> HunyuanImageRefinerVae:

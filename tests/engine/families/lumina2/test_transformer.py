@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.families.lumina2.transformer import (
+from darkroom.engine.families.lumina2.transformer import (
     FLOAT32_EPS,
     Lumina2Config,
     Lumina2Transformer,
@@ -14,7 +14,7 @@ from engine.families.lumina2.transformer import (
     picture_places,
     text_places,
 )
-from engine.layers.patches import patches_channels_last, picture_channels_last
+from darkroom.engine.layers.patches import patches_channels_last, picture_channels_last
 
 LUMINA = Lumina2Config(
     width=192, heads=2, key_heads=1, inner_width=64, num_layers=1, context_dim=24, time_width=40, time_inner=48,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.qwen_image.transformer import (
+from darkroom.engine.families.qwen_image.transformer import (
     AT_ZERO,
     CONTROLLED_BLOCKS,
     QwenImageConfig,

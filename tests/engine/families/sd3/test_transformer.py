@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.sd3.transformer import Sd3Config, Sd3Transformer, sd3_config
+from darkroom.engine.families.sd3.transformer import Sd3Config, Sd3Transformer, sd3_config
 
 CONFIG = Sd3Config(
     num_blocks=3, width=64, context_dim=24, label_dim=12, in_channels=4, out_channels=4, position_side=8,

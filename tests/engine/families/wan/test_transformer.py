@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.wan.transformer import WanConfig, WanTransformer, video_places, wan_config
+from darkroom.engine.families.wan.transformer import WanConfig, WanTransformer, video_places, wan_config
 
 CONFIG = WanConfig(width=128, num_blocks=2, inner_width=96, context_dim=24, in_channels=4, out_channels=4)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.families.wan.vae import CausalConv3d, WanVae, WanVaeConfig, wan_vae_config
-from engine.layers.frame_memory import FrameMemory
+from darkroom.engine.families.wan.vae import CausalConv3d, WanVae, WanVaeConfig, wan_vae_config
+from darkroom.engine.layers.frame_memory import FrameMemory
 
 CONFIG = WanVaeConfig(base_channels=8, latent_channels=4)
 

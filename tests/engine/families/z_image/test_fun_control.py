@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import Shapes
-from engine.families.z_image.fun_control import ZImageFunControl, ZImageFunControlConfig
-from engine.formats.unfilled import unfilled
-from engine.layers.rotary import rotations
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import Shapes
+from darkroom.engine.families.z_image.fun_control import ZImageFunControl, ZImageFunControlConfig
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.rotary import rotations
 from tests.parity.models import read_layouts
 
 LAYOUTS = {layout.name: layout for layout in read_layouts() if layout.family == "z_image"}

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.errors import BadModelFile
-from engine.formats.quantised.open_model import open_model
-from engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
 
 REFERENCE = load_file(Path(__file__).with_name("bitsandbytes.safetensors"))
 NAMES = ("nf4", "nested", "fp4", "fp32")
@@ -42,7 +42,7 @@ def test_values_are_those_of_the_library(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_large_weights_are_unpacked_in_parts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.formats.quantised.bitsandbytes.VALUES_AT_ONCE", 200)
+    monkeypatch.setattr("darkroom.engine.formats.quantised.bitsandbytes.VALUES_AT_ONCE", 200)
     values = opened(tmp_path, parts(name)).tensor(f"{name}.weight")
     assert torch.equal(values, REFERENCE[f"{name}.values"].float())
 

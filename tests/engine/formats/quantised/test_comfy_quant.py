@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.formats.fill import Destination, fill
-from engine.formats.quantised.open_model import open_model
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.unfilled import unfilled
-from engine.memory.offload.packing import packings_of
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import Destination, fill
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.memory.offload.packing import packings_of
 from tests.engine.memory.simulated import Card
 
 REFERENCE = load_file(Path(__file__).with_name("comfy_kitchen.safetensors"))

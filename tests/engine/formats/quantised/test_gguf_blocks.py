@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine.formats.gguf_file import BLOCK_TYPES
-from engine.formats.quantised.gguf_blocks import UNPACK
+from darkroom.engine.formats.gguf_file import BLOCK_TYPES
+from darkroom.engine.formats.quantised.gguf_blocks import UNPACK
 
 REFERENCE = load_file(Path(__file__).with_name("gguf_blocks.safetensors"))
 

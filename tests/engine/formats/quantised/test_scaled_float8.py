@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from engine.errors import BadModelFile
-from engine.formats.fill import Destination, check_tensors, fill
-from engine.formats.quantised.open_model import open_model
-from engine.formats.quantised.quantised_file import QuantisedFile
-from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
-from engine.formats.unfilled import unfilled
-from engine.memory.offload.packing import packings_of
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.fill import Destination, check_tensors, fill
+from darkroom.engine.formats.quantised.open_model import open_model
+from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
+from darkroom.engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.memory.offload.packing import packings_of
 
 SCALE = torch.tensor([0.01])
 

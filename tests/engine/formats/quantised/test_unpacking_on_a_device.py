@@ -10,12 +10,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from engine.formats.gguf_file import BLOCK_TYPES
-from engine.formats.quantised.bitsandbytes import FourBitPacking
-from engine.formats.quantised.comfy_quant import IntegerPacking, Mxfp8Packing, Nvfp4Packing
-from engine.formats.quantised.gguf_blocks import UNPACK
-from engine.formats.quantised.gguf_packing import BLOCK_BYTES, GgufPacking
-from engine.formats.quantised.packing import Packing
+from darkroom.engine.formats.gguf_file import BLOCK_TYPES
+from darkroom.engine.formats.quantised.bitsandbytes import FourBitPacking
+from darkroom.engine.formats.quantised.comfy_quant import IntegerPacking, Mxfp8Packing, Nvfp4Packing
+from darkroom.engine.formats.quantised.gguf_blocks import UNPACK
+from darkroom.engine.formats.quantised.gguf_packing import BLOCK_BYTES, GgufPacking
+from darkroom.engine.formats.quantised.packing import Packing
 
 ROWS, COLUMNS = 128, 256
 SHAPE = torch.Size((ROWS, COLUMNS))

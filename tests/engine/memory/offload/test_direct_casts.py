@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from engine.memory.device import Device
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.state import VramState
-from engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.memory.device import Device
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.state import VramState
+from darkroom.engine.memory.transfer_streams import TransferStreams
 from tests.engine.memory.offload.test_packed_weights import WIDTH, X, network, patches
 from tests.engine.memory.simulated import Card
 from tests.engine.memory.simulated import network as mixed_network

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.offload.weight_state import HostState
-from engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.offload.weight_state import HostState
+from darkroom.engine.memory.transfer_streams import TransferStreams
 from tests.engine.memory.simulated import ElsewhereDevice
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.transfer_streams import TransferStreams
-from engine.models.load import LoadTypes
-from engine.models.random_weights import random_networks
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.transfer_streams import TransferStreams
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.random_weights import random_networks
 from tests.engine.memory.simulated import Card, ElsewhereDevice
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from engine.formats.quantised import packed_layers
-from engine.formats.quantised.gguf_packing import GgufPacking
-from engine.formats.quantised.packing import Packing
-from engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
-from engine.memory.offload import packing as in_memory
-from engine.memory.offload.packing import unpacked
+from darkroom.engine.formats.quantised import packed_layers
+from darkroom.engine.formats.quantised.gguf_packing import GgufPacking
+from darkroom.engine.formats.quantised.packing import Packing
+from darkroom.engine.formats.quantised.scaled_float8 import ScaledFloat8Packing
+from darkroom.engine.memory.offload import packing as in_memory
+from darkroom.engine.memory.offload.packing import unpacked
 from tests.engine.memory.simulated import Card
 from tests.parity.quantised_models import random_blocks
 
@@ -121,6 +121,6 @@ def test_large_weights_are_unpacked_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     codes = random_blocks("Q4_1", 64 * 2, 1.0, "parts").view(64, -1)
     packing = GgufPacking(torch.Size((64, WIDTH)), kind="Q4_1")
     whole = unpacked(packing, codes, {})
-    monkeypatch.setattr("engine.formats.quantised.packing.VALUES_AT_ONCE", 5 * WIDTH)
+    monkeypatch.setattr("darkroom.engine.formats.quantised.packing.VALUES_AT_ONCE", 5 * WIDTH)
     assert torch.equal(unpacked(packing, codes, {}), whole)
     assert packing.working_bytes < whole.nbytes * 4

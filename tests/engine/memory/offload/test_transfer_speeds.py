@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.memory.offload import transfer_speeds
-from engine.memory.offload.module_weights import ModuleWeights
-from engine.memory.offload.transfer_speeds import LEAST_BYTES, TransferSpeeds
-from engine.memory.offload.weight_state import HostState
-from engine.memory.simulated_device import SimulatedDevice
+from darkroom.engine.memory.offload import transfer_speeds
+from darkroom.engine.memory.offload.module_weights import ModuleWeights
+from darkroom.engine.memory.offload.transfer_speeds import LEAST_BYTES, TransferSpeeds
+from darkroom.engine.memory.offload.weight_state import HostState
+from darkroom.engine.memory.simulated_device import SimulatedDevice
 from tests.engine.memory.test_ram import SIZE, X, read
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from torch import nn
 
-from engine.memory.offload.weight import Weight
-from engine.memory.offload.weight_state import DEVICE_MOVES, HOST_MOVES, DeviceState, HostState, IllegalMove
+from darkroom.engine.memory.offload.weight import Weight
+from darkroom.engine.memory.offload.weight_state import DEVICE_MOVES, HOST_MOVES, DeviceState, HostState, IllegalMove
 
 PATCHES = ((1.0, (torch.ones(3, 2),), 1.0, None, None),)
 READABLE = (HostState.READ, HostState.IN_RAM, HostState.PINNED)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.engine import Engine
-from engine.models.files.extra_model_paths import ExtraFolder, read_extra_model_paths
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.models.files.extra_model_paths import ExtraFolder, read_extra_model_paths
+from darkroom.engine.settings import EngineSettings
 
 
 def written(folder: Path, text: str) -> Path:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.models.files.families import FileFamilies
-from engine.models.files.folders import ModelFolders
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.models.files.families import FileFamilies
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.parity.layout import checkpoint_shapes
 
 FAMILIES = registry.families()

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from contract.errors import PromptRejected
-from engine.engine import Engine
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.files import faults as file_faults
-from engine.models.files.faults import FileFaults
-from engine.models.files.folders import ModelFolders
-from engine.models.random_weights import write_random_checkpoint
-from engine.settings import EngineSettings
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.engine import Engine
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.files import faults as file_faults
+from darkroom.engine.models.files.faults import FileFaults
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.settings import EngineSettings
 
 
 @pytest.fixture

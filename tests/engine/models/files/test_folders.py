@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.folders import ModelFolders
 
 
 def _touch(path: Path) -> Path:

@@ -10,11 +10,11 @@ from queue import Queue
 
 import pytest
 
-from engine.formats.readahead import WORTHWHILE_BYTES
-from engine.formats.readahead import is_cached as is_range_cached
-from engine.models.files.folders import ModelFolders
-from engine.models.files.prefetch import FilePrefetch, files_of
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.formats.readahead import WORTHWHILE_BYTES
+from darkroom.engine.formats.readahead import is_cached as is_range_cached
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.prefetch import FilePrefetch, files_of
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.simulated_card import GIB, engine_of, run
 
 FILE_BYTES = 3 * WORTHWHILE_BYTES
@@ -100,7 +100,7 @@ def test_files_come_in_the_order_in_which_a_prompt_needs_them(tmp_path: Path) ->
 def test_an_engine_with_a_card_reads_the_files_of_a_prompt_ahead(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "engine.models.files.prefetch")
+    caplog.set_level(logging.DEBUG, "darkroom.engine.models.files.prefetch")
     path = tmp_path / "models" / "checkpoints" / "small.safetensors"
     path.parent.mkdir(parents=True)
     write_random_checkpoint(path, "small")

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.registry import default_family
-from engine.formats.safetensors_file import write_safetensors
-from engine.formats.unfilled import unfilled
-from engine.models.kinds.control_lora_value import ControlLora
-from engine.models.kinds.controlnet import ControlNetModel
-from engine.models.preloaded_models import PreloadedModels
-from engine.models.random_weights import write_random_checkpoint
-from engine.models.store import ModelStore
-from engine.nodes.library.conditioning.controlnet import controlnet_apply_advanced
-from engine.nodes.library.conditioning.text import clip_text_encode
-from engine.nodes.library.sampling.sampling import ksampler
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.models.kinds.control_lora_value import ControlLora
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.models.preloaded_models import PreloadedModels
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.nodes.library.conditioning.controlnet import controlnet_apply_advanced
+from darkroom.engine.nodes.library.conditioning.text import clip_text_encode
+from darkroom.engine.nodes.library.sampling.sampling import ksampler
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.simulated_card import MIB, engine_of, latent_of, run, workflow, write_small_models
 

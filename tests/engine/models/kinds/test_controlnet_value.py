@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.latent_format import LatentFormat
-from engine.models.kinds.controlnet_value import ControlNet, T2IAdapter
-from engine.nodes.base import NodeContext
-from engine.nodes.library.conditioning.controlnet import controlnet_inpainting_alimama_apply
+from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.models.kinds.controlnet_value import ControlNet, T2IAdapter
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.library.conditioning.controlnet import controlnet_inpainting_alimama_apply
 from tests.engine.nodes.small_store import node_context, small_store
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.errors import BadModelFile
-from engine.memory.model_memory import ModelMemory
-from engine.models.kinds.audio_encoder_value import AudioEncoder
-from engine.models.kinds.load_audio_encoder import load_audio_encoder
-from engine.models.kinds.wav2vec import Wav2Vec
-from engine.models.kinds.whisper import Whisper, log_mel_spectrogram
-from engine.settings import EngineSettings
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.memory.model_memory import ModelMemory
+from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder
+from darkroom.engine.models.kinds.load_audio_encoder import load_audio_encoder
+from darkroom.engine.models.kinds.wav2vec import Wav2Vec
+from darkroom.engine.models.kinds.whisper import Whisper, log_mel_spectrogram
+from darkroom.engine.settings import EngineSettings
 from tests.parity.models import LAYOUTS, read_layouts, write_model
 
 

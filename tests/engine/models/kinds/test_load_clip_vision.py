@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.errors import BadModelFile
-from engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
-from engine.layers.open_clip_names import LAYER_PARTS, layer_names
-from engine.models.kinds.load_clip_vision import OPEN_CLIP_NAMES, load_clip_vision
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
+from darkroom.engine.layers.open_clip_names import LAYER_PARTS, layer_names
+from darkroom.engine.models.kinds.load_clip_vision import OPEN_CLIP_NAMES, load_clip_vision
 
 CONFIG = ClipVisionConfig(num_layers=3, width=32, inner_width=48, patch_px=4, image_px=16, projection_width=8)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.families import registry
-from engine.families.base import ModelFamily
-from engine.formats.safetensors_file import write_safetensors
-from engine.layers.diffusers_names import unet_names
-from engine.layers.unet import UnetConfig
-from engine.models.kinds.controlnet import ControlNetModel
-from engine.models.kinds.load_controlnet import load_controlnet
-from engine.models.kinds.union_controlnet import UnionControlNetModel
-from engine.models.load import LoadTypes
+from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.layers.diffusers_names import unet_names
+from darkroom.engine.layers.unet import UnetConfig
+from darkroom.engine.models.kinds.controlnet import ControlNetModel
+from darkroom.engine.models.kinds.load_controlnet import load_controlnet
+from darkroom.engine.models.kinds.union_controlnet import UnionControlNetModel
+from darkroom.engine.models.load import LoadTypes
 
 FAMILIES = [family for family in registry.families() if family.controls is not None]
 NUM_TYPES = 8

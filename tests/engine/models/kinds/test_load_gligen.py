@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.errors import BadModelFile
-from engine.models.kinds.gligen import MAX_BOXES, Gligen
-from engine.models.kinds.load_gligen import load_gligen
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.models.kinds.gligen import MAX_BOXES, Gligen
+from darkroom.engine.models.kinds.load_gligen import load_gligen
 
 # In the file's order, which is not the UNet's.
 BLOCKS = (("output_blocks.3.1", 8), ("input_blocks.10.1", 16), ("input_blocks.2.1", 8), ("middle_block.1", 24))

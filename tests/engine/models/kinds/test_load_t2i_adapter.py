@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.errors import BadModelFile
-from engine.families.cascade.controlnet import CascadeControl, CascadeControlConfig, LatentBackboneConfig
-from engine.models.kinds.load_controlnet import load_controlnet
-from engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
-from engine.models.load import LoadTypes
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.cascade.controlnet import CascadeControl, CascadeControlConfig, LatentBackboneConfig
+from darkroom.engine.models.kinds.load_controlnet import load_controlnet
+from darkroom.engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
+from darkroom.engine.models.load import LoadTypes
 
 CHANNELS = (8, 16, 32, 32)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import BadModelFile
-from engine.families.registry import families, tiny_autoencoders
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.kinds.tiny_autoencoder import TinyAutoencoder
-from engine.nodes.library.model.loaders import VaeFile
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.registry import families, tiny_autoencoders
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.kinds.tiny_autoencoder import TinyAutoencoder
+from darkroom.engine.nodes.library.model.loaders import VaeFile
 from tests.engine.nodes.small_store import small_store
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
+from darkroom.engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 from tests.engine.models.kinds.t2i_cases import CASES, REFERENCE, WIDTHS, T2iCase, fill, flat
 
 

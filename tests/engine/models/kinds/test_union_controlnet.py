@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.families.registry import default_family
-from engine.models.kinds.union_controlnet import UnionControlNetModel
+from darkroom.engine.families.registry import default_family
+from darkroom.engine.models.kinds.union_controlnet import UnionControlNetModel
 
 NUM_TYPES = 6
 

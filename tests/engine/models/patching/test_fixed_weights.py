@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.models.patching.module_patcher import is_fixed
+from darkroom.engine.models.patching.module_patcher import is_fixed
 
 
 class Tabled(nn.Module):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.families.registry import family_named
-from engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.nodes.small_store import small_store
 
 PLACES = "diffusion_model.pos_embed"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from contract.errors import PromptRejected
-from engine.engine import Engine
-from engine.families import registry
-from engine.formats.safetensors_file import SafetensorsFile, write_safetensors
-from engine.models.random_weights import write_random_checkpoint
-from engine.settings import EngineSettings
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.engine import Engine
+from darkroom.engine.families import registry
+from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.settings import EngineSettings
 from tests.engine.simulated_card import node
 
 # The VAEs of the first two have other channels than one another, those of the others the same number as Flux's.

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contract.errors import PromptRejected
-from engine.engine import Engine
-from engine.settings import EngineSettings
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.engine import Engine
+from darkroom.engine.settings import EngineSettings
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
 GIB = 1 << 30

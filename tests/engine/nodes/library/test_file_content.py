@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.nodes.base import FunctionNode
-from engine.nodes.library.image.images import load_image, load_image_mask, load_image_output
-from engine.nodes.library.latent.latents import load_latent
+from darkroom.engine.nodes.base import FunctionNode
+from darkroom.engine.nodes.library.image.images import load_image, load_image_mask, load_image_output
+from darkroom.engine.nodes.library.latent.latents import load_latent
 
 
 class OneFile:

@@ -14,13 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
-from contract.errors import PromptRejected
-from engine.engine import Engine, RunRequest, RunResult
-from engine.events import Event, RunFailed
-from engine.images.encode import write_png
-from engine.media.deep_pictures import write_png16
-from engine.nodes.library.image.later_pictures import save_image_advanced
-from engine.settings import EngineSettings
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.engine import Engine, RunRequest, RunResult
+from darkroom.engine.events import Event, RunFailed
+from darkroom.engine.images.encode import write_png
+from darkroom.engine.media.deep_pictures import write_png16
+from darkroom.engine.nodes.library.image.later_pictures import save_image_advanced
+from darkroom.engine.settings import EngineSettings
 from tests.contract.graph.declared import node
 from tests.parity.recorded import INPUTS
 

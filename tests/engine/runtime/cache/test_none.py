@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.events import NodeFinished, NodeStarted
-from engine.runtime.cache.classic import ClassicCache
-from engine.runtime.cache.none import NoCache
+from darkroom.engine.events import NodeFinished, NodeStarted
+from darkroom.engine.runtime.cache.classic import ClassicCache
+from darkroom.engine.runtime.cache.none import NoCache
 from tests.contract.graph.declared import node
 from tests.engine.runtime.runs import Bench
 from tests.engine.runtime.small_nodes import Calls, small_nodes

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runtime.cache.ram_pressure import RamPressureCache, choose_evictions
-from engine.runtime.cache.result_size import size_bytes
-from engine.runtime.cache.store import NodeResult
+from darkroom.engine.runtime.cache.ram_pressure import RamPressureCache, choose_evictions
+from darkroom.engine.runtime.cache.result_size import size_bytes
+from darkroom.engine.runtime.cache.store import NodeResult
 from tests.contract.graph.declared import node
 from tests.engine.runtime.runs import Bench
 from tests.engine.runtime.small_nodes import Calls, small_nodes

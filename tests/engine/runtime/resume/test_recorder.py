@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.denoiser import Denoiser, ModelConfig
-from engine.diffusion.ksampler import sampler_object
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.diffusion.model_sampling_variants import Flow
-from engine.diffusion.sample import Guider
-from engine.diffusion.samplers.registry import declared_samplers
-from engine.diffusion.sampling_run import SamplingRun
-from engine.runtime.resume.recorder import RunRecorder, folder_of_key
+from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig
+from darkroom.engine.diffusion.ksampler import sampler_object
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.diffusion.model_sampling_variants import Flow
+from darkroom.engine.diffusion.sample import Guider
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.diffusion.sampling_run import SamplingRun
+from darkroom.engine.runtime.resume.recorder import RunRecorder, folder_of_key
 from tests.engine.diffusion.test_sample import Model as PerfectModel
 
 SHAPE = (1, 4, 4, 4)

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.cancel import CancelToken
-from engine.diffusion.options import OptionDict
-from engine.runtime.turns import Turns
-from engine.tuning.batching.batcher import StepBatcher
-from engine.tuning.batching.chunks import in_chunks
-from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.measure import varying_layers
-from engine.tuning.batching.widths import Widths
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.diffusion.options import OptionDict
+from darkroom.engine.runtime.turns import Turns
+from darkroom.engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine.tuning.batching.chunks import in_chunks
+from darkroom.engine.tuning.batching.evaluation import Evaluation
+from darkroom.engine.tuning.batching.measure import varying_layers
+from darkroom.engine.tuning.batching.widths import Widths
 
 
 class Varying(nn.Linear):

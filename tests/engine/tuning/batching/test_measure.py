@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import Interrupted
-from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.measure import BUDGET_SECONDS, measure_widths
+from darkroom.engine.errors import Interrupted
+from darkroom.engine.tuning.batching.evaluation import Evaluation
+from darkroom.engine.tuning.batching.measure import BUDGET_SECONDS, measure_widths
 
 
 class CountingNetwork:

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 import torch
 
-from engine import Engine, EngineSettings, RunRequest, RunResult
-from engine.errors import OutOfMemory
-from engine.events import Event, NodeFinished, NodeProgress, RunFailed, TuningUsed
-from engine.layers.unet_layers import BasicTransformerBlock
-from engine.memory.device import Device
-from engine.runtime.turns import Turns
-from engine.tuning.batching.batcher import StepBatcher
-from engine.tuning.batching.evaluation import Evaluation
-from engine.tuning.batching.side_stream import SideStream
-from engine.tuning.batching.widths import WidthFigure, Widths
-from engine.tuning.graphs import Graphs
-from engine.tuning.strategies.step_graph import StepGraph
+from darkroom.engine import Engine, EngineSettings, RunRequest, RunResult
+from darkroom.engine.errors import OutOfMemory
+from darkroom.engine.events import Event, NodeFinished, NodeProgress, RunFailed, TuningUsed
+from darkroom.engine.layers.unet_layers import BasicTransformerBlock
+from darkroom.engine.memory.device import Device
+from darkroom.engine.runtime.turns import Turns
+from darkroom.engine.tuning.batching.batcher import StepBatcher
+from darkroom.engine.tuning.batching.evaluation import Evaluation
+from darkroom.engine.tuning.batching.side_stream import SideStream
+from darkroom.engine.tuning.batching.widths import WidthFigure, Widths
+from darkroom.engine.tuning.graphs import Graphs
+from darkroom.engine.tuning.strategies.step_graph import StepGraph
 from tests.engine.simulated_card import latent_of, workflow, write_small_models
 from tests.engine.tuning.failing import Failing
 from tests.engine.tuning.outcomes import use_everywhere

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.tuning.batching.widths import WidthFigure, Widths, affordable, candidates, chosen
+from darkroom.engine.tuning.batching.widths import WidthFigure, Widths, affordable, candidates, chosen
 
 
 def figures(*rows: tuple[int, float, int | None]) -> list[WidthFigure]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from triton.runtime.jit import JITFunction
 
-import engine.tuning.kernels as kernels
-from engine.tuning.kernels import activation, geglu, group_norm, quantise, residual_norm, rotary_heads
+import darkroom.engine.tuning.kernels as kernels
+from darkroom.engine.tuning.kernels import activation, geglu, group_norm, quantise, residual_norm, rotary_heads
 
 TYPES = ("bf16", "fp16", "fp32")
 

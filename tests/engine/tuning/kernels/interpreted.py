@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.layers.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
-from engine.layers.rotary import rotations
-from engine.layers.transformer_layers import (
+from darkroom.engine.layers.norms import CentredRmsNorm, RmsNorm, ScaleRmsNorm
+from darkroom.engine.layers.rotary import rotations
+from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
@@ -30,9 +30,9 @@ from engine.layers.transformer_layers import (
     RotaryLayout,
     Stretches,
 )
-from engine.tuning.fused_forwards import FUSED
-from engine.tuning.kernels.geglu import geglu
-from engine.tuning.kernels.group_norm import group_norm_silu
+from darkroom.engine.tuning.fused_forwards import FUSED
+from darkroom.engine.tuning.kernels.geglu import geglu
+from darkroom.engine.tuning.kernels.group_norm import group_norm_silu
 
 Tensors = tuple[torch.Tensor, ...]
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]

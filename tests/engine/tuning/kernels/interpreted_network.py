@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.tuning.fused_forwards import FUSED
-from engine.tuning.strategy import replace_forwards
+from darkroom.engine.tuning.fused_forwards import FUSED
+from darkroom.engine.tuning.strategy import replace_forwards
 from tests.engine.layers.small_transformers import small_transformer
 
 

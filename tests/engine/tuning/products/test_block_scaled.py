@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.diffusion.likeness import relative_error
-from engine.formats.quantised.comfy_quant import (
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.formats.quantised.comfy_quant import (
     SCALE,
     SECOND_SCALE,
     SMOOTHING,
@@ -17,7 +17,7 @@ from engine.formats.quantised.comfy_quant import (
     Nvfp4Packing,
     untiled,
 )
-from engine.tuning.products.block_scaled import (
+from darkroom.engine.tuning.products.block_scaled import (
     FLOAT4_LARGEST,
     BlockRows,
     BlockScaledProducts,

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from engine.diffusion.likeness import relative_error
-from engine.tuning.products.block_scaled import BlockScaledProducts, quantise_mxfp8
-from engine.tuning.products.float8 import Float8Products, Float8Way, ways_of
-from engine.tuning.products.fused import row_quantiser
-from engine.tuning.products.rows import quantise_rows
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.tuning.products.block_scaled import BlockScaledProducts, quantise_mxfp8
+from darkroom.engine.tuning.products.float8 import Float8Products, Float8Way, ways_of
+from darkroom.engine.tuning.products.fused import row_quantiser
+from darkroom.engine.tuning.products.rows import quantise_rows
 
 CPU = torch.device("cpu")
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.diffusion.likeness import relative_error
-from engine.tuning.products.fused import integer_scaler, row_quantiser
-from engine.tuning.products.int8 import LEAST_ROWS, Int8Products, multiplies_int8
-from engine.tuning.products.rows import quantise_rows
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.tuning.products.fused import integer_scaler, row_quantiser
+from darkroom.engine.tuning.products.int8 import LEAST_ROWS, Int8Products, multiplies_int8
+from darkroom.engine.tuning.products.rows import quantise_rows
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:

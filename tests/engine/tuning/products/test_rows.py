@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.diffusion.likeness import relative_error
-from engine.tuning.products.rows import LARGEST, quantise_rows, scale_integers
+from darkroom.engine.diffusion.likeness import relative_error
+from darkroom.engine.tuning.products.rows import LARGEST, quantise_rows, scale_integers
 
 ROOT = Path(__file__).resolve().parents[4]
 # Relative L2 errors of normally distributed numbers: a float8 number is off by up to 2^-4 (3 bits of mantissa) or 2^-3
@@ -53,8 +53,8 @@ def test_integer_products_are_scaled_by_rows_and_columns() -> None:
 
 KERNELS = """
 import torch
-from engine.tuning.kernels import quantise
-from engine.tuning.products import rows
+from darkroom.engine.tuning.kernels import quantise
+from darkroom.engine.tuning.products import rows
 generator = torch.Generator().manual_seed(0)
 for shape, given in (
     ((5, 100), torch.bfloat16), ((5, 100), torch.float16), ((1, 5000), torch.float32), ((1, 1), torch.float32),
@@ -80,7 +80,7 @@ for bias in (None, torch.randn(1500, generator=generator).bfloat16()):
         assert found.dtype == dtype
         step = 2**-7 if dtype == torch.bfloat16 else 1e-3
         assert torch.allclose(found.float(), plain.float(), rtol=step, atol=1e-5), (bias is None, dtype)
-from engine.tuning.products import block_scaled as blocks
+from darkroom.engine.tuning.products import block_scaled as blocks
 for shape in ((3, 96), (34, 160)):
     x = torch.randn(shape, generator=generator)
     codes, scales = quantise.quantise_mxfp8(x, 448.0, blocks.LEAST_SCALE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.tuning.products.times import MEASURED_ROWS, ProductTimes, RowChoice, Work, seconds_of
+from darkroom.engine.tuning.products.times import MEASURED_ROWS, ProductTimes, RowChoice, Work, seconds_of
 
 LIKE = torch.empty(0, 8)
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.files import multipart
+from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.graph_check import find_problems
+from darkroom.worker.engines.http import EngineHttp
+from darkroom.worker.engines.outcome import problems_of_rejection
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.errors import DeliveryFailed, EngineUnreachable, JobTimedOut, NodeFailed, OutOfMemory
 from tests.fakes import FakeEngine, draw, fail, wait
-from worker.engines.client.client import EngineClient
-from worker.engines.client.files import multipart
-from worker.engines.client.lost import EngineLost
-from worker.engines.graph_check import find_problems
-from worker.engines.http import EngineHttp
-from worker.engines.outcome import problems_of_rejection
-from worker.engines.pool import EnginePool
-from worker.errors import DeliveryFailed, EngineUnreachable, JobTimedOut, NodeFailed, OutOfMemory
 
 
 @pytest.fixture

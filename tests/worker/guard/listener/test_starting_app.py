@@ -12,10 +12,17 @@ import httpx
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from worker.guard.listener.starting_app import StartingApp
+from darkroom.worker.guard.listener.starting_app import StartingApp
 
 NOT_TO_LISTEN = ("fastapi", "sqlalchemy", "httpx", "alembic", "botocore", "prometheus_client", "cryptography", "torch")
-OURS_NOT_TO_LISTEN = ("worker.api", "worker.app.assembly", "worker.autoscaler", "worker.engines", "modifiers", "engine")
+OURS_NOT_TO_LISTEN = (
+    "darkroom.worker.api",
+    "darkroom.worker.app.assembly",
+    "darkroom.worker.autoscaler",
+    "darkroom.worker.engines",
+    "modifiers",
+    "engine",
+)
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,7 +100,7 @@ async def test_what_waits_is_refused_when_the_application_cannot_be_built() -> N
 
 
 def test_the_server_listens_before_the_libraries_of_the_front_are_imported() -> None:
-    program = "import sys, worker.app.serve; print(*sys.modules)"
+    program = "import sys, darkroom.worker.app.serve; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     too_early = [name for name in found if name.startswith(tuple(f"{part}." for part in OURS_NOT_TO_LISTEN))]
     too_early += [name for name in NOT_TO_LISTEN if name in found]

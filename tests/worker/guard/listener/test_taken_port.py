@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from darkroom.worker.guard.listener.errors import CannotListen
+from darkroom.worker.guard.listener.server import bind
 from tests.s3_server import free_ports
-from worker.guard.listener.errors import CannotListen
-from worker.guard.listener.server import bind
 
 ROOT = Path(__file__).parents[4]
 
@@ -22,7 +22,17 @@ def test_a_worker_whose_port_is_taken_ends_with_one_line_and_starts_no_engine(tm
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "worker", "serve", "--port", str(port), "--base-directory", str(tmp_path), "--cpu"],
+            [
+                sys.executable,
+                "-m",
+                "darkroom.worker",
+                "serve",
+                "--port",
+                str(port),
+                "--base-directory",
+                str(tmp_path),
+                "--cpu",
+            ],
             cwd=ROOT,
             env={**os.environ, "BENCHMARK": "off", "LOG_FORMAT": "json"},
             capture_output=True,

@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from worker.guard.listener.web_socket import OPTIONS, GuardedWebSocket
+from darkroom.worker.guard.listener.web_socket import OPTIONS, GuardedWebSocket
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

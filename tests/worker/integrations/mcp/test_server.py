@@ -22,7 +22,15 @@ async def test_an_assistant_draws_and_learns_what_is_wrong(front: RunningFront, 
     folder = tmp_path / "pictures"
     folder.mkdir()
     Image.new("RGB", (40, 40)).save(folder / "photo.png")
-    arguments = ["-c", "from worker.cli.main import main; main()", "mcp", "--url", front.url, "--folder", str(folder)]
+    arguments = [
+        "-c",
+        "from darkroom.worker.cli.main import main; main()",
+        "mcp",
+        "--url",
+        front.url,
+        "--folder",
+        str(folder),
+    ]
     seen: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -12,13 +12,13 @@ import nats
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.integrations.nats.jetstream import NatsBroker
+from darkroom.worker.integrations.nats.leases import key_of
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import BrokerUnreachable, JobTooLarge
 from tests.worker.running_front import until
 from tests.worker.sources.brokers import LEASE_SECONDS, received
 from tests.worker.sources.servers import NatsServer, nats_server
-from worker.integrations.nats.jetstream import NatsBroker
-from worker.integrations.nats.leases import key_of
-from worker.settings.broker import BrokerConfig
-from worker.sources.broker import BrokerUnreachable, JobTooLarge
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def test_every_id_has_a_key() -> None:
 async def test_a_server_that_was_never_reached_is_an_error_within_a_time_and_reached_later(
     server: NatsServer, producer: NatsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.integrations.nats.jetstream.CONNECT_SECONDS", 0.3)
-    monkeypatch.setattr("worker.integrations.nats.jetstream.CONNECT_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("darkroom.worker.integrations.nats.jetstream.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("darkroom.worker.integrations.nats.jetstream.CONNECT_AGAIN_SECONDS", 0.1)
     server.kill()
     asked = [producer.depth() for _ in range(5)]
     async with asyncio.timeout(5):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 
+from darkroom.worker.engines.supervisor import free_port
 from tests.worker.running_front import until
-from worker.engines.supervisor import free_port
 
 ROOT = Path(__file__).parents[4]
 START_SECONDS = 300

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from worker.integrations.ray.forwarding import forwarded, model_of
-from worker.integrations.ray.tethered_worker import TetheredWorker
+from darkroom.worker.integrations.ray.forwarding import forwarded, model_of
+from darkroom.worker.integrations.ray.tethered_worker import TetheredWorker
 
 SD15 = {"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd15.safetensors"}}}
 

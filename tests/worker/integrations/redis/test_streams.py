@@ -11,14 +11,14 @@ import pytest
 from pydantic import SecretStr
 from redis import asyncio as redis
 
+from darkroom.worker.integrations.redis.streams import RedisBroker
+from darkroom.worker.settings.broker import BrokerConfig
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.app.test_recovery import front_process
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import until
 from tests.worker.sources.brokers import LEASE_SECONDS, body, received, result, worker
 from tests.worker.sources.servers import RedisServer, redis_server
-from worker.integrations.redis.streams import RedisBroker
-from worker.settings.broker import BrokerConfig
 
 
 @pytest.fixture

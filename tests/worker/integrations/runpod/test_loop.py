@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.integrations.runpod.loop import Handler
 from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import running_front
-from worker.integrations.runpod.loop import Handler
 
 
 @pytest.mark.parametrize("use_ssl", [False, True])

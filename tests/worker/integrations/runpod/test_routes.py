@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.app.application import create_app
 from tests.fakes import draw, fail, running_engine, wait
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.app.application import create_app
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from worker.errors import RequestRejected
-from worker.integrations.runpod.shapes import InputRefused, result_reply, translate
-from worker.prompts.workflows.forms import EXPECTED
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.integrations.runpod.shapes import InputRefused, result_reply, translate
+from darkroom.worker.prompts.workflows.forms import EXPECTED
 
 PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
 WORKFLOW: dict[str, Any] = {

@@ -18,12 +18,12 @@ from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
+from darkroom.worker.engines.supervisor import free_port
+from darkroom.worker.integrations.sqs.queue import SqsBroker
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import BrokerUnreachable
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import running_front, until
-from worker.engines.supervisor import free_port
-from worker.integrations.sqs.queue import SqsBroker
-from worker.settings.broker import BrokerConfig
-from worker.sources.broker import BrokerUnreachable
 
 
 @pytest.fixture(autouse=True)

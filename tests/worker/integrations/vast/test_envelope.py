@@ -11,17 +11,17 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
-from worker.errors import NotReady, http_status
-from worker.integrations.vast.envelope import (
+from darkroom.worker.autoscaler.envelope import EnvelopeRejected, SignatureRejected
+from darkroom.worker.errors import NotReady, http_status
+from darkroom.worker.integrations.vast.envelope import (
     EnvelopeOpener,
     is_same_url,
     is_signed,
     parse_envelope,
     signed_text,
 )
-from worker.integrations.vast.public_key import PublicKeySource
-from worker.settings.platforms import VastTiming
+from darkroom.worker.integrations.vast.public_key import PublicKeySource
+from darkroom.worker.settings.platforms import VastTiming
 
 URL = "https://203.0.113.5:31000"
 PAYLOAD = {"input": {"modifier": "Text2Image", "modifications": {"prompt": "x"}}}

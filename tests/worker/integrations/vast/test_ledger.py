@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from worker.autoscaler.autoscaler import Caller
-from worker.integrations.vast.ledger import Ending, Entry, Ledger
+from darkroom.worker.autoscaler.autoscaler import Caller
+from darkroom.worker.integrations.vast.ledger import Ending, Entry, Ledger
 
 
 def entry(index: int, cost: float = 100.0, session_id: str | None = None) -> Entry:

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.integrations.vast import autoscaler as autoscaler_module
+from darkroom.worker.integrations.vast.routes import VastRoutes
+from darkroom.worker.settings.platforms import VastTiming
 from tests.fakes import FakeEngine, draw, fail, running_engine, wait
 from tests.worker.integrations.vast.stand_in import StandIn
 from tests.worker.running_front import RunningFront, running_front, until
-from worker.integrations.vast import autoscaler as autoscaler_module
-from worker.integrations.vast.routes import VastRoutes
-from worker.settings.platforms import VastTiming
 
 URL = "http://127.0.0.1:31000"
 QUICK = VastTiming(

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
+from darkroom.worker.api.sync_waiters import SyncWaiters
+from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.pool import EnginePool
+from darkroom.worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
+from darkroom.worker.jobs.pipeline.pipeline import Pipeline
+from darkroom.worker.jobs.protocols import JobInputs, JobOutputs
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.store import JobStore
 from tests.worker.databases import opened
-from worker.api.sync_waiters import SyncWaiters
-from worker.engines.client.client import EngineClient
-from worker.engines.pool import EnginePool
-from worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
-from worker.jobs.pipeline.pipeline import Pipeline
-from worker.jobs.protocols import JobInputs, JobOutputs
-from worker.storage.job import Job, JobRequest, JobState, JobTimes
-from worker.storage.store import JobStore
 
 
 class NoInputs:
@@ -64,7 +64,7 @@ async def test_a_job_that_is_cancelled_while_it_is_being_admitted_ends_once(
 async def test_a_job_whose_end_cannot_be_stored_fails_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.storage.group_commit.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("darkroom.worker.storage.group_commit.RETRY_SECONDS", 0.01)
     async with opened(tmp_path) as store:
         ended: list[str] = []
         pipeline = pipeline_of(store, ended)

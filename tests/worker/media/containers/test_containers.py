@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from worker.media.containers import boxes, gif, jpeg, png, riff
+from darkroom.worker.media.containers import boxes, gif, jpeg, png, riff
 
 PNG = png.SIGNATURE + b"".join(
     struct.pack(">I4s", len(content), kind) + content + bytes(4)

@@ -16,21 +16,21 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from worker.media.process.landlock import landlock_version
-from worker.media.process.processes import MediaJobFailed, MediaJobRefused, MediaProcesses
-from worker.outputs.confined_coding import ConfinedCoding
-from worker.outputs.convert import ConversionFailed
+from darkroom.worker.media.process.landlock import landlock_version
+from darkroom.worker.media.process.processes import MediaJobFailed, MediaJobRefused, MediaProcesses
+from darkroom.worker.outputs.confined_coding import ConfinedCoding
+from darkroom.worker.outputs.convert import ConversionFailed
 
 MIB = 1 << 20
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from worker.inputs.file_checks import check_input
-from worker.media.process.processes import MediaProcesses
-from worker.outputs.confined_coding import ConfinedCoding
-from worker.outputs.delivered import Processing, delivered_names, process_output
-from worker.outputs.options import OutputOptions
-from worker.settings.outputs import InputLimits
+from darkroom.worker.inputs.file_checks import check_input
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.outputs.confined_coding import ConfinedCoding
+from darkroom.worker.outputs.delivered import Processing, delivered_names, process_output
+from darkroom.worker.outputs.options import OutputOptions
+from darkroom.worker.settings.outputs import InputLimits
 
 folder = Path(sys.argv[1])
 coding = ConfinedCoding(MediaProcesses())
@@ -48,8 +48,8 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} & {"PIL
 KILLED_FRONT = """
 import sys
 from pathlib import Path
-from worker.media.process.processes import MediaProcesses
-from worker.outputs.confined_coding import ConfinedCoding
+from darkroom.worker.media.process.processes import MediaProcesses
+from darkroom.worker.outputs.confined_coding import ConfinedCoding
 folder = Path(sys.argv[1])
 ConfinedCoding(MediaProcesses()).convert(folder / "large.png", folder / "made" / "a.avif", "avif", 100, {})
 """
@@ -89,7 +89,9 @@ def children_of(pid: int) -> list[int]:
 
 def warm_processes(front: int) -> set[int]:
     return {
-        pid for pid in children_of(front) if b"worker.outputs.media_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in children_of(front)
+        if b"darkroom.worker.outputs.media_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
     }
 
 

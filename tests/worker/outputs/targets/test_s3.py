@@ -14,14 +14,14 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
+from darkroom.worker.guard.safe_address import AddressGuard
+from darkroom.worker.outputs.targets.s3 import S3Uploader
+from darkroom.worker.outputs.targets.target import UploadFailed
+from darkroom.worker.s3.stores import PART_BYTES, S3Stores
+from darkroom.worker.s3.targets import S3Target, choose_target
+from darkroom.worker.settings.outputs import S3Config
 from tests.s3_server import S3Server, client
 from tests.worker.running_front import until as wait_until
-from worker.guard.safe_address import AddressGuard
-from worker.outputs.targets.s3 import S3Uploader
-from worker.outputs.targets.target import UploadFailed
-from worker.s3.stores import PART_BYTES, S3Stores
-from worker.s3.targets import S3Target, choose_target
-from worker.settings.outputs import S3Config
 
 FROM_ENVIRONMENT = S3Config(
     access_key_id=SecretStr("env-key"),

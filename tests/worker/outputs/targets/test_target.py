@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.errors import Problem, RequestRejected, WorkerError
-from worker.json.values import JsonObject
-from worker.outputs.targets.target import Destination, OutputTargets, SentFile, UploadFailed, send_each
+from darkroom.worker.errors import Problem, RequestRejected, WorkerError
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.outputs.targets.target import Destination, OutputTargets, SentFile, UploadFailed, send_each
 
 
 class Shelf:

@@ -9,10 +9,10 @@ import zlib
 
 import pytest
 
-from worker.errors import RequestRejected
-from worker.guard.json_scan import FoundJson
-from worker.prompts.workflows.media import MAX_TEXT_BYTES, NoWorkflow, find_encoded_workflow, find_workflow
-from worker.settings.listener import JsonLimits
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.guard.json_scan import FoundJson
+from darkroom.worker.prompts.workflows.media import MAX_TEXT_BYTES, NoWorkflow, find_encoded_workflow, find_workflow
+from darkroom.worker.settings.listener import JsonLimits
 
 PROMPT = {"1": {"class_type": "Save", "inputs": {"text": "a “cat”"}}}
 PAGE: dict[str, list[int]] = {"nodes": [], "links": []}

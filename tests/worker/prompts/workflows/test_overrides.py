@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.prompts.workflows.app_mode import read_app_mode
+from darkroom.worker.prompts.workflows.overrides import MAX_TARGET_LENGTH, override
+from darkroom.worker.storage.stored_workflow import Place
 from tests.worker.prompts.workflows.pages import OBJECT_INFO, node, page
-from worker.errors import RequestRejected
-from worker.prompts.workflows.app_mode import read_app_mode
-from worker.prompts.workflows.overrides import MAX_TARGET_LENGTH, override
-from worker.storage.stored_workflow import Place
 
 PROMPT: dict[str, Any] = {
     "3": {"class_type": "Sampler", "inputs": {"seed": 1, "steps": 20, "model": ["4", 0]}, "_meta": {"title": "First"}},

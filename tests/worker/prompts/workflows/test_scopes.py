@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.errors import RequestRejected
 from tests.worker.prompts.workflows.pages import Json, node, page, save
 from tests.worker.prompts.workflows.test_to_prompt import inputs_of, refusal_of
-from worker.errors import RequestRejected
 
 INNER_LINKS = [
     {"id": 1, "origin_id": -10, "origin_slot": 0, "target_id": 5, "target_slot": 0},

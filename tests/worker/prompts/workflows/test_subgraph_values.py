@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.prompts.workflows.app_mode import read_app_mode
+from darkroom.worker.prompts.workflows.node_uses import uses_on_page
+from darkroom.worker.storage.stored_workflow import Place
 from tests.worker.prompts.workflows.pages import OBJECT_INFO, Json, node, page
 from tests.worker.prompts.workflows.test_to_prompt import inputs_of, refusal_of
-from worker.prompts.workflows.app_mode import read_app_mode
-from worker.prompts.workflows.node_uses import uses_on_page
-from worker.storage.stored_workflow import Place
 
 # The definition's inputs, and where a link leads from each: two widgets of one input, and a slot that is no widget.
 INPUTS = (

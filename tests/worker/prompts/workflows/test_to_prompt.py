@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.errors import RequestRejected
+from darkroom.worker.prompts.workflows.page_graph import is_page_format
+from darkroom.worker.prompts.workflows.to_prompt import to_prompt
 from tests.worker.prompts.workflows.pages import OBJECT_INFO, Json, node, page, sampler, save
-from worker.errors import RequestRejected
-from worker.prompts.workflows.page_graph import is_page_format
-from worker.prompts.workflows.to_prompt import to_prompt
 
 LOADER = node(1, "Loader", ["b.safetensors"], outputs=["MODEL", "CLIP"])
 TEXT = node(2, "Text", ["a cat"], inputs=[("clip", "CLIP", 5, None)], outputs=["CONDITIONING"])

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypedDict
 
 import torch
 
-from engine.comfy.names.comfy.comfy_types.node_typing import (
+from darkroom.engine.comfy.names.comfy.comfy_types.node_typing import (
     IO,
     CheckLazyMixin,
     ComfyNodeABC,

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from engine.comfy.missing_symbol import not_supported
-from engine.comfy.torch_types import DeviceLike
-from engine.diffusion import sigmas as schedules
-from engine.diffusion.brownian import brownian_noise_sampler
-from engine.diffusion.noise import default_noise_sampler
-from engine.diffusion.samplers.base import get_ancestral_step, to_d
-from engine.diffusion.samplers.registry import declared_samplers
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.comfy.torch_types import DeviceLike
+from darkroom.engine.diffusion import sigmas as schedules
+from darkroom.engine.diffusion.brownian import brownian_noise_sampler
+from darkroom.engine.diffusion.noise import default_noise_sampler
+from darkroom.engine.diffusion.samplers.base import get_ancestral_step, to_d
+from darkroom.engine.diffusion.samplers.registry import declared_samplers
 
 __all__ = ["default_noise_sampler", "get_ancestral_step", "to_d", "trange"]
 

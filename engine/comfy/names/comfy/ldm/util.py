@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.comfy.names.comfy.ldm.modules.attention import default, exists
+from darkroom.engine.comfy.names.comfy.ldm.modules.attention import default, exists
 
 __all__ = ["default", "exists"]

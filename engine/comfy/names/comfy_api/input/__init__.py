@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.media.video import Audio as AudioInput
-from engine.media.video import VideoInput
-from engine.nodes.sockets import Latent as LatentInput
+from darkroom.engine.media.video import Audio as AudioInput
+from darkroom.engine.media.video import VideoInput
+from darkroom.engine.nodes.sockets import Latent as LatentInput
 
 __all__ = ["AudioInput", "ImageInput", "LatentInput", "MaskInput", "VideoInput"]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.comfy.names.comfy_api.input import AudioInput, ImageInput, LatentInput, MaskInput
+from darkroom.engine.comfy.names.comfy_api.input import AudioInput, ImageInput, LatentInput, MaskInput
 
 __all__ = ["AudioInput", "ImageInput", "LatentInput", "MaskInput"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.media.video import VideoInput
+from darkroom.engine.media.video import VideoInput
 
 __all__ = ["VideoInput"]

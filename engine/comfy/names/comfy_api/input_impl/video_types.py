@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.media.video import VideoFromComponents, VideoFromFile
+from darkroom.engine.media.video import VideoFromComponents, VideoFromFile
 
 __all__ = ["VideoFromComponents", "VideoFromFile"]

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from engine.comfy.names.comfy_api.latest import _io as io
-from engine.comfy.names.comfy_api.latest import _ui as ui
-from engine.comfy.names.comfy_api.progress import ComfyAPI, ComfyAPISync
-from engine.media.video import Audio as AudioInput
-from engine.media.video import (
+from darkroom.engine.comfy.names.comfy_api.latest import _io as io
+from darkroom.engine.comfy.names.comfy_api.latest import _ui as ui
+from darkroom.engine.comfy.names.comfy_api.progress import ComfyAPI, ComfyAPISync
+from darkroom.engine.media.video import Audio as AudioInput
+from darkroom.engine.media.video import (
     VideoCodec,
     VideoComponents,
     VideoContainer,
@@ -18,7 +18,7 @@ from engine.media.video import (
     VideoFromFile,
     VideoInput,
 )
-from engine.nodes.sockets import Latent as LatentInput
+from darkroom.engine.nodes.sockets import Latent as LatentInput
 
 comfy_io = IO = io
 UI = ui

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from contract.graph.spec import ValueDict, Values
-from engine.comfy.missing_symbol import not_supported
-from engine.comfy.names.comfy_api.latest._io_dynamic import (
+from darkroom.contract.graph.spec import ValueDict, Values
+from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.comfy.names.comfy_api.latest._io_dynamic import (
     Autogrow,
     DynamicCombo,
     DynamicInput,
@@ -25,7 +25,7 @@ from engine.comfy.names.comfy_api.latest._io_dynamic import (
     MatchType,
     declared_inputs,
 )
-from engine.comfy.names.comfy_api.latest._io_inputs import (
+from darkroom.engine.comfy.names.comfy_api.latest._io_inputs import (
     Boolean,
     Combo,
     ComfyTypeI,
@@ -47,8 +47,8 @@ from engine.comfy.names.comfy_api.latest._io_inputs import (
     WidgetInput,
     comfytype,
 )
-from engine.comfy.names.comfy_api.latest._io_types import *  # noqa: F403 - a table of names, all of them ComfyUI's
-from engine.nodes.base import ExecutionBlocker
+from darkroom.engine.comfy.names.comfy_api.latest._io_types import *  # noqa: F403 - a table of names, all of them ComfyUI's
+from darkroom.engine.nodes.base import ExecutionBlocker
 
 __all__ = [
     "Autogrow", "Boolean", "Combo", "ComfyNode", "ComfyTypeI", "ComfyTypeIO", "ControlAfterGenerate", "Custom",

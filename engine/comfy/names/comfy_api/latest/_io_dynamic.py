@@ -9,9 +9,9 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from contract.graph.dynamic_inputs import MAX_GROWN
-from contract.graph.spec import DYNAMIC_COMBO, GROWING, MATCHED, ValueDict
-from engine.comfy.names.comfy_api.latest._io_inputs import (
+from darkroom.contract.graph.dynamic_inputs import MAX_GROWN
+from darkroom.contract.graph.spec import DYNAMIC_COMBO, GROWING, MATCHED, ValueDict
+from darkroom.engine.comfy.names.comfy_api.latest._io_inputs import (
     BASE,
     BASE_END,
     ComfyTypeI,
@@ -22,7 +22,7 @@ from engine.comfy.names.comfy_api.latest._io_inputs import (
     comfytype,
     parameters,
 )
-from engine.comfy.names.comfy_api.latest._io_types import AnyType
+from darkroom.engine.comfy.names.comfy_api.latest._io_types import AnyType
 
 
 def declared_inputs(inputs: Iterable[Any]) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
-from contract.graph.spec import Values
+from darkroom.contract.graph.spec import Values
 
 
 class FolderType(str, Enum):  # noqa: UP042 - its values are formatted as ComfyUI's are

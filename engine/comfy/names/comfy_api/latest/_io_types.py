@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from contract.graph.spec import Values
-from engine.comfy.names.comfy_api.latest._io_inputs import (
+from darkroom.contract.graph.spec import Values
+from darkroom.engine.comfy.names.comfy_api.latest._io_inputs import (
     BASE,
     WidgetInput,
     parameters,
@@ -15,8 +15,8 @@ from engine.comfy.names.comfy_api.latest._io_inputs import (
     socket_type,
     widget_type,
 )
-from engine.media.video import Audio as AudioInput
-from engine.media.video import VideoInput
+from darkroom.engine.media.video import Audio as AudioInput
+from darkroom.engine.media.video import VideoInput
 
 Image = socket_type("IMAGE", torch.Tensor)
 Mask = socket_type("MASK", torch.Tensor)

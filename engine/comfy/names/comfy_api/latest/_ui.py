@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from engine.comfy import node_classes
-from engine.comfy.host import HOST
-from engine.media.video import Audio
-from engine.nodes.library.image.images import WEBP_METHODS
+from darkroom.engine.comfy import node_classes
+from darkroom.engine.comfy.host import HOST
+from darkroom.engine.media.video import Audio
+from darkroom.engine.nodes.library.image.images import WEBP_METHODS
 
 
 class SavedResult(dict[str, str]):

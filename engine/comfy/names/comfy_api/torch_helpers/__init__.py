@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.nodes.library.model.compilation import compile_networks
+from darkroom.engine.nodes.library.model.compilation import compile_networks
 
 __all__ = ["set_torch_compile_wrapper"]
 

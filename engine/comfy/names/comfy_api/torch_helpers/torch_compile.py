@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.comfy.names.comfy_api.torch_helpers import set_torch_compile_wrapper
-from engine.diffusion.compilation import KEY as COMPILE_KEY
-from engine.diffusion.compilation import OPTIONS_KEY as TORCH_COMPILE_KWARGS
+from darkroom.engine.comfy.names.comfy_api.torch_helpers import set_torch_compile_wrapper
+from darkroom.engine.diffusion.compilation import KEY as COMPILE_KEY
+from darkroom.engine.diffusion.compilation import OPTIONS_KEY as TORCH_COMPILE_KWARGS
 
 __all__ = ["COMPILE_KEY", "TORCH_COMPILE_KWARGS", "set_torch_compile_wrapper"]

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from engine.comfy.names.comfy_api.latest import ComfyAPI, ComfyAPISync, ComfyExtension, Input, InputImpl, Types, io, ui
+from darkroom.engine.comfy.names.comfy_api.latest import (
+    ComfyAPI,
+    ComfyAPISync,
+    ComfyExtension,
+    Input,
+    InputImpl,
+    Types,
+    io,
+    ui,
+)
 
 __all__ = ["ComfyAPI", "ComfyAPISync", "ComfyExtension", "Input", "InputImpl", "Types", "io", "ui"]

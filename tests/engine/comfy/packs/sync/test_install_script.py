@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.comfy.packs.layer import layer_folders
-from engine.comfy.packs.sync.errors import InstallScriptFailed, PackChanged
-from engine.comfy.packs.sync.lock import PacksLock, lock_path, read_lock
-from engine.comfy.packs.sync.sync import SyncOptions, collect_packs, sync_packs
-from engine.comfy.packs.sync.versions import pack_versions
+from darkroom.engine.comfy.packs.layer import layer_folders
+from darkroom.engine.comfy.packs.sync.errors import InstallScriptFailed, PackChanged
+from darkroom.engine.comfy.packs.sync.lock import PacksLock, lock_path, read_lock
+from darkroom.engine.comfy.packs.sync.sync import SyncOptions, collect_packs, sync_packs
+from darkroom.engine.comfy.packs.sync.versions import pack_versions
 from tests.engine.comfy.packs.sync.sources import NODE, write_manifest, write_repository
 from tests.engine.comfy.packs.test_requirements import write_wheel
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.comfy.packs.sync.errors import PacksInvalid
-from engine.comfy.packs.sync.manifest import PackEntry, manifest_path, read_packs
+from darkroom.engine.comfy.packs.sync.errors import PacksInvalid
+from darkroom.engine.comfy.packs.sync.manifest import PackEntry, manifest_path, read_packs
 from tests.engine.comfy.packs.sync.sources import write_manifest
 
 

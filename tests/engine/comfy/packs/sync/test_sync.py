@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.comfy.packs.layer import add_layer, layer_folders, remove_layer
-from engine.comfy.packs.sync.errors import FolderTaken, PackChanged, PackNotFetched, RequirementsRefused, SyncError
-from engine.comfy.packs.sync.lock import PacksLock, lock_path, read_lock
-from engine.comfy.packs.sync.sync import SyncOptions, sync_packs
-from engine.comfy.packs.sync.tree import tree_sha256
-from engine.comfy.packs.sync.versions import pack_versions
+from darkroom.engine.comfy.packs.layer import add_layer, layer_folders, remove_layer
+from darkroom.engine.comfy.packs.sync.errors import (
+    FolderTaken,
+    PackChanged,
+    PackNotFetched,
+    RequirementsRefused,
+    SyncError,
+)
+from darkroom.engine.comfy.packs.sync.lock import PacksLock, lock_path, read_lock
+from darkroom.engine.comfy.packs.sync.sync import SyncOptions, sync_packs
+from darkroom.engine.comfy.packs.sync.tree import tree_sha256
+from darkroom.engine.comfy.packs.sync.versions import pack_versions
 from tests.engine.comfy.packs.sync.sources import NODE, serve_registry, write_manifest, write_repository
 from tests.engine.comfy.packs.test_requirements import write_wheel
 

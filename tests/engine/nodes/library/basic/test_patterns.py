@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.nodes.library.basic.pattern_syntax import PatternTooDeep
-from engine.nodes.library.basic.patterns import CallerPattern, replaced
+from darkroom.engine.nodes.library.basic.pattern_syntax import PatternTooDeep
+from darkroom.engine.nodes.library.basic.patterns import CallerPattern, replaced
 
 TEXTS = (
     "",

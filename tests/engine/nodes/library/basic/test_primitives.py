@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.basic import primitives
+from darkroom.engine.nodes.library.basic import primitives
 
 context: Any = None
 

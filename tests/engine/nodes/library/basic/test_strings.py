@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.nodes.library.basic import strings
+from darkroom.engine.nodes.library.basic import strings
 
 context: Any = None
 PLAIN = {"case_insensitive": False, "multiline": False, "dotall": False}

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from engine.errors import BadModelFile
-from engine.models.kinds.clip_vision_value import StyleModel
-from engine.models.kinds.redux import Redux, ReduxConfig
-from engine.models.kinds.style_adapter import StyleAdapter, StyleAdapterConfig
-from engine.models.store import ModelStore
-from engine.nodes.library.conditioning.clip_vision import (
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.models.kinds.clip_vision_value import StyleModel
+from darkroom.engine.models.kinds.redux import Redux, ReduxConfig
+from darkroom.engine.models.kinds.style_adapter import StyleAdapter, StyleAdapterConfig
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.nodes.library.conditioning.clip_vision import (
     clip_vision_encode,
     clip_vision_loader,
     style_model_apply,

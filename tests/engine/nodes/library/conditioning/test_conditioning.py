@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.conditioning import conditioning as nodes
+from darkroom.engine.nodes.library.conditioning import conditioning as nodes
 
 context: Any = None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.nodes.library.conditioning import conditioning_properties as nodes
+from darkroom.engine.nodes.library.conditioning import conditioning_properties as nodes
 
 context: Any = None
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.nodes.library.conditioning import inpainting as nodes
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.nodes.library.conditioning import inpainting as nodes
 
 CONTEXT: Any = None
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from engine.events import NodeProgress, PreviewMade
-from engine.images.svg import Svg
-from engine.nodes.base import NodeContext, node
-from engine.nodes.library.image.svg import with_metadata
-from engine.nodes.sockets import SVG
+from darkroom.engine.events import NodeProgress, PreviewMade
+from darkroom.engine.images.svg import Svg
+from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.library.image.svg import with_metadata
+from darkroom.engine.nodes.sockets import SVG
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.image import compositing
+from darkroom.engine.nodes.library.image import compositing
 
 context: Any = None
 

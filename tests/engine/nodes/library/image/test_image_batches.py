@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.nodes.library.image import image_batches
+from darkroom.engine.nodes.library.image import image_batches
 
 context: Any = None
 

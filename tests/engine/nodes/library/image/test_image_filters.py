@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.images.filters import BLEND_MODES
-from engine.nodes.library.image import image_filters
+from darkroom.engine.images.filters import BLEND_MODES
+from darkroom.engine.nodes.library.image import image_filters
 
 context: Any = None
 

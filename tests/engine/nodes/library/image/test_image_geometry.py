@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.image import image_geometry
+from darkroom.engine.nodes.library.image import image_geometry
 
 context: Any = None
 

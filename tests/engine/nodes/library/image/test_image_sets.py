@@ -9,16 +9,16 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.errors import BadInputFile
-from engine.images.decode import PictureTooLarge
-from engine.images.image_sets import captions_of, pictures_in, read_set
-from engine.nodes.library.image.image_sets import (
+from darkroom.engine.errors import BadInputFile
+from darkroom.engine.images.decode import PictureTooLarge
+from darkroom.engine.images.image_sets import captions_of, pictures_in, read_set
+from darkroom.engine.nodes.library.image.image_sets import (
     InputFolder,
     load_image_set_from_folder,
     load_image_text_set_from_folder,
 )
-from engine.runtime.file_scope import FETCHED_FOLDER, ForeignFile
-from engine.runtime.outputs import FileFolders
+from darkroom.engine.runtime.file_scope import FETCHED_FOLDER, ForeignFile
+from darkroom.engine.runtime.outputs import FileFolders
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.runtime.runs import NoFiles
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contract.errors import PromptRejected
-from engine.engine import Engine, RunRequest, RunResult
-from engine.events import Event, RunFailed
-from engine.nodes.library.image import compositing, image_batches, image_filters, image_geometry, images, masks
-from engine.settings import EngineSettings
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.engine import Engine, RunRequest, RunResult
+from darkroom.engine.events import Event, RunFailed
+from darkroom.engine.nodes.library.image import compositing, image_batches, image_filters, image_geometry, images, masks
+from darkroom.engine.settings import EngineSettings
 from tests.engine.nodes.passing_on import OUTPUTS_OF_OUTPUT_NODES
 from tests.parity.recorded import INPUTS, Case
 from tests.reference import REFERENCE

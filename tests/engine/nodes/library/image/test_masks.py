@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.image import masks
+from darkroom.engine.nodes.library.image import masks
 
 context: Any = None
 

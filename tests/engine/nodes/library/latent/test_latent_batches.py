@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from engine.nodes.library.latent import latent_batches as nodes
-from engine.nodes.sockets import Latent
+from darkroom.engine.nodes.library.latent import latent_batches as nodes
+from darkroom.engine.nodes.sockets import Latent
 
 context: Any = None
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.nodes.library.latent import latent_compositing as nodes
-from engine.nodes.sockets import Latent
+from darkroom.engine.nodes.library.latent import latent_compositing as nodes
+from darkroom.engine.nodes.sockets import Latent
 
 context: Any = None
 

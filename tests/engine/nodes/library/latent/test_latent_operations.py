@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.nodes.library.latent import latent_operations as nodes
+from darkroom.engine.nodes.library.latent import latent_operations as nodes
 
 context: Any = None
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from engine.engine import Engine, RunRequest, RunResult
-from engine.events import Event
-from engine.nodes.base import NodeContext, node
-from engine.nodes.library.image import client_pictures, image_batches, images, svg
-from engine.nodes.library.media import audio, audio_editing, video
-from engine.nodes.sockets import AUDIO
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine, RunRequest, RunResult
+from darkroom.engine.events import Event
+from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.library.image import client_pictures, image_batches, images, svg
+from darkroom.engine.nodes.library.media import audio, audio_editing, video
+from darkroom.engine.nodes.sockets import AUDIO
+from darkroom.engine.settings import EngineSettings
 
 
 @node("Tone", category="test")

@@ -12,9 +12,9 @@ import av
 import pytest
 import torch
 
-from contract.errors import PromptRejected
-from engine.media.video import Audio
-from engine.nodes.library.media import audio_editing as editing
+from darkroom.contract.errors import PromptRejected
+from darkroom.engine.media.video import Audio
+from darkroom.engine.nodes.library.media import audio_editing as editing
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 context: Any = None

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.media.video import VideoFromFile
-from engine.nodes.library.media.load_3d import ModelOfFolder, RenderedModel, load_3d, load_3d_animation
-from engine.runtime.outputs import FileFolders
+from darkroom.engine.media.video import VideoFromFile
+from darkroom.engine.nodes.library.media.load_3d import ModelOfFolder, RenderedModel, load_3d, load_3d_animation
+from darkroom.engine.runtime.outputs import FileFolders
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.runtime.runs import NoFiles
 

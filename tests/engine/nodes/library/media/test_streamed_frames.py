@@ -11,12 +11,12 @@ import pytest
 import torch
 from PIL import Image, ImageSequence
 
-from engine.engine import Engine
-from engine.media.frame_stream import FrameStream
-from engine.nodes.base import NodeContext, node
-from engine.nodes.library.image import images
-from engine.nodes.library.media import video
-from engine.nodes.sockets import FRAMES, IMAGE
+from darkroom.engine.engine import Engine
+from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.library.image import images
+from darkroom.engine.nodes.library.media import video
+from darkroom.engine.nodes.sockets import FRAMES, IMAGE
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 NUM_FRAMES = 9

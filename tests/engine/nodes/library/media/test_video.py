@@ -10,7 +10,7 @@ from typing import Any
 import av
 import pytest
 
-from contract.errors import PromptRejected
+from darkroom.contract.errors import PromptRejected
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 

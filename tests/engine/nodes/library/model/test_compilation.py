@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cancel import CancelToken
-from engine.diffusion import compilation as compiling
-from engine.diffusion.wrappers import APPLY_MODEL
-from engine.layers.basic import Conv2d, Linear
-from engine.models.model import Model
-from engine.nodes.base import NodeContext
-from engine.nodes.library.conditioning.text import clip_text_encode
-from engine.nodes.library.model.compilation import compile_networks, torch_compile_model
-from engine.nodes.library.sampling.sampling import ksampler
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.diffusion import compilation as compiling
+from darkroom.engine.diffusion.wrappers import APPLY_MODEL
+from darkroom.engine.layers.basic import Conv2d, Linear
+from darkroom.engine.models.model import Model
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.library.conditioning.text import clip_text_encode
+from darkroom.engine.nodes.library.model.compilation import compile_networks, torch_compile_model
+from darkroom.engine.nodes.library.sampling.sampling import ksampler
 from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

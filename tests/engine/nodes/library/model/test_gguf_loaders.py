@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.engine import Engine
-from engine.errors import BadModelFile
-from engine.formats.gguf_file import GgufFile
-from engine.models.files.folders import ModelFolders
-from engine.models.load import LoadTypes, load_text_encoders, load_unet
-from engine.nodes.catalogue import object_info
-from engine.settings import EngineSettings
+from darkroom.engine.engine import Engine
+from darkroom.engine.errors import BadModelFile
+from darkroom.engine.formats.gguf_file import GgufFile
+from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.load import LoadTypes, load_text_encoders, load_unet
+from darkroom.engine.nodes.catalogue import object_info
+from darkroom.engine.settings import EngineSettings
 from tests.parity.models import read_layouts, write_model
 from tests.parity.quantised_models import write_gguf
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.models.random_weights import write_random_checkpoint
-from engine.nodes.library.model.lora_extraction import CLAMP_QUANTILE, lora_save, low_rank
-from engine.nodes.library.model.model_merging import clip_merge_subtract
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.nodes.library.model.lora_extraction import CLAMP_QUANTILE, lora_save, low_rank
+from darkroom.engine.nodes.library.model.model_merging import clip_merge_subtract
 from tests.engine.nodes.small_store import node_context, small_store
 
 

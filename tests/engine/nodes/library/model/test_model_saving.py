@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.families.registry import family_named
-from engine.formats.safetensors_file import SafetensorsFile
-from engine.nodes.library.model.model_saving import model_save
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.safetensors_file import SafetensorsFile
+from darkroom.engine.nodes.library.model.model_saving import model_save
 from tests.engine.nodes.small_store import node_context, small_store
 
 

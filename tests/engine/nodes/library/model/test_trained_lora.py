@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from engine.images.line_plot import HEIGHT, MARGIN, WIDTH, line_plot
-from engine.nodes.library.model.trained_lora import lora_model_loader, loss_graph, save_lora
+from darkroom.engine.images.line_plot import HEIGHT, MARGIN, WIDTH, line_plot
+from darkroom.engine.nodes.library.model.trained_lora import lora_model_loader, loss_graph, save_lora
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.formats.safetensors_file import write_safetensors
-from engine.models.load import LoadTypes, load_checkpoint
-from engine.models.model import Model
-from engine.models.random_weights import write_random_checkpoint
-from engine.models.store import ModelStore
-from engine.nodes.library.conditioning.text import clip_text_encode
-from engine.nodes.library.model.loaders import WEIGHT_TYPES, unet_loader
-from engine.nodes.library.sampling.sampling import ksampler
+from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.load import LoadTypes, load_checkpoint
+from darkroom.engine.models.model import Model
+from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.engine.models.store import ModelStore
+from darkroom.engine.nodes.library.conditioning.text import clip_text_encode
+from darkroom.engine.nodes.library.model.loaders import WEIGHT_TYPES, unet_loader
+from darkroom.engine.nodes.library.sampling.sampling import ksampler
 from tests.engine.nodes.small_store import node_context, small_store
 
 KEY = "diffusion_model.input_blocks.1.1.proj_in.weight"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cancel import CancelToken
-from engine.errors import Interrupted
-from engine.families.sd3 import nodes as sd3_nodes
-from engine.nodes.base import NodeContext
-from engine.nodes.library.conditioning.text import clip_text_encode
-from engine.nodes.library.sampling import (
+from darkroom.engine.cancel import CancelToken
+from darkroom.engine.errors import Interrupted
+from darkroom.engine.families.sd3 import nodes as sd3_nodes
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.library.conditioning.text import clip_text_encode
+from darkroom.engine.nodes.library.sampling import (
     attention_guidance,
     custom_sampling,
     guidance,
@@ -22,8 +22,8 @@ from engine.nodes.library.sampling import (
     step_cache,
     unet_patches,
 )
-from engine.nodes.library.sampling.sampling import ksampler
-from engine.nodes.library.sampling.sigmas import basic_scheduler
+from darkroom.engine.nodes.library.sampling.sampling import ksampler
+from darkroom.engine.nodes.library.sampling.sigmas import basic_scheduler
 from tests.engine.nodes.small_store import small_store
 from tests.tiny_checkpoint import make_tiny_checkpoint
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.diffusion.model_sampling import EpsDiscrete
-from engine.nodes.library.sampling import sigmas as nodes
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.nodes.library.sampling import sigmas as nodes
 
 CONTEXT: Any = None
 

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.comfy.names.comfy.ops import disable_weight_init
-from engine.layers import unet_layers
-from engine.layers.attention import optimized_attention
-from engine.layers.call_options import CallOptions
-from engine.layers.unet_layers import BasicTransformerBlock, SpatialTransformer
+from darkroom.engine.comfy.names.comfy.ops import disable_weight_init
+from darkroom.engine.layers import unet_layers
+from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.layers.call_options import CallOptions
+from darkroom.engine.layers.unet_layers import BasicTransformerBlock, SpatialTransformer
 
 __all__ = ["BasicTransformerBlock", "SpatialTransformer", "optimized_attention"]
 

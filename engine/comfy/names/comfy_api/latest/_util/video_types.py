@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.media.video import VideoCodec, VideoComponents, VideoContainer
+from darkroom.engine.media.video import VideoCodec, VideoComponents, VideoContainer
 
 __all__ = ["VideoCodec", "VideoComponents", "VideoContainer"]

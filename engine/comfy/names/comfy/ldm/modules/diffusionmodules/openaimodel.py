@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.comfy.names.comfy.ldm.modules.diffusionmodules.util import timestep_embedding
-from engine.layers.unet import TimestepEmbedSequential
-from engine.layers.unet import UnetModel as UNetModel
-from engine.layers.unet_layers import Downsample, ResBlock, SpatialTransformer, Upsample
+from darkroom.engine.comfy.names.comfy.ldm.modules.diffusionmodules.util import timestep_embedding
+from darkroom.engine.layers.unet import TimestepEmbedSequential
+from darkroom.engine.layers.unet import UnetModel as UNetModel
+from darkroom.engine.layers.unet_layers import Downsample, ResBlock, SpatialTransformer, Upsample
 
 __all__ = [
     "Downsample",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from engine.layers import unet_layers
+from darkroom.engine.layers import unet_layers
 
 
 def timestep_embedding(
