@@ -135,7 +135,7 @@ class HttpClient:
 
 
 def build_trivial(settings: EngineSettings) -> Engine:
-    """An engine of trivial nodes, in a process of its own as far as it knows: as `python -m darkroom.engine` builds it."""
+    """An engine of trivial nodes, in a process of its own as far as it knows, as the engine's command builds it."""
     engine = Engine(settings, TRIVIAL_NODES)
     engine.take_over_process()
     return engine

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from darkroom.run import make_importable, packages_folder
-
 
 def build(args: dict[str, Any]) -> Any:
     """Return the Ray Serve application for its options (`worker/integrations/ray/options.py`), given by name."""
-    make_importable()
     from darkroom.worker.integrations.ray.application import build_application
     from darkroom.worker.integrations.ray.options import RayOptions
 
-    return build_application(RayOptions.model_validate(args), packages_folder())
+    return build_application(RayOptions.model_validate(args))

@@ -121,4 +121,7 @@ def set_up_libraries() -> None:
 
 
 if __name__ == "__main__":
+    from darkroom.start import settle
+
+    settle("darkroom.engine", __package__)
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`python -m darkroom.engine nodes trial`: import one pack of custom nodes in this process, run its nodes, report the outcome.
+"""`python -m darkroom.engine nodes trial`: import one pack in this process, run its nodes, report the outcome.
 
 `engine/comfy/packs/trial.py` runs this in a child process, before the engine imports the pack itself.
 """

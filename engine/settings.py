@@ -1,6 +1,6 @@
 """Settings of the engine, as requested and as resolved for the device that was found.
 
-`EngineSettings` has the flags of `python -m darkroom.engine` with ComfyUI's names and defaults. `engine/__main__.py` fills it
+`EngineSettings` has the flags of the engine's command with ComfyUI's names and defaults. `engine/__main__.py` fills it
 in; a library user creates it directly. `ResolvedSettings` has the final decisions: it is created once, when the device
 is known. Both are frozen, and code that needs few of their fields receives a slice of them.
 """

@@ -24,6 +24,9 @@ from darkroom.modifiers.text_to_video import Text2Video
 from darkroom.modifiers.upscale import Upscale
 from darkroom.modifiers.user_folder import BrokenModifier, FoundModifier, read_folder
 
+HERE = Path(__file__).resolve().parent
+"""This folder, which is no folder of a user's also where a checkout is the base directory."""
+
 MODIFIERS: tuple[type[Modifier], ...] = (
     Text2Image,
     Image2Image,
@@ -192,7 +195,7 @@ def build_registry(folder: Path | None = None) -> ModifierRegistry:
         for modifier in MODIFIERS
     ]
     broken = []
-    is_own = folder is not None and folder.resolve() == Path(__file__).parent  # a checkout as its base directory
+    is_own = folder is not None and folder.resolve() == HERE
     for entry in read_folder(folder) if folder is not None and not is_own else ():
         if isinstance(entry, BrokenModifier):
             broken.append(entry)

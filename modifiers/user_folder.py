@@ -5,6 +5,7 @@ A file that cannot be used is reported with its reason and does not affect the o
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import sys
@@ -79,6 +80,19 @@ def _declared(path: Path, raw: Mapping[str, Any]) -> FoundModifier:
     return FoundModifier(name, declared_modifier(declaration, name, workflow), workflow, path.name)
 
 
+@contextlib.contextmanager
+def _former_names() -> Iterator[None]:
+    """Let a user's file import `modifiers`, the name of this package before it was `darkroom.modifiers`."""
+    ours = {name: module for name, module in sys.modules.items() if f"{name}.".startswith("darkroom.modifiers.")}
+    aliases = {name.removeprefix("darkroom."): module for name, module in ours.items()}
+    sys.modules.update(aliases)
+    try:
+        yield
+    finally:
+        for name in aliases:
+            sys.modules.pop(name, None)
+
+
 def _classes(path: Path) -> Iterator[FoundModifier]:
     module_name = f"darkroom_user_modifiers.{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -87,7 +101,8 @@ def _classes(path: Path) -> Iterator[FoundModifier]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # pydantic resolves the names in annotations there
     try:
-        spec.loader.exec_module(module)
+        with _former_names():
+            spec.loader.exec_module(module)
     except SystemExit as error:
         raise BadDeclaration(f"it leaves Python when it is imported ({error})") from None
     classes = [

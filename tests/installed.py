@@ -32,13 +32,22 @@ class InstalledWheel:
 
 
 def tracked_files(root: Path) -> list[Path]:
-    """Paths, relative to `root`, of what git knows or would not ignore, as far as it exists."""
+    """Paths, relative to `root`, of the files that git knows or would not ignore, as far as they exist."""
+    return [path for path in _tracked(root) if (root / path).is_file()]
+
+
+def _tracked(root: Path) -> list[Path]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-    return [Path(name) for name in listed.split("\0") if name and (root / name).is_file()]
+    return [Path(name) for name in listed.split("\0") if name]
 
 
 def copy_tracked_files(root: Path, target: Path) -> None:
+    """Copy them, and the links by which `darkroom` holds its rooms."""
+    for path in _tracked(root):
+        if (root / path).is_symlink():
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).symlink_to((root / path).readlink())
     for path in tracked_files(root):
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / path, target / path)

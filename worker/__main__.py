@@ -1,4 +1,4 @@
-"""Entry point `python -m darkroom.worker`: serves with the settings of the environment; with arguments it is `darkroom`."""
+"""Entry point `python -m darkroom.worker`: serves with the environment's settings; with arguments it is `darkroom`."""
 
 from __future__ import annotations
 
@@ -20,4 +20,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    from darkroom.start import settle
+
+    settle("darkroom.worker", __package__)
     sys.exit(main())

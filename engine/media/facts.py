@@ -1,4 +1,4 @@
-"""Size, frames, duration and rates of videos and sounds, and a first frame: `python -m darkroom.engine media-facts FILE…`.
+"""Size, frames, duration, rates and first frame of videos and sounds: `python -m darkroom.engine media-facts FILE…`.
 
 A process of its own, so that whoever asks does not read media itself. The number of frames and the duration are the
 container's, else those of the packets; nothing but a first frame is decoded.

@@ -138,7 +138,8 @@ def now_ms() -> int:
 
 def _type_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    module = kind.__module__.removeprefix("darkroom.")
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 
 def _shown_value(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import sys
@@ -20,6 +21,24 @@ PROMPT_ENDS = "engine.prompts"
 """Logger of the end of each prompt. A parent that reads records logs it itself, so there it is for debugging."""
 
 
+def shown_logger(record: logging.LogRecord) -> str:
+    """Return the name of the record's logger without the package's, as logs have shown it from the first version on."""
+    return record.name.removeprefix("darkroom.")
+
+
+class TextRecords(logging.Formatter):
+    """Formatter of one line a record but for tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """Return the line without a traceback."""
+        shown = copy.copy(record)
+        shown.name = shown_logger(record)
+        return super().formatMessage(shown)
+
+
 class JsonRecords(logging.Formatter):
     """Formatter of one JSON object on one line, with the prompt and node that the record belongs to."""
 
@@ -29,7 +48,7 @@ class JsonRecords(logging.Formatter):
         shown = {
             MARK: 1,
             "level": record.levelname.lower(),
-            "logger": record.name,
+            "logger": shown_logger(record),
             "event": record.getMessage(),
             "time": record.created,
             "prompt_id": context.prompt_id,
@@ -43,7 +62,7 @@ class JsonRecords(logging.Formatter):
 def set_up_logging(level: LogLevel, form: LogFormat = "text") -> None:
     """Log everything to standard error; as text one line a record but for tracebacks."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(TEXT_FORMAT) if form == "text" else JsonRecords())
+    handler.setFormatter(TextRecords() if form == "text" else JsonRecords())
     logging.basicConfig(level=level, handlers=[handler])
     if form == "json" and logging.getLogger().level >= logging.INFO:
         logging.getLogger(PROMPT_ENDS).setLevel(logging.WARNING)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from darkroom.engine.server.log_records import TEXT_FORMAT
+from darkroom.engine.server.log_records import TextRecords
 from darkroom.engine.server.requests import read_object
 from darkroom.engine.server.services import services
 from darkroom.engine.server.websocket import Clients
@@ -26,7 +26,7 @@ class LogTail(logging.Handler):
 
     def __init__(self, clients: Clients, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter(TEXT_FORMAT))
+        self.setFormatter(TextRecords())
         self.subscribers: set[str] = set()
         self._clients = clients
         self._loop = loop

@@ -37,7 +37,7 @@ FRESH = frozenset({"lift_fresh", "lift"})  # by which torch hands over a tensor 
 FROM_NUMBERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 INDEXING = ("__getitem__", "__setitem__")
 
-ENGINE = str(Path(__file__).resolve().parents[1])
+ENGINE = str(Path(__file__).parents[1])  # as code objects name it: of a checkout by way of a link
 
 
 class CaptureRefused(RuntimeError):

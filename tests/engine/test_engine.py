@@ -116,7 +116,9 @@ def test_a_report_names_the_device(engine: Engine) -> None:
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    modules = "engine, darkroom.engine.settings, darkroom.contract.graph.validate, darkroom.engine.runtime.executor"
+    modules = (
+        "darkroom.engine, darkroom.engine.settings, darkroom.contract.graph.validate, darkroom.engine.runtime.executor"
+    )
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 

@@ -1,4 +1,4 @@
-"""The real processes: `python -m darkroom.worker serve` with its engine as a child, on free ports and a folder of their own."""
+"""The real processes: `python -m darkroom.worker serve` with its engine as a child, on free ports and in one folder."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from darkroom.contract.nearest import nearest_name
 from darkroom.host.distribution import install_command
+from darkroom.start import command_of
 from darkroom.worker.cli.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
 from darkroom.worker.cli.jobs import commands as job_commands
 from darkroom.worker.cli.models import commands as model_commands
@@ -281,14 +282,11 @@ def nodes(context: typer.Context) -> None:
     _engine_command(["nodes", *context.args], INSTALLERS)
 
 
-RUN = "darkroom.run"  # makes the engine importable from any working directory
-
-
 def _engine_command(arguments: list[str], extra: Sequence[str] = ()) -> None:
     """Exec the engine's command, with the environment that is listed for packs, which may run in it."""
     environment = {**child_environment(), **child_environment(extra, has_proxy_passwords=bool(extra))}
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", RUN, "engine", *arguments], environment)
+    os.execve(sys.executable, [*command_of("darkroom.engine"), *arguments], environment)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import IO
 
 from darkroom.start import command_of
-
 from darkroom.worker.engines.supervisor import free_port
 from darkroom.worker.settings.environment import inherited_environment
 

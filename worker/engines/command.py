@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from darkroom.start import command_of
-
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
 from darkroom.worker.errors import SettingsInvalid

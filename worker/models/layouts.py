@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from darkroom.start import command_of
-
 from darkroom.worker.models.files import ModelFile
 
 COMMAND = (*command_of("darkroom.engine"), "model-faults")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from darkroom.start import command_of
 from darkroom.worker.models.entry import ModelEntry
 from darkroom.worker.models.file_states import file_states
 from darkroom.worker.models.files import checksum_path
@@ -21,7 +22,6 @@ from darkroom.worker.snapshot.errors import SnapshotFailed
 from darkroom.worker.snapshot.wheels import pack_environment
 from darkroom.worker.version import version
 
-RUN = "darkroom.run"
 PACKS = "packs.toml"
 Show = Callable[[str], None]
 
@@ -80,7 +80,7 @@ def _weights(library: ModelLibrary) -> tuple[ModelEntry, ...]:
 
 
 def _collect_packs(base: Path, partial: Path) -> None:
-    command = [sys.executable, "-m", RUN, "engine", "nodes", "collect", str(partial), "--base-directory", str(base)]
+    command = [*command_of("darkroom.engine"), "nodes", "collect", str(partial), "--base-directory", str(base)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SnapshotFailed(done.stderr.strip() or f"the packs cannot be collected: exit code {done.returncode}")

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 import structlog
-from darkroom.start import command_of
 from sqlalchemy import event
 
+from darkroom.start import command_of
 from darkroom.worker.errors import StateUnusable
 from darkroom.worker.outputs.options import OutputOptions
 from darkroom.worker.storage.database_damage import WAY_OUT, check_content, check_file, damage_of, damaged
@@ -38,8 +38,6 @@ HEAD_REVISION = "0009"
 """The newest migration. A test compares it with the versions folder."""
 
 log = structlog.get_logger("jobs.store")
-
-PACKAGES = Path(__file__).resolve().parents[2]
 
 METADATA = sa.MetaData()
 JOBS = sa.Table(
@@ -198,7 +196,7 @@ def migrate_in_process(url: str, name: str) -> None:
     The URL, which may contain a password, goes to its standard input; `name` is for the error.
     """
     program = [*command_of("darkroom.worker.storage.migrations"), "-"]
-    made = subprocess.run(program, input=url.encode(), capture_output=True, cwd=PACKAGES)
+    made = subprocess.run(program, input=url.encode(), capture_output=True)
     if made.returncode != 0:
         reason = made.stderr.decode(errors="replace")[-500:]
         raise StateUnusable(f"{name}: cannot be brought to this version's tables; {WAY_OUT}: {reason}")

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from darkroom.start import command_of
+
 TRIAL_SECONDS = 60.0
 RUN_SECONDS = 240.0  # for all nodes of a pack
-PACKAGES = Path(__file__).resolve().parents[3]
-START = (
-    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "runpy.run_module('engine', run_name='__main__', alter_sys=True)"
-)
-"""Starts the engine's command from any working directory, whether or not the package is on the path."""
 TAIL_CHARACTERS = 2000
 
 
@@ -52,7 +47,7 @@ def try_pack(
     """
     with tempfile.TemporaryDirectory() as folder:
         report, output = Path(folder, "report.json"), Path(folder, "output.txt")
-        command = [sys.executable, "-c", START, str(PACKAGES), "nodes", "trial", str(pack), str(report)]
+        command = [*command_of("darkroom.engine"), "nodes", "trial", str(pack), str(report)]
         with output.open("wb") as sink:
             child = subprocess.Popen(
                 [*command, "--base-directory", str(base_directory), *(["--run-nodes"] if runs_nodes else [])],

@@ -46,7 +46,7 @@ FOLDER_MARK = "model_index.json"
 
 
 # What ships with the engine, by kind.
-BUILT_IN: Mapping[str, Path] = {"checkpoints": Path(__file__).parents[2] / "weights" / "checkpoints"}
+BUILT_IN: Mapping[str, Path] = {"checkpoints": Path(__file__).resolve().parents[2] / "weights" / "checkpoints"}
 # Kind -> the folder below the output folder where the nodes that save models put them, and find them again.
 SAVED_IN: Mapping[str, str] = {
     "checkpoints": "checkpoints", "text_encoders": "clip", "vae": "vae", "diffusion_models": "diffusion_models",

@@ -52,7 +52,7 @@ class StepGraph(GraphStrategy):
 
 
 class _Runner:
-    """Implementation of `darkroom.engine.diffusion.whole_steps.StepRunner` for the runs that share a network's changes."""
+    """Implementation of `engine/diffusion/whole_steps.py::StepRunner` for the runs that share a network's changes."""
 
     def __init__(self, graphs: Graphs, use: SamplingUse) -> None:
         self._graphs = graphs

@@ -71,7 +71,8 @@ def test_a_certificate_that_cannot_be_used_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("flag", "visible"), [("--cuda-device", "3"), ("--default-device", "3,0,1,2,4")])
 def test_the_gpus_it_may_see_are_passed_to_their_libraries(flag: str, visible: str) -> None:
     code = (
-        "import os, sys; from darkroom.engine.__main__ import show_devices; from darkroom.engine.server.flags import read_flags;"
+        "import os, sys; from darkroom.engine.__main__ import show_devices;"
+        "from darkroom.engine.server.flags import read_flags;"
         "show_devices(read_flags(sys.argv[1:]).settings);"
         "sys.stdout.write(os.environ['CUDA_VISIBLE_DEVICES'] + ' ' + os.environ['HIP_VISIBLE_DEVICES'])"
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ray import serve
 from ray.serve import Application
 
@@ -16,10 +14,9 @@ HEALTH_TIMEOUT_SECONDS = 30.0
 INGRESS_REQUESTS = 1000
 
 
-def build_application(options: RayOptions, packages: Path) -> Application:
-    """Return the application. `packages` is the folder of our packages, the same on every node of the cluster."""
-    runtime = {"env_vars": {"PYTHONPATH": str(packages)}}
-    resources = {"num_gpus": options.gpus, "num_cpus": options.cpus, "runtime_env": runtime}
+def build_application(options: RayOptions) -> Application:
+    """Return the application."""
+    resources = {"num_gpus": options.gpus, "num_cpus": options.cpus}
     replicas = serve.deployment(
         Replica,
         name="Replica",
@@ -39,7 +36,7 @@ def build_application(options: RayOptions, packages: Path) -> Application:
     ingress = serve.deployment(
         Ingress,
         name="Ingress",
-        ray_actor_options={"num_cpus": 0, "runtime_env": runtime},
+        ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=INGRESS_REQUESTS,
     )
     return ingress.bind(replicas.bind(options), options)

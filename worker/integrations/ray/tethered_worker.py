@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from darkroom.start import command_of
-
 from darkroom.worker.engines.supervisor import free_port
 from darkroom.worker.settings.environment import inherited_environment
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
-from darkroom.start import command_of
 
+from darkroom.start import command_of
 from darkroom.worker.autoscaler.autoscaler import Caller, checked_speed
 from darkroom.worker.errors import WorkerError
 from darkroom.worker.storage.job import JobState

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from darkroom.start import command_of
 
 from darkroom.host.memory import total_bytes
+from darkroom.start import command_of
 from darkroom.worker.settings.environment import child_environment
 
 COMMAND = command_of("darkroom.worker.outputs.media_child")

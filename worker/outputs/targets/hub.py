@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
-from darkroom.start import command_of
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
+from darkroom.start import command_of
 from darkroom.worker.errors import Problem, RequestRejected, WorkerError
 from darkroom.worker.guard.network_errors import cause_of
 from darkroom.worker.json.request_model import RequestModel

@@ -54,7 +54,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def installed(python: Path, pack: Path, constraints: Path | None = None) -> tuple[int, str]:
     """The command's own function, without loading the engine each time."""
-    code = "from pathlib import Path; from darkroom.engine.comfy.packs.requirements import install; raise SystemExit(install({}))"
+    imports = "from pathlib import Path; from darkroom.engine.comfy.packs.requirements import install"
+    code = f"{imports}; raise SystemExit(install({{}}))"
     limits = None if constraints is None else str(constraints)
     source = code.format(f"Path({str(pack)!r}), {limits!r} and Path({limits!r})")
     return ran(python, "-c", source)
