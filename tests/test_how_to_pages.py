@@ -26,6 +26,7 @@ def copy(tmp_path: Path) -> Path:
     for name in COPIED:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)
     (tmp_path / "engine" / "weights").symlink_to(ROOT / "engine" / "weights")
+    shutil.copytree(ROOT / "darkroom", tmp_path / "darkroom", symlinks=True)
     for name in BESIDE:
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,12 @@ def test_a_broken_modifier_is_reported_as_broken_and_not_as_unknown(tmp_path: Pa
         registry.get("Postcard")
     with pytest.raises(UnknownModifier, match="unknown modifier 'Plakat'"):
         registry.get("Plakat")
+
+
+def test_a_file_may_import_the_package_by_its_name_of_before(tmp_path: Path) -> None:
+    code = "from modifiers.modifier import Modifier\n\nclass Old(Modifier):\n    workflow_file = 'flow.json'\n"
+    (tmp_path / "flow.json").write_text(json.dumps(WORKFLOW))
+    (tmp_path / "old.py").write_text(code)
+    (found,) = (entry for entry in read_folder(tmp_path) if entry.name == "Old")
+    assert isinstance(found, FoundModifier), found
+    assert not any(f"{name}.".startswith("modifiers.") for name in sys.modules)

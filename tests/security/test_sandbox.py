@@ -13,7 +13,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pytest
 
 from darkroom.worker.engines.command import engine_command
 from darkroom.worker.engines.loss import LossReason
-from darkroom.worker.engines.sandbox import Sandbox, packages_in
+from darkroom.worker.engines.sandbox import Sandbox
 from darkroom.worker.engines.sandbox_start import find_user, prepare, try_sandbox
 from darkroom.worker.errors import EngineStartFailed, SettingsInvalid
 from darkroom.worker.settings.engines import EngineLaunch, SandboxConfig
@@ -341,18 +341,21 @@ def test_namespaces_and_a_port_do_not_go_together(monkeypatch: pytest.MonkeyPatc
         load_settings(env_file=None)
 
 
-def test_every_package_that_is_installed_beside_the_engine_is_inside(tmp_path: Path) -> None:
-    """A package that the engine has only since today, too: none of them is listed by name."""
-    for name in ("engine", "newcomer", "base"):
-        (tmp_path / name).mkdir()
-    for name in ("engine", "newcomer"):
-        (tmp_path / name / "__init__.py").touch()
+def test_the_whole_package_is_inside_and_nothing_beside_it(tmp_path: Path) -> None:
+    """A room that the package has only since today, too: none of them is listed by name."""
+    sandbox = sandbox_of(tmp_path, level="bwrap", user="10002")
+    rooms = [path.resolve() for path in (ROOT / "darkroom").iterdir() if path.is_symlink()]
+    assert {"engine", "host", "contract"} <= {path.name for path in rooms}
+    mounts = sandbox.program(["true"])
+    assert all(str(path) in mounts for path in (ROOT / "darkroom", *rooms))
+    package = tmp_path / "darkroom"
+    (package / "engine").mkdir(parents=True)
+    (tmp_path / "newcomer").mkdir()
     (tmp_path / ".env").touch()
-    assert packages_in(tmp_path) == [tmp_path / "engine", tmp_path / "newcomer"]
-    mounts = sandbox_of(tmp_path, level="bwrap", user="10002").program(["true"])
-    installed = {path.name for path in packages_in(ROOT)}
-    assert {"engine", "host", "contract"} <= installed
-    assert all(str(ROOT / name) in mounts for name in installed) and str(ROOT / ".env") not in mounts
+    (package / "newcomer").symlink_to("../newcomer")
+    mounts = replace(sandbox, places=replace(sandbox.places, package=package)).program(["true"])
+    assert {str(package), str(tmp_path / "newcomer")} <= set(mounts)
+    assert str(tmp_path / ".env") not in mounts
 
 
 def test_a_secret_below_a_readable_folder_is_covered(tmp_path: Path) -> None:

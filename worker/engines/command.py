@@ -16,6 +16,9 @@ from darkroom.worker.errors import SettingsInvalid
 from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS
 from darkroom.worker.settings.engines import EngineLaunch, SandboxConfig
 
+PACKAGE = Path(__file__).parents[2]
+"""`darkroom`, with links to its rooms in a checkout."""
+
 PROJECT = Path(__file__).resolve().parents[2]
 RUNS_FLAG = "--max-concurrent-runs"
 PIXELS_FLAG = "--max-input-pixels"
@@ -156,7 +159,7 @@ def _sandbox(
         config.level,
         user,
         SandboxPaths(
-            project=PROJECT,
+            package=PACKAGE,
             home=temp / "home",
             input=places["input"],
             readable=(*own, *named, *config.readable),

@@ -40,9 +40,13 @@ class EngineUser:
 
 @dataclass(frozen=True, slots=True)
 class SandboxPaths:
-    """Folders and files of an engine. `hidden` are secrets of the front that may lie below a readable folder."""
+    """Folders and files of an engine.
 
-    project: Path
+    `package` is `darkroom`, of which a checkout has links to the rooms at its root. `hidden` are secrets of the front
+    that may lie below a readable folder.
+    """
+
+    package: Path
     home: Path
     input: Path
     readable: tuple[Path, ...]
@@ -111,8 +115,7 @@ class Sandbox:
             mounts += ["--dev-bind-try", str(device), str(device)]
         shown = [
             *interpreter_folders(),
-            *packages_in(self.places.project),
-            *_with_targets((*self.places.readable, self.places.input)),
+            *_with_targets((self.places.package, *self.places.readable, self.places.input)),
         ]
         mounts += _parents([*shown, *self.places.writable])
         for path in shown:
@@ -121,18 +124,10 @@ class Sandbox:
             mounts += ["--bind", str(path), str(path)]
         for path in _below(self.places.hidden, [*shown, *self.places.writable]):
             mounts += ["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
-        return [*mounts, "--remount-ro", "/", "--remount-ro", "/dev", "--chdir", str(self.places.project)]
+        return [*mounts, "--remount-ro", "/", "--remount-ro", "/dev", "--chdir", str(self.places.package)]
 
     def _devices(self) -> list[Path]:
         return sorted(path for pattern in DEVICES for path in self.dev.glob(pattern))
-
-
-def packages_in(project: Path) -> list[Path]:
-    """Return the Python packages right below a folder: all that is installed beside the engine, so that none is missed.
-
-    Other files there (`.env`, a base directory) stay outside.
-    """
-    return sorted(path.parent for path in project.glob("*/__init__.py"))
 
 
 def interpreter_folders() -> list[Path]:

@@ -110,7 +110,7 @@ def _run_trial(sandbox: Sandbox, environment: Mapping[str, str]) -> subprocess.C
     places = sandbox.places
     asked = {
         "readable": [str(path) for path in (*places.readable, places.input) if path.is_dir()],
-        "project": [str(places.project / "engine")],
+        "project": [str(places.package / "engine")],
         "writable": [str(path) for path in places.writable],
         "hidden": [str(path) for path in places.hidden if path.exists()],
     }
@@ -119,7 +119,7 @@ def _run_trial(sandbox: Sandbox, environment: Mapping[str, str]) -> subprocess.C
         return subprocess.run(
             sandbox.program(program),
             env=sandbox.environment(environment),
-            cwd=places.project,
+            cwd=places.package,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

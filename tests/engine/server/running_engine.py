@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +28,21 @@ class RunningEngine:
         return self.process.wait(timeout=30)
 
 
-def start(base: Path, *flags: str, pass_fds: Sequence[int] = ()) -> subprocess.Popen[str]:
+COMMAND = (sys.executable, "-m", "darkroom.engine")
+
+
+def start(
+    base: Path,
+    *flags: str,
+    pass_fds: Sequence[int] = (),
+    command: Sequence[str] = COMMAND,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] = os.environ,
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "darkroom.engine", "--cpu", "--port", "0", "--base-directory", str(base), *flags],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [*command, "--cpu", "--port", "0", "--base-directory", str(base), *flags],
+        cwd=cwd,
+        env={**environment, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
         pass_fds=pass_fds,
@@ -42,7 +52,16 @@ def start(base: Path, *flags: str, pass_fds: Sequence[int] = ()) -> subprocess.P
 @contextlib.contextmanager
 def running_engine(base: Path, *flags: str) -> Iterator[RunningEngine]:
     """Listening when entered; not necessarily ready to run prompts."""
-    process = start(base, *flags)
+    with listening_engine(COMMAND, base, *flags) as engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def listening_engine(
+    command: Sequence[str], base: Path, *flags: str, cwd: Path = ROOT, environment: Mapping[str, str] = os.environ
+) -> Iterator[RunningEngine]:
+    """The engine of a command, started in a folder with an environment."""
+    process = start(base, *flags, command=command, cwd=cwd, environment=environment)
     assert process.stderr is not None
     lines: list[str] = []
     url = None
