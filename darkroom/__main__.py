@@ -12,7 +12,7 @@ def main() -> None:
         from darkroom.worker.__main__ import main as serve  # importable only now
 
         sys.exit(serve())
-    from darkroom.worker.cli import main as command_line
+    from darkroom.worker.cli.main import main as command_line
 
     command_line()
 

@@ -35,7 +35,8 @@ BESIDE = {
     },
 }
 REFERENCE = {
-    "engine": "# API of the engine\n\n`from darkroom.engine import Engine`: what a program of your own may use.\n\n::: engine\n",
+    "engine": "# API of the engine\n\n`from darkroom.engine import Engine`: what a program of your own may use.\n\n"
+    "::: darkroom.engine\n",
     "client": "# API of the client\n\n`from darkroom.client import Client`: needs httpx and httpx-sse alone.\n\n"
     "::: darkroom.client\n",
 }

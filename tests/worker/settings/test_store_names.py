@@ -155,11 +155,11 @@ async def test_a_host_that_may_hold_the_bucket_is_a_warning(front: RunningFront)
 )
 def test_the_operators_store_is_checked_at_the_start(tmp_path: Path, name: str, value: str, variable: str) -> None:
     with pytest.raises(SettingsInvalid) as refused:
-        settings_for(tmp_path, "http://127.0.0.1:1", **{name: value})
+        settings_for(tmp_path, "http://127.0.0.1:1", {}, **{name: value})
     assert variable in str(refused.value) and "planted" not in str(refused.value)
 
 
 def test_an_endpoint_with_the_bucket_in_it_is_found_at_the_start(tmp_path: Path) -> None:
     changes = {"s3_bucket_name": "mybucket", "s3_endpoint_url": "https://a.r2.dev/mybucket"}
     with pytest.raises(SettingsInvalid, match="S3_ENDPOINT_URL: the bucket 'mybucket' is in its path"):
-        settings_for(tmp_path, "http://127.0.0.1:1", **changes)
+        settings_for(tmp_path, "http://127.0.0.1:1", {}, **changes)

@@ -1,4 +1,4 @@
-"""Process that runs the loop of RunPod's own package: `python -m darkroom.worker.integrations.runpod.loop <front's URL>`.
+"""Process of the loop of RunPod's own package: `python -m darkroom.worker.integrations.runpod.loop <front's URL>`.
 
 Every job is passed to the front on this machine and followed through its events, which become RunPod's progress
 updates. It is a separate process because the package starts a loop, forks a heartbeat and handles the signals: the
