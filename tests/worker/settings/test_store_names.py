@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from darkroom.worker.errors import SettingsInvalid
-from darkroom.worker.settings.store_names import (
+from tests.fakes import draw
+from tests.worker.running_front import RunningFront, settings_for
+from worker.errors import SettingsInvalid
+from worker.settings.store_names import (
     find_bucket_problem,
     find_endpoint_doubt,
     find_endpoint_problem,
@@ -18,8 +20,6 @@ from darkroom.worker.settings.store_names import (
     find_revision_problem,
     find_secret_problem,
 )
-from tests.fakes import draw
-from tests.worker.running_front import RunningFront, settings_for
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 KEYS = {"access_key_id": "planted-id", "secret_access_key": "planted-secret"}
@@ -154,12 +154,13 @@ async def test_a_host_that_may_hold_the_bucket_is_a_warning(front: RunningFront)
     ],
 )
 def test_the_operators_store_is_checked_at_the_start(tmp_path: Path, name: str, value: str, variable: str) -> None:
+    changes: dict[str, Any] = {name: value}
     with pytest.raises(SettingsInvalid) as refused:
-        settings_for(tmp_path, "http://127.0.0.1:1", {}, **{name: value})
+        settings_for(tmp_path, "http://127.0.0.1:1", **changes)
     assert variable in str(refused.value) and "planted" not in str(refused.value)
 
 
 def test_an_endpoint_with_the_bucket_in_it_is_found_at_the_start(tmp_path: Path) -> None:
-    changes = {"s3_bucket_name": "mybucket", "s3_endpoint_url": "https://a.r2.dev/mybucket"}
+    changes: dict[str, Any] = {"s3_bucket_name": "mybucket", "s3_endpoint_url": "https://a.r2.dev/mybucket"}
     with pytest.raises(SettingsInvalid, match="S3_ENDPOINT_URL: the bucket 'mybucket' is in its path"):
-        settings_for(tmp_path, "http://127.0.0.1:1", {}, **changes)
+        settings_for(tmp_path, "http://127.0.0.1:1", **changes)
