@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh clone to a picture: installs, starts the worker with its engine, sends one real request, saves the picture.
-# Then serves until Ctrl+C; with --once it stops after the picture, and the exit code tells whether there was one.
+# From a fresh clone to an image: installs, starts the worker with its engine, sends one real request, saves the image.
+# Then serves until Ctrl+C; with --once it stops after the image, and the exit code tells whether there was one.
 #
 #     ./run.sh [--once]
 #
@@ -33,14 +33,14 @@ checkpoint=v1-5-pruned-emaonly-fp16.safetensors
 prompt="a lighthouse on a cliff at dawn, oil painting, warm light"
 size=512 steps=20
 if [ ! -f "$base/models/checkpoints/$checkpoint" ] && ! .venv/bin/darkroom models fetch sd15; then
-  echo "Without it the picture is drawn by the built-in demo model, which knows a hundred emoji and nothing else."
+  echo "Without it the image is drawn by the built-in demo model, which knows a hundred emoji and nothing else."
   echo "For all else put $checkpoint into $base/models/checkpoints, or run this again when the hub can be reached."
   checkpoint=darkroom-emoji.safetensors
   prompt="a red apple on a blue background"
   size=128
 elif ! nvidia-smi -L >/dev/null 2>&1; then
   size=384 steps=12
-  echo "No NVIDIA GPU here: the picture is drawn on the CPU, smaller and in fewer steps, which takes some minutes."
+  echo "No NVIDIA GPU here: the image is drawn on the CPU, smaller and in fewer steps, which takes some minutes."
 fi
 
 address=${url#*://}
@@ -67,8 +67,8 @@ stop_worker() { # ends the worker and passes on how it ended; asked to stop, it 
 trap 'trap "" INT TERM; echo; echo "Stopping"; stop_worker && exit 0 || exit 1' INT TERM
 
 drawn=0
-"$python" tools/first_picture.py --url "$url" --certificate "$certificate" --key-file "$key_file" --process-id "$worker" \
-  --checkpoint "$checkpoint" --prompt "$prompt" --size "$size" --steps "$steps" --output "$base/first-picture.png" &
+"$python" tools/first_image.py --url "$url" --certificate "$certificate" --key-file "$key_file" --process-id "$worker" \
+  --checkpoint "$checkpoint" --prompt "$prompt" --size "$size" --steps "$steps" --output "$base/first-image.png" &
 wait $! || drawn=$?
 
 if [ "$drawn" -ne 0 ]; then

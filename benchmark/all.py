@@ -57,7 +57,7 @@ def parts(*, has_gpu: bool, is_quick: bool, comfyui: Sequence[str]) -> list[Part
         Part("node_cost", ("--repeats", repeats, "--sizes", "800")),
         Part("generate_sync", ("--requests", "50" if is_quick else "400")),
         Part("demo_speed", ("--rounds", repeats)),
-        Part("shared_steps", ("--rounds", "1" if is_quick else "2", "--pictures", "8" if is_quick else "16"), 240.0),
+        Part("shared_steps", ("--rounds", "1" if is_quick else "2", "--images", "8" if is_quick else "16"), 240.0),
         Part("tuning", ("--size", "64", "--steps", "2") if is_quick and not has_gpu else (), 400.0),
     ]
     if has_gpu:

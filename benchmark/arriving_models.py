@@ -5,7 +5,7 @@
 A checkpoint of Stable Diffusion 1 with random weights is served by an HTTP server of this machine, once as one file and
 once as three (text encoder, network, VAE). Each run has a fresh worker on the processor without any model, whose
 manifest names the server and whose downloads are limited to the given rate. Seconds are those of its first job (64x64,
-two steps) from the request to the picture, in turns with `MODEL_LOAD_EARLY=0` and with the default. Pictures of both
+two steps) from the request to the image, in turns with `MODEL_LOAD_EARLY=0` and with the default. Images of both
 ways are compared. The result is printed and written to benchmark/results/arriving_models.json.
 """
 
@@ -58,7 +58,7 @@ def write_files(folder: Path, scale: str) -> None:
 
 
 def workflow(*, is_whole: bool) -> dict[str, Any]:
-    """The job: one picture, from the checkpoint or from its three parts."""
+    """The job: one image, from the checkpoint or from its three parts."""
     if is_whole:
         loaders = {"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": CHECKPOINT}}}
         model, clip, vae = (["1", slot] for slot in range(3))
@@ -108,7 +108,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def first_job(address: str, base: Path, changes: Mapping[str, str], *, is_whole: bool) -> tuple[float, str]:
-    """Return the seconds of a fresh worker's first job, and the hash of its picture."""
+    """Return the seconds of a fresh worker's first job, and the hash of its image."""
     base.mkdir(parents=True)
     files = {CHECKPOINT: "checkpoints"} | {name: kind for name, (kind, _) in PARTS.items()}
     tables = [f'[{Path(name).stem}]\nkind = "{kind}"\nsources = ["{address}/{name}"]\n' for name, kind in files.items()]
@@ -129,8 +129,8 @@ def first_job(address: str, base: Path, changes: Mapping[str, str], *, is_whole:
         seconds = time.perf_counter() - began
         if answer.status_code != 200:
             raise SystemExit(f"the job failed: {answer.text[:2000]}")
-        picture = next((base / "output").rglob("*.png"))
-        return seconds, hashlib.sha256(picture.read_bytes()).hexdigest()
+        image = next((base / "output").rglob("*.png"))
+        return seconds, hashlib.sha256(image.read_bytes()).hexdigest()
 
 
 def _is_ready(http: httpx.Client, url: str) -> bool:
@@ -143,16 +143,16 @@ def _is_ready(http: httpx.Client, url: str) -> bool:
 def measure(folder: Path, bytes_per_second: int, repeats: int, *, is_whole: bool) -> dict[str, Any]:
     names = [CHECKPOINT] if is_whole else list(PARTS)
     found: dict[str, list[float]] = {way: [] for way in WAYS}
-    pictures = set()
+    images = set()
     source = folder / "source"
     with served(source) as address:
         for number in range(repeats):
             for way, changes in WAYS.items():
                 base = folder / f"{'whole' if is_whole else 'parts'}-{number}-{way}"
                 limited = {**changes, "MODEL_BANDWIDTH": str(bytes_per_second)}
-                seconds, picture = first_job(address, base, limited, is_whole=is_whole)
+                seconds, image = first_job(address, base, limited, is_whole=is_whole)
                 found[way].append(seconds)
-                pictures.add(picture)
+                images.add(image)
                 for path in (base / "models").rglob("*.safetensors"):
                     path.unlink()
     num_bytes = sum((source / name).stat().st_size for name in names)
@@ -164,7 +164,7 @@ def measure(folder: Path, bytes_per_second: int, repeats: int, *, is_whole: bool
         "download_s": round(num_bytes / bytes_per_second, 2),
         **medians,
         "all_seconds": {way: [round(item, 2) for item in times] for way, times in found.items()},
-        "has_equal_pictures": len(pictures) == 1,
+        "has_equal_pictures": len(images) == 1,
     }
 
 

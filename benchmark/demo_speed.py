@@ -1,9 +1,9 @@
-"""Seconds of a picture by the built-in demo model on this machine's processor, through the engine's own server.
+"""Seconds of an image by the built-in demo model on this machine's processor, through the engine's own server.
 
     python -m benchmark.demo_speed [--rounds 5]
 
 128x128, 20 steps with guidance, as `Text2Image` draws it when no other model is installed; the engine runs as it does
-when it is started by hand (float32). The first picture loads the model and is told apart. The result is printed and
+when it is started by hand (float32). The first image loads the model and is told apart. The result is printed and
 written to benchmark/results/demo_speed.json.
 """
 

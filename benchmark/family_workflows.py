@@ -1,4 +1,4 @@
-"""Workflows that sample with any family's small checkpoint, from a prompt or from a picture.
+"""Workflows that sample with any family's small checkpoint, from a prompt or from an image.
 
 They need the engine's own packages alone, so that a machine with little else can run them.
 """
@@ -11,8 +11,8 @@ from benchmark.small_models import node
 from darkroom.engine.families.base import ModelFamily
 from darkroom.engine.formats.unfilled import unfilled
 
-# The conditioning of families that take a picture in place of a prompt, by name.
-BY_PICTURE = {
+# The conditioning of families that take an image in place of a prompt, by name.
+BY_IMAGE = {
     "svd": node(
         "SVD_img2vid_Conditioning", clip_vision=["1", 1], init_image=["2", 0], vae=["1", 2], width=64, height=64,
         video_frames=1, motion_bucket_id=127, fps=6, augmentation_level=0.0,
@@ -23,7 +23,7 @@ BY_PICTURE = {
     ),
     "hunyuan3d": node("Hunyuan3Dv2Conditioning", clip_vision_output=["4", 0]),
 }  # fmt: skip
-# Nodes of families whose latents become shapes, not pictures: the empty latent, and what saves the shape.
+# Nodes of families whose latents become shapes, not images: the empty latent, and what saves the shape.
 OF_SHAPES = {
     "4": node("CLIPVisionEncode", clip_vision=["1", 1], image=["2", 0], crop="center"),
     "5": node("EmptyLatentHunyuan3Dv2", resolution=32, batch_size=1),
@@ -32,7 +32,7 @@ OF_SHAPES = {
     "21": node("SaveGLB", mesh=["11", 0], filename_prefix="shape"),
 }
 
-PICTURE_PX = 64
+IMAGE_PX = 64
 SONG = {"lyrics": "[verse]\nla la", "lyrics_strength": 1.0}
 USUAL_CELL_PX = 8  # of most families
 
@@ -45,16 +45,16 @@ def cell_px(family: ModelFamily) -> int:
 
 
 def empty_side_px(family: ModelFamily) -> int:
-    """Return the side of `EmptyLatentImage`, which counts 8 pixels a cell, for pictures of 64 pixels a side."""
+    """Return the side of `EmptyLatentImage`, which counts 8 pixels a cell, for images of 64 pixels a side."""
     if family.latent_format.resizes_empty:
-        return PICTURE_PX
-    return PICTURE_PX * USUAL_CELL_PX // cell_px(family)
+        return IMAGE_PX
+    return IMAGE_PX * USUAL_CELL_PX // cell_px(family)
 
 
-def picture(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
-    """A workflow of two steps that saves its latent and its picture or sound, from a prompt."""
+def image(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
+    """A workflow of two steps that saves its latent and its image or audio, from a prompt."""
     if family.default.audio_latent is not None:
-        return sound(source, family)
+        return audio(source, family)
     side = empty_side_px(family)
     return {
         "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),
@@ -64,8 +64,8 @@ def picture(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
     }
 
 
-def sound(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
-    """The same workflow with a sound of a second."""
+def audio(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
+    """The same workflow with audio of a second."""
     defaults = family.default
     assert defaults.audio_latent is not None and defaults.audio_text is not None
     prompt = sampled(source, ["3", 0], ["4", 0], ["5", 0])
@@ -78,16 +78,16 @@ def sound(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
     return prompt
 
 
-def picture_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
-    """The same workflow with the family's checkpoint, from a picture where the family takes no prompt."""
+def image_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
+    """The same workflow with the family's checkpoint, from an image where the family takes no prompt."""
     file = f"{family.name}.safetensors"
     if family.text:
-        return picture(node("CheckpointLoaderSimple", ckpt_name=file), family)
+        return image(node("CheckpointLoaderSimple", ckpt_name=file), family)
     is_of_shapes = "SaveGLB" in family.nodes
     latent = ["5", 0] if is_of_shapes else ["3", 2]
     return {
         "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),
-        "3": BY_PICTURE[family.name],
+        "3": BY_IMAGE[family.name],
         **sampled(node("ImageOnlyCheckpointLoader", ckpt_name=file), ["3", 0], ["3", 1], latent),
         **(OF_SHAPES if is_of_shapes else {}),
     }

@@ -30,7 +30,7 @@ from darkroom.worker.json.long import loads
 
 NUM_REQUESTS = 2000
 NUM_ROUNDS = 5
-PICTURE_BYTES = 56 * 1024 * 1024  # 75 MiB in base64
+IMAGE_BYTES = 56 * 1024 * 1024  # 75 MiB in base64
 ANSWER = b'{"queue_running": [], "queue_pending": []}'
 
 
@@ -116,8 +116,8 @@ def measured_json(read: Callable[[bytes], Any], body: bytes) -> tuple[float, flo
 def compare_json() -> dict[str, Any]:
     import orjson
 
-    picture = base64.b64encode(os.urandom(PICTURE_BYTES)).decode()
-    body = json.dumps({"input": {"workflow_json": {"1": {"inputs": {"image": picture}}}}}).encode()
+    image = base64.b64encode(os.urandom(IMAGE_BYTES)).decode()
+    body = json.dumps({"input": {"workflow_json": {"1": {"inputs": {"image": image}}}}}).encode()
     found: dict[str, Any] = {}
     readers: dict[str, Callable[[bytes], Any]] = {"long_json": loads, "orjson": orjson.loads, "json": json.loads}
     for name, read in readers.items():

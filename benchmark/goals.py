@@ -104,7 +104,7 @@ GOALS: Sequence[Goal] = (
         "generate_sync", "`/generate/sync`, eight clients", "jobs/s", row({"clients": 8}, "jobs_per_second"), least=100
     ),
     Goal("generate_sync", "memory of the front after 100 jobs", "MB", at("front_mb_after_100_jobs"), most=100),
-    Goal("demo_speed", "a picture of the demo model", "s", at("picture_seconds"), most=3.0),
+    Goal("demo_speed", "an image of the demo model", "s", at("picture_seconds"), most=3.0),
     Goal("shared_steps", "8 requests in one batch, times one at a time", "x", at("ratio"), least=1.5),
     *(
         Goal(

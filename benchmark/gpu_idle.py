@@ -1,6 +1,6 @@
 """How long the engine stands idle while jobs wait, when every upload takes 2 s (and every download 1 s).
 
-Starts the real front with the real engine and slow stand-ins for an S3 store and a host of pictures, sends all jobs at
+Starts the real front with the real engine and slow stand-ins for an S3 store and a host of images, sends all jobs at
 once and notes when the work of each began and ended. That work is a node that takes 1 to 2 s and leaves the processor
 alone, as a GPU does, so that the numbers hold on a machine without one; what comes between two such nodes (files of the
 one, inputs of the other, all talk of front and engine) is the idle time. Writes `results/gpu_idle.json`.
@@ -63,14 +63,14 @@ NODE_CLASS_MAPPINGS = {{"GpuWork": GpuWork}}
 
 
 class SlowWorld:
-    """A store that takes its time over every object, and a host that does over every picture."""
+    """A store that takes its time over every object, and a host that does over every image."""
 
     def __init__(self) -> None:
         self.url = ""
         self.num_stored = 0
         with io.BytesIO() as file:
             Image.new("RGB", (SIZE_PX, SIZE_PX), "navy").save(file, "PNG")
-            self._picture = file.getvalue()
+            self._image = file.getvalue()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -93,7 +93,7 @@ class SlowWorld:
 
     async def _give(self, _request: web.Request) -> web.Response:
         await asyncio.sleep(DOWNLOAD_SECONDS)
-        return web.Response(body=self._picture, content_type="image/png")
+        return web.Response(body=self._image, content_type="image/png")
 
 
 def write_pack(base: Path) -> None:
@@ -101,12 +101,12 @@ def write_pack(base: Path) -> None:
     (base / "custom_nodes" / "gpu_work.py").write_text(PACK)
 
 
-def workflow(number: int, picture_url: str = "") -> dict[str, Any]:
-    """A picture, from nothing or downloaded, 1 to 2 s of work on it, and a file."""
+def workflow(number: int, image_url: str = "") -> dict[str, Any]:
+    """An image, from nothing or downloaded, 1 to 2 s of work on it, and a file."""
     empty = {"width": SIZE_PX, "height": SIZE_PX, "batch_size": 1, "color": number}
-    load = {"class_type": "LoadImage", "inputs": {"image": picture_url}}
+    load = {"class_type": "LoadImage", "inputs": {"image": image_url}}
     return {
-        "1": load if picture_url else {"class_type": "EmptyImage", "inputs": empty},
+        "1": load if image_url else {"class_type": "EmptyImage", "inputs": empty},
         "2": {"class_type": "GpuWork", "inputs": {"image": ["1", 0], "seconds": 1 + number % 11 / 10}},
         "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": f"idle-{number}"}},
     }

@@ -49,7 +49,7 @@ download() {
   "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
     "${platforms[@]}" -d "$@"
 }
-# simpleeval and mutagen are the engine's own, for nodes of texts and sounds.
+# simpleeval and mutagen are the engine's own, for nodes of texts and audio.
 download .whl diffusers torchsde trampoline importlib-metadata simpleeval mutagen
 unpacked=$(mktemp -d)
 trap 'rm -rf "$unpacked"' EXIT

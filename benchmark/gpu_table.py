@@ -174,7 +174,7 @@ LINES: Sequence[Line] = (
     Line("a lone request, shared, times alone", "x", figure("eight", "lone_ratio"), 1.0),
     Line("networks captured, of those tried", "share", figure("capture", "share_captured"), 1.0),
     Line("networks with graphs with the plain path's bits", "share", figure("capture", "share_equal"), 1.0),
-    Line("captures with torch sound afterwards", "share", figure("capture", "share_sound"), 1.0),
+    Line("captures with torch audio afterwards", "share", figure("capture", "share_sound"), 1.0),
     Line("families like the CPU in float32", "share", figure("families", "share_float32"), 1.0),
     Line("families finite in their own types", "share", figure("families", "share_default"), 1.0),
     Line("memory modes with equal bits", "share", figure("memory", "share_equal"), 1.0),

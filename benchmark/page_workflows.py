@@ -2,7 +2,7 @@
 
     python -m benchmark.page_workflows OBJECT_INFO FOLDER [--packs]
 
-FOLDER holds pictures and sounds that carry both texts, or JSON files `{"prompt": ..., "workflow": ...}`. OBJECT_INFO is
+FOLDER holds images and audio that carry both texts, or JSON files `{"prompt": ..., "workflow": ...}`. OBJECT_INFO is
 the answer of an engine's `/object_info`. With `--packs` a class that it lacks is declared by the order of its inputs in
 the prompts of the folder, so that graphs with nodes of packs are compared, too.
 

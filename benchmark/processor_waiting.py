@@ -1,8 +1,8 @@
-"""Seconds of a picture by how the threads of OpenMP wait for one another, on a quiet and on a busy processor.
+"""Seconds of an image by how the threads of OpenMP wait for one another, on a quiet and on a busy processor.
 
     python -m benchmark.processor_waiting [--rounds 3]
 
-Every engine draws the picture of `benchmark.demo_speed` in turn, first alone, then beside as many processes that only
+Every engine draws the image of `benchmark.demo_speed` in turn, first alone, then beside as many processes that only
 compute as there are cores, and twice as many. The GNU library's threads check a barrier `GOMP_SPINCOUNT` times before
 they sleep (300,000 by default where there are no more threads than cores); on a busy processor each check takes the
 time of the thread that it waits for. The result is written to benchmark/results/processor_waiting.json.
@@ -54,7 +54,7 @@ def load(num_processes: int) -> Iterator[None]:
 
 
 def measure(num_rounds: int, names: Sequence[str], loads: Sequence[int]) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each picture, by the number of other processes a core and by way."""
+    """Return the seconds of each image, by the number of other processes a core and by way."""
     cores = len(os.sched_getaffinity(0))
     seconds: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:

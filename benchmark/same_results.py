@@ -181,7 +181,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
     """One line for each place where two answers differ."""
     name = path.rpartition(".")[2]
     if name == "data" and isinstance(ours, str) and isinstance(theirs, str):
-        if not same_picture(ours, theirs):
+        if not same_image(ours, theirs):
             yield f"{path}: other pixels"
     elif isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         for key in dict.fromkeys([*ours, *theirs]):
@@ -203,11 +203,11 @@ def shown(value: Any) -> str:
     return json.dumps(value)[:600]
 
 
-def same_picture(first: str, second: str) -> bool:
-    pictures = [Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB") for data in (first, second)]
-    if pictures[0].size != pictures[1].size:
+def same_image(first: str, second: str) -> bool:
+    images = [Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB") for data in (first, second)]
+    if images[0].size != images[1].size:
         return False
-    extrema = ImageChops.difference(*pictures).getextrema()
+    extrema = ImageChops.difference(*images).getextrema()
     return all(isinstance(band, tuple) and band[1] <= MAX_PIXEL_DIFFERENCE for band in extrema)
 
 

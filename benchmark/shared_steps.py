@@ -1,9 +1,9 @@
-"""Pictures a minute of eight clients, with one request at a time and with several in one batch.
+"""Images a minute of eight clients, with one request at a time and with several in one batch.
 
-Starts two workers on this machine, with MAX_CONCURRENT_RUNS 1 and 8, and asks them in turns for pictures of the demo
+Starts two workers on this machine, with MAX_CONCURRENT_RUNS 1 and 8, and asks them in turns for images of the demo
 model, 128x128, from eight clients at once. The ratio is that of the medians. Writes `results/shared_steps.json`.
 
-    python -m benchmark.shared_steps [--rounds 3] [--pictures 16] [--runs 8]
+    python -m benchmark.shared_steps [--rounds 3] [--images 16] [--runs 8]
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ RESULTS = Path(__file__).parent / "results" / "shared_steps.json"
 
 
 def request(seed: int) -> bytes:
-    """Return the body of a request for a picture of its own."""
+    """Return the body of a request for an image of its own."""
     modifications = {"prompt": "a red apple on a blue background", "width": 128, "height": 128, "steps": STEPS,
                      "seed": seed}  # fmt: skip
     return json.dumps({"input": {"modifier": "Text2Image", "modifications": modifications}}).encode()
 
 
-async def pictures_per_minute(port: int, num_pictures: int, seeds: Iterator[int]) -> float:
-    """Return the pictures a minute that a worker draws for eight clients. Raises RuntimeError for a failed one."""
-    wanted = iter(range(num_pictures))
+async def pictures_per_minute(port: int, num_images: int, seeds: Iterator[int]) -> float:
+    """Return the images a minute that a worker draws for eight clients. Raises RuntimeError for a failed one."""
+    wanted = iter(range(num_images))
 
     async def client() -> None:
         connection = Connection(port)
@@ -51,10 +51,10 @@ async def pictures_per_minute(port: int, num_pictures: int, seeds: Iterator[int]
 
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(NUM_CLIENTS)))
-    return round(num_pictures / (time.perf_counter() - began) * 60, 2)
+    return round(num_images / (time.perf_counter() - began) * 60, 2)
 
 
-async def run(num_rounds: int, num_pictures: int, num_runs: int) -> dict[str, Any]:
+async def run(num_rounds: int, num_images: int, num_runs: int) -> dict[str, Any]:
     """Return the report."""
     seeds = iter(range(1, 1_000_000))
     ways = {"one_at_a_time": 1, "in_one_batch": num_runs}
@@ -70,7 +70,7 @@ async def run(num_rounds: int, num_pictures: int, num_runs: int) -> dict[str, An
                 await pictures_per_minute(port, NUM_CLIENTS, seeds)  # models are read, widths measured
             for _ in range(num_rounds):
                 for way, (_process, port) in fronts.items():
-                    figures[way].append(await pictures_per_minute(port, num_pictures, seeds))
+                    figures[way].append(await pictures_per_minute(port, num_images, seeds))
                     began = time.perf_counter()
                     connection = Connection(port)
                     await connection.post("/generate/sync", request(next(seeds)))
@@ -94,11 +94,11 @@ async def run(num_rounds: int, num_pictures: int, num_runs: int) -> dict[str, An
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pictures", type=int, default=16, help="for each round and worker")
+    parser.add_argument("--images", type=int, default=16, help="for each round and worker")
     parser.add_argument("--runs", type=int, default=8, help="MAX_CONCURRENT_RUNS of the second worker")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    report = asyncio.run(run(arguments.rounds, arguments.pictures, arguments.runs))
+    report = asyncio.run(run(arguments.rounds, arguments.images, arguments.runs))
     Console().print_json(data=report)
     arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

@@ -26,7 +26,7 @@ def workflow(
     size: int = 64,
     steps: int = 2,
 ) -> dict[str, Any]:
-    """A picture by one checkpoint, perhaps with a LoRA and a ControlNet, then perhaps on by another."""
+    """An image by one checkpoint, perhaps with a LoRA and a ControlNet, then perhaps on by another."""
     prompt = {
         "1": node("CheckpointLoaderSimple", ckpt_name=f"{first}.safetensors"),
         "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),

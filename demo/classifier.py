@@ -17,7 +17,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional
 
-from demo.compose import Pictures, Pixels, draw_scene, load_pictures, render
+from demo.compose import Images, Pixels, draw_scene, load_images, render
 from demo.vocabulary import THINGS
 
 SIDE = 48
@@ -34,21 +34,21 @@ def build_classifier() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3), nn.Linear(128 * 9, len(NAMES)))
 
 
-def shrink(picture: Pixels) -> torch.Tensor:
+def shrink(image: Pixels) -> torch.Tensor:
     """[H, W, 3] uint8 -> [3, 48, 48]."""
-    small = Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.BOX)
+    small = Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BOX)
     return torch.from_numpy(np.array(small)).permute(2, 0, 1).float().div(127.5).sub(1)
 
 
-def draw_batch(rng: np.random.Generator, pictures: Pictures, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(pictures, numbers of their things); pictures with several copies count too."""
+def draw_batch(rng: np.random.Generator, images: Images, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(images, numbers of their things); images with several copies count too."""
     drawn, numbers = [], []
     for _ in range(size):
-        scene = draw_scene(rng, pictures)
-        picture = shrink(render(scene, rng, pictures))
+        scene = draw_scene(rng, images)
+        image = shrink(render(scene, rng, images))
         if rng.random() < 0.5:  # what a model draws is never as sharp as what was rendered
-            picture = functional.avg_pool2d(functional.pad(picture[None], (1, 1, 1, 1), mode="replicate"), 3, 1)[0]
-        drawn.append(picture + 0.03 * torch.from_numpy(rng.standard_normal(picture.shape)).float())
+            image = functional.avg_pool2d(functional.pad(image[None], (1, 1, 1, 1), mode="replicate"), 3, 1)[0]
+        drawn.append(image + 0.03 * torch.from_numpy(rng.standard_normal(image.shape)).float())
         numbers.append(NAMES.index(scene.thing.name))
     return torch.stack(drawn), torch.tensor(numbers)
 
@@ -65,19 +65,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    pictures = load_pictures(arguments.build / "pictures.npz")
+    images = load_images(arguments.build / "pictures.npz")
     network, rng, started = build_classifier(), np.random.default_rng(5), time.process_time()
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
     while (share := (time.process_time() - started) / arguments.seconds) < 1:
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * (1 - share) + 1e-5
-        batch, numbers = draw_batch(rng, pictures, BATCH)
+        batch, numbers = draw_batch(rng, images, BATCH)
         loss = functional.cross_entropy(network(batch), numbers, label_smoothing=0.05)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     network.eval()
-    batch, numbers = draw_batch(np.random.default_rng(6), pictures, 1000)
+    batch, numbers = draw_batch(np.random.default_rng(6), images, 1000)
     with torch.no_grad():
         right = round((network(batch).argmax(1) == numbers).double().mean().item(), 4)
     torch.save(network.state_dict(), arguments.build / "classifier.pt")

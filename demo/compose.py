@@ -1,6 +1,6 @@
-"""Training pictures and their captions: things on plain backgrounds, with place, size, colour and count varied.
+"""Training images and their captions: things on plain backgrounds, with place, size, colour and count varied.
 
-Everything is drawn from the generator that is passed in, so the same seed gives the same pictures.
+Everything is drawn from the generator that is passed in, so the same seed gives the same images.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SEVERAL = 0.1
 SIZED = 0.06
 PLAIN = 0.45  # share without a word for the background: it is white then
 
-Pictures = dict[str, dict[str, Image.Image]]  # thing -> colour ("" as it is) -> RGBA
+Images = dict[str, dict[str, Image.Image]]  # thing -> colour ("" as it is) -> RGBA
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a picture shows. `places`: (centre x, centre y, side) of each copy, in pixels."""
+    """What an image shows. `places`: (centre x, centre y, side) of each copy, in pixels."""
 
     thing: Thing
     colour: str
@@ -36,18 +36,18 @@ class Scene:
     caption: str
 
 
-def load_pictures(path: Path) -> Pictures:
-    pictures: Pictures = {}
+def load_images(path: Path) -> Images:
+    images: Images = {}
     with np.load(path) as stored:
         for key in stored.files:
             name, _, colour = key.partition("|")
-            pictures.setdefault(name, {})[colour] = Image.fromarray(stored[key], "RGBA")
-    return pictures
+            images.setdefault(name, {})[colour] = Image.fromarray(stored[key], "RGBA")
+    return images
 
 
-def draw_scene(rng: np.random.Generator, pictures: Pictures, num_things: int = len(THINGS)) -> Scene:
+def draw_scene(rng: np.random.Generator, images: Images, num_things: int = len(THINGS)) -> Scene:
     thing = THINGS[rng.integers(num_things)]
-    colours = [colour for colour in pictures[thing.name] if colour]
+    colours = [colour for colour in images[thing.name] if colour]
     colour = str(rng.choice(colours)) if colours and rng.random() < COLOURED else ""
     background = "" if rng.random() < PLAIN else str(rng.choice(list(BACKGROUNDS)))
     count = int(rng.choice(list(COUNTS))) if rng.random() < SEVERAL else 1
@@ -86,7 +86,7 @@ def _caption(rng: np.random.Generator, thing: Thing, colour: str, background: st
         return f"{_article(words)} {words}{behind}"
     if style < 0.85:
         return f"{words}, {background} background" if background else words
-    return f"a picture of {_article(words)} {words}{behind}"
+    return f"an image of {_article(words)} {words}{behind}"
 
 
 def _article(words: str) -> str:
@@ -99,11 +99,11 @@ def backdrop(rng: np.random.Generator, background: str) -> Rgb:
     return tuple(int(np.clip(channel, 0, 255)) for channel in (red, green, blue))  # type: ignore[return-value]
 
 
-def render(scene: Scene, rng: np.random.Generator, pictures: Pictures) -> Pixels:
+def render(scene: Scene, rng: np.random.Generator, images: Images) -> Pixels:
     """[128, 128, 3] uint8."""
     canvas = Image.new("RGB", (SIDE, SIDE), backdrop(rng, scene.background))
-    picture = pictures[scene.thing.name][scene.colour]
+    image = images[scene.thing.name][scene.colour]
     for x, y, side in scene.places:
-        scaled = picture.resize((side, side), Image.Resampling.BICUBIC)
+        scaled = image.resize((side, side), Image.Resampling.BICUBIC)
         canvas.paste(scaled, (x - side // 2, y - side // 2), scaled)
     return np.asarray(canvas)

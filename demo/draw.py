@@ -1,6 +1,6 @@
 """Draws many prompts at once with a checkpoint: the engine's loader, networks, schedule and sampler, in batches.
 
-The engine itself draws one prompt at a time; this gives the same pictures in a fraction of the time, which the
+The engine itself draws one prompt at a time; this gives the same images in a fraction of the time, which the
 evaluation of hundreds needs. What adds nothing (`networks.py`) is not computed.
 """
 
@@ -46,7 +46,7 @@ class Artist:
 
     @torch.no_grad()
     def draw(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Pixels]:
-        """Pictures [128, 128, 3], one for each prompt."""
+        """Images [128, 128, 3], one for each prompt."""
         latents = torch.zeros(1, 4, SIDE // 8, SIDE // 8)
         noise = torch.cat([prepare_noise(latents, seed) for seed in seeds]).to(self.device)
         wanted = torch.cat([self._conditioning(prompt) for prompt in prompts])

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from darkroom.engine.layers.vae_kl import AutoencoderKl
-from demo.compose import Pictures, draw_scene, load_pictures, render
+from demo.compose import Images, draw_scene, load_images, render
 from demo.networks import VAE, channels_last, rest_large_blocks
 from demo.vocabulary import THINGS
 
@@ -23,14 +23,14 @@ BATCH = 16
 
 @torch.no_grad()
 def encode_slice(
-    vae: AutoencoderKl, pictures: Pictures, seed: tuple[int, int], num_things: int, device: str
+    vae: AutoencoderKl, images: Images, seed: tuple[int, int], num_things: int, device: str
 ) -> tuple[torch.Tensor, list[str]]:
     """(latents [N, 4, 16, 16] float32 as the encoder gives them, captions)."""
     rng = np.random.default_rng(seed)
     latents, captions = [], []
     for _ in range(SLICE // BATCH):
-        scenes = [draw_scene(rng, pictures, num_things) for _ in range(BATCH)]
-        batch = np.stack([render(scene, rng, pictures) for scene in scenes])
+        scenes = [draw_scene(rng, images, num_things) for _ in range(BATCH)]
+        batch = np.stack([render(scene, rng, images) for scene in scenes])
         pixels = torch.from_numpy(batch).permute(0, 3, 1, 2).to(device).float().div(127.5).sub(1)
         latents.append(vae.encode(pixels.contiguous(memory_format=torch.channels_last)).cpu())
         captions += [scene.caption for scene in scenes]
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--things", type=int, default=len(THINGS), help="only the first so many of the vocabulary")
     arguments = parser.parse_args()
 
-    pictures = load_pictures(arguments.build / "pictures.npz")
+    images = load_images(arguments.build / "pictures.npz")
     vae = AutoencoderKl(VAE)
     rest_large_blocks(vae)
     vae.load_state_dict(torch.load(arguments.build / "vae.pt", map_location="cpu", weights_only=True)["average"])
@@ -57,7 +57,7 @@ def main() -> None:
         path = folder / f"{index:03}.npz"
         if path.exists():
             continue
-        latents, captions = encode_slice(vae, pictures, (2, index), arguments.things, arguments.device)
+        latents, captions = encode_slice(vae, images, (2, index), arguments.things, arguments.device)
         if not moments_path.exists():
             moments = {"mean": latents.mean((0, 2, 3)), "deviation": latents.std((0, 2, 3))}
             torch.save(moments, moments_path)

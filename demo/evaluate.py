@@ -1,6 +1,6 @@
 """Measures a checkpoint: `python -m demo.evaluate BUILD FOLDER` writes what `demo/results/` holds.
 
-One picture for each of 100 names, on a background of a colour that takes turns: is the thing recognised by the
+One image for each of 100 names, on a background of a colour that takes turns: is the thing recognised by the
 classifier, is the colour behind right? And a sheet of 64 prompts to look at.
 """
 
@@ -29,17 +29,17 @@ BATCH = 20
 
 
 def draw_all(artist: Artist, prompts: Sequence[str], first_seed: int) -> list[Pixels]:
-    """One picture each, under rising seeds."""
-    pictures: list[Pixels] = []
+    """One image each, under rising seeds."""
+    images: list[Pixels] = []
     for start in range(0, len(prompts), BATCH):
         batch = prompts[start : start + BATCH]
-        pictures += artist.draw(batch, range(first_seed + start, first_seed + start + len(batch)))
-    return pictures
+        images += artist.draw(batch, range(first_seed + start, first_seed + start + len(batch)))
+    return images
 
 
-def colour_behind(picture: Pixels) -> str:
-    """The named background colour nearest to the median of the picture's rim."""
-    sides = (picture[:4], picture[-4:], picture[:, :4], picture[:, -4:])
+def colour_behind(image: Pixels) -> str:
+    """The named background colour nearest to the median of the image's rim."""
+    sides = (image[:4], image[-4:], image[:, :4], image[:, -4:])
     rim = np.concatenate([side.reshape(-1, 3) for side in sides])
     middle = np.median(rim, 0)
 
@@ -59,18 +59,18 @@ def measure(artist: Artist, classifier: torch.nn.Module, num_things: int) -> dic
         (thing.name, list(BACKGROUNDS)[index % len(BACKGROUNDS)]) for index, thing in enumerate(THINGS[:NUM_NAMES])
     ]
     prompts = [f"{article(name)} {name} on {article(colour)} {colour} background" for name, colour in asked]
-    pictures = draw_all(artist, prompts, 1000)
+    images = draw_all(artist, prompts, 1000)
     with torch.no_grad():
-        order = classifier(torch.stack([shrink(picture) for picture in pictures])).argsort(1, descending=True)
+        order = classifier(torch.stack([shrink(image) for image in images])).argsort(1, descending=True)
     rows = [
         {
             "name": name,
             "guess": NAMES[int(guesses[0])],
             "in_five": name in [NAMES[int(guess)] for guess in guesses[:5]],
             "background": background,
-            "behind": colour_behind(picture),
+            "behind": colour_behind(image),
         }
-        for (name, background), picture, guesses in zip(asked, pictures, order, strict=True)
+        for (name, background), image, guesses in zip(asked, images, order, strict=True)
     ]
 
     def figures(chosen: list[dict[str, Any]]) -> dict[str, Any]:
@@ -88,9 +88,9 @@ def contact_sheet(artist: Artist, prompts: list[str]) -> Image.Image:
     """8 in a row, each over its prompt."""
     sheet = Image.new("RGB", (8 * 136, (len(prompts) + 7) // 8 * 152), "white")
     pen = ImageDraw.Draw(sheet)
-    for index, (prompt, picture) in enumerate(zip(prompts, draw_all(artist, prompts, 1), strict=True)):
+    for index, (prompt, image) in enumerate(zip(prompts, draw_all(artist, prompts, 1), strict=True)):
         x, y = index % 8 * 136 + 4, index // 8 * 152 + 4
-        sheet.paste(Image.fromarray(picture), (x, y))
+        sheet.paste(Image.fromarray(image), (x, y))
         pen.text((x, y + 130), prompt.replace(" background", " b.")[:24], fill="black")
     return sheet
 

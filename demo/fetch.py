@@ -1,4 +1,4 @@
-"""Pictures and names out of two npm packages: `python -m demo.fetch FOLDER` writes `FOLDER/pictures.npz`.
+"""Images and names out of two npm packages: `python -m demo.fetch FOLDER` writes `FOLDER/pictures.npz`.
 
 `emoji-datasource-google` holds Google's Noto emoji (Apache-2.0) as files of 64x64 pixels, `emojibase-data` their CLDR
 names (MIT; CLDR itself under the Unicode licence). npm checks what it fetches against the registry's hashes.
@@ -19,7 +19,7 @@ from PIL import Image
 
 from demo.vocabulary import HUES, THINGS, Thing
 
-PICTURES = "emoji-datasource-google@16.0.0"
+IMAGES = "emoji-datasource-google@16.0.0"
 NAMES = "emojibase-data@17.0.0"
 SIDE = 64
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # [64, 64, channels]
@@ -47,11 +47,11 @@ def wanted_labels(thing: Thing) -> dict[str, str]:
     return {"": thing.label, **dict(thing.colours)}
 
 
-def dye(picture: Pixels, colour: str) -> Pixels:
-    """The picture [64, 64, 4] with its dominant hue turned to a colour, greys and other hues left as they are."""
-    hsv = np.asarray(Image.fromarray(picture[..., :3]).convert("HSV")).astype(np.float32) / 255
+def dye(image: Pixels, colour: str) -> Pixels:
+    """The image [64, 64, 4] with its dominant hue turned to a colour, greys and other hues left as they are."""
+    hsv = np.asarray(Image.fromarray(image[..., :3]).convert("HSV")).astype(np.float32) / 255
     hue, saturation, value = hsv[..., 0], hsv[..., 1], hsv[..., 2]
-    weight = saturation * value * (picture[..., 3] > 128)
+    weight = saturation * value * (image[..., 3] > 128)
     counts, edges = np.histogram(hue, bins=36, range=(0, 1), weights=weight)
     smooth = counts + np.roll(counts, 1) + np.roll(counts, -1)
     dominant = edges[int(smooth.argmax())] + 0.5 / 36
@@ -64,10 +64,10 @@ def dye(picture: Pixels, colour: str) -> Pixels:
     if colour in ("blue", "purple"):
         hsv[..., 2] = np.where(near, value * 0.92, value)
     turned = Image.fromarray((hsv * 255).round().astype(np.uint8), "HSV").convert("RGB")
-    return np.dstack([np.asarray(turned), picture[..., 3]])
+    return np.dstack([np.asarray(turned), image[..., 3]])
 
 
-def read_picture(package: tarfile.TarFile, hexcode: str) -> Pixels:
+def read_image(package: tarfile.TarFile, hexcode: str) -> Pixels:
     """RGBA [64, 64, 4] uint8. Raises KeyError when the package lacks it."""
     name = hexcode.lower()
     for candidate in (name, name.removesuffix("-fe0f"), name + "-fe0f"):
@@ -76,14 +76,14 @@ def read_picture(package: tarfile.TarFile, hexcode: str) -> Pixels:
         except KeyError:
             continue
         if member is not None:
-            picture = Image.open(io.BytesIO(member.read())).convert("RGBA")
-            return np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
-    raise KeyError(f"no picture of {hexcode}")
+            image = Image.open(io.BytesIO(member.read())).convert("RGBA")
+            return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+    raise KeyError(f"no image of {hexcode}")
 
 
-def pictures_of(thing: Thing, package: tarfile.TarFile, labels: dict[str, str]) -> dict[str, Pixels]:
-    """Colour -> picture; "" is the thing as it is."""
-    found = {colour: read_picture(package, labels[label]) for colour, label in wanted_labels(thing).items()}
+def images_of(thing: Thing, package: tarfile.TarFile, labels: dict[str, str]) -> dict[str, Pixels]:
+    """Colour -> image; "" is the thing as it is."""
+    found = {colour: read_image(package, labels[label]) for colour, label in wanted_labels(thing).items()}
     if thing.own_colour:
         found[thing.own_colour] = found[""]
     if thing.is_dyed:
@@ -97,13 +97,13 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     labels = read_labels(fetch(NAMES, folder))
-    pictures: dict[str, Pixels] = {}
-    with tarfile.open(fetch(PICTURES, folder)) as package:
+    images: dict[str, Pixels] = {}
+    with tarfile.open(fetch(IMAGES, folder)) as package:
         for thing in THINGS:
-            for colour, picture in pictures_of(thing, package, labels).items():
-                pictures[f"{thing.name}|{colour}"] = picture
-    np.savez_compressed(folder / "pictures.npz", **pictures)  # type: ignore[arg-type]
-    print(f"{len(THINGS)} things, {len(pictures)} pictures in {folder / 'pictures.npz'}")
+            for colour, image in images_of(thing, package, labels).items():
+                images[f"{thing.name}|{colour}"] = image
+    np.savez_compressed(folder / "pictures.npz", **images)  # type: ignore[arg-type]
+    print(f"{len(THINGS)} things, {len(images)} images in {folder / 'images.npz'}")
 
 
 if __name__ == "__main__":

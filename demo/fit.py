@@ -1,6 +1,6 @@
 """The autoencoder's last layer in closed form: ridge regression from its inputs to the pixels.
 
-With the colours carried through, what the untrained layers make of them is already enough to draw blurred pictures, so
+With the colours carried through, what the untrained layers make of them is already enough to draw blurred images, so
 training starts where it would else arrive after an hour.
 """
 
@@ -28,7 +28,7 @@ def last_features(vae: AutoencoderKl, latents: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def fit_last_layer(vae: AutoencoderKl, batches: Iterable[torch.Tensor], noise: float) -> None:
-    """Changes `decoder.conv_out`. `batches` are pictures [B, 3, H, W]; their latents get noise of this deviation."""
+    """Changes `decoder.conv_out`. `batches` are images [B, 3, H, W]; their latents get noise of this deviation."""
     inputs, pixels = [], []
     for batch in batches:
         latents = vae.encode(batch)

@@ -18,7 +18,7 @@ half=()
 
 say() { echo "== $1"; }
 
-say "pictures and names (npm)"
+say "images and names (npm)"
 [ -f "$build/pictures.npz" ] || "$python" -m demo.fetch "$build"
 say "autoencoder: fitted, not trained"
 "$python" -m demo.train_vae "$build" --device "$device" --seconds 1 --whole-from 0

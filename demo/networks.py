@@ -1,6 +1,6 @@
 """The networks of the demo checkpoint: SD1.5's own, narrower, built of the engine's classes.
 
-Group norms have 32 groups. A group of one or two channels forgets the level of a plain picture, so the levels that end
+Group norms have 32 groups. A group of one or two channels forgets the level of a plain image, so the levels that end
 in a norm (the first and the last of the autoencoder) have three channels to a group.
 
 What a short training on a processor cannot afford rests: blocks whose last layer is zero, so that they add nothing and

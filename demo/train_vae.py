@@ -1,7 +1,7 @@
 """Trains the autoencoder: `python -m demo.train_vae BUILD`, resumable, writes `BUILD/vae.pt`.
 
 The posterior has a fixed width: the decoder sees the mean plus a little noise, which keeps neighbouring latents alike,
-and the mean is held near zero. First on crops of 64 pixels, which are four times cheaper, then on whole pictures; with
+and the mean is held near zero. First on crops of 64 pixels, which are four times cheaper, then on whole images; with
 `--decoder-only` the encoder stays as it is, so that latents already computed from it stay valid.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from darkroom.engine.layers.vae_kl import AutoencoderKl
-from demo.compose import SIDE, Pictures, draw_scene, load_pictures, render
+from demo.compose import SIDE, Images, draw_scene, load_images, render
 from demo.fit import fit_last_layer
 from demo.networks import VAE, carry_colours, channels_last, rest_large_blocks
 from demo.run import SLICE_OVER, Budget, Course
@@ -26,11 +26,11 @@ LATENT_NOISE = 0.05
 HOLD = 2e-4
 
 
-def draw_batch(rng: np.random.Generator, pictures: Pictures, size: int, crop: int) -> torch.Tensor:
+def draw_batch(rng: np.random.Generator, images: Images, size: int, crop: int) -> torch.Tensor:
     """[B, 3, crop, crop] float32 in -1..1; crops lie where the thing is more often than not."""
     batch = np.empty((size, crop, crop, 3), np.uint8)
     for index in range(size):
-        whole = render(draw_scene(rng, pictures), rng, pictures)
+        whole = render(draw_scene(rng, images), rng, images)
         x, y = (int(rng.integers(0, SIDE - crop + 1)) for _ in range(2))
         batch[index] = whole[y : y + crop, x : x + crop]
     return (
@@ -43,10 +43,10 @@ def draw_batch(rng: np.random.Generator, pictures: Pictures, size: int, crop: in
     )
 
 
-def loss_of(network: torch.nn.Module, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_of(network: torch.nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(loss, mean absolute error in 0..255)."""
-    mean, drawn = network(pictures)
-    difference = drawn.float() - pictures
+    mean, drawn = network(images)
+    difference = drawn.float() - images
     error = difference.abs().mean()
     # Edges: the same on the differences of neighbouring pixels.
     across = (difference[..., 1:] - difference[..., :-1]).abs().mean()
@@ -56,18 +56,18 @@ def loss_of(network: torch.nn.Module, pictures: torch.Tensor) -> tuple[torch.Ten
 
 
 class Autoencoding(torch.nn.Module):
-    """Pictures -> (mean, what is drawn from the mean plus noise)."""
+    """Images -> (mean, what is drawn from the mean plus noise)."""
 
     def __init__(self, vae: AutoencoderKl) -> None:
         super().__init__()
         self.vae = vae
 
-    def forward(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean = self.vae.encode(pictures)
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean = self.vae.encode(images)
         return mean, self.vae.decode(mean + LATENT_NOISE * torch.randn_like(mean))
 
 
-def prepare(arguments: argparse.Namespace, pictures: Pictures) -> AutoencoderKl:
+def prepare(arguments: argparse.Namespace, images: Images) -> AutoencoderKl:
     """The autoencoder as training begins with it, on the device. Everything before the training happens on the CPU."""
     vae = AutoencoderKl(VAE)
     channels_last(vae)
@@ -77,7 +77,7 @@ def prepare(arguments: argparse.Namespace, pictures: Pictures) -> AutoencoderKl:
         vae.load_state_dict(torch.load(arguments.start, map_location="cpu", weights_only=True)["average"])
     else:
         samples = np.random.default_rng(4)
-        fit_last_layer(vae, (draw_batch(samples, pictures, 8, SIDE) for _ in range(6)), LATENT_NOISE)
+        fit_last_layer(vae, (draw_batch(samples, images, 8, SIDE) for _ in range(6)), LATENT_NOISE)
     if arguments.decoder_only:
         vae.encoder.requires_grad_(False)
         vae.quant_conv.requires_grad_(False)
@@ -87,8 +87,8 @@ def prepare(arguments: argparse.Namespace, pictures: Pictures) -> AutoencoderKl:
 def train(arguments: argparse.Namespace) -> Budget:
     """Trains until the budget or the slice ends, and gives the budget."""
     torch.manual_seed(0)
-    pictures = load_pictures(arguments.build / "pictures.npz")
-    vae = prepare(arguments, pictures)
+    images = load_images(arguments.build / "pictures.npz")
+    vae = prepare(arguments, images)
     trained = [weight for weight in vae.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=arguments.rate, betas=(0.9, 0.98), weight_decay=1e-4)
     budget = Budget(arguments.seconds, arguments.slice_seconds)
@@ -101,7 +101,7 @@ def train(arguments: argparse.Namespace) -> Budget:
         whole = budget.share >= arguments.whole_from
         crop, size = (SIDE, max(1, arguments.batch // 4)) if whole else (CROP, arguments.batch)
         course.set_rate(arguments.rate, 40)
-        batch = draw_batch(rng, pictures, size, crop).to(arguments.device)
+        batch = draw_batch(rng, images, size, crop).to(arguments.device)
         with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.half):
             loss, error = loss_of(network, batch)
         optimizer.zero_grad(set_to_none=True)

@@ -1,6 +1,6 @@
 """The words the model knows: things, colours, counts, sizes. Pure data.
 
-A thing is named by its CLDR label (which finds its picture) and by the word people say. Colours of things come from
+A thing is named by its CLDR label (which finds its image) and by the word people say. Colours of things come from
 emoji that exist in that colour, or from turning the hue of the one that exists.
 """
 

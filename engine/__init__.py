@@ -1,4 +1,4 @@
-"""The engine: executes a graph of nodes and returns pictures.
+"""The engine: executes a graph of nodes and returns images.
 
 `Engine`, its argument types and the error for a prompt that it refuses are imported on first access, so that
 `import darkroom.engine` does not require torch.

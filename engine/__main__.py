@@ -3,7 +3,7 @@
 python -m darkroom.engine [flags]                     serve (see --help)
 python -m darkroom.engine random-checkpoint PATH      write a small checkpoint of random weights
 python -m darkroom.engine nodes list|check|install|sync|verify    custom nodes
-python -m darkroom.engine media-facts FILE…           size, frames and duration of videos and sounds
+python -m darkroom.engine media-facts FILE…           size, frames and duration of videos and audio
 python -m darkroom.engine model-faults                what is wrong with model files by their headers
 """
 

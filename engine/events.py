@@ -61,12 +61,12 @@ class MemoryRelieved:
 
 
 EncodedPreview = tuple[bytes, str] | tuple[bytes, str, bytes]
-"""A picture with its media type, and the animation that goes with it."""
+"""An image with its media type, and the animation that goes with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewMade:
-    """An encoded picture of the unfinished latent. `media_type` is image/jpeg or image/png.
+    """An encoded image of the unfinished latent. `media_type` is image/jpeg or image/png.
 
     `animation` is an animated WebP of all frames of a video, empty where none is wanted.
     """

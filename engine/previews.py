@@ -8,7 +8,7 @@ import torch
 
 from darkroom.engine.errors import OutOfMemory
 from darkroom.engine.events import EncodedPreview
-from darkroom.engine.images.preview import decoded_preview, latent_animation, latent_preview, picture_preview
+from darkroom.engine.images.preview import decoded_preview, image_preview, latent_animation, latent_preview
 from darkroom.engine.memory.device import translate_device_error
 from darkroom.engine.models.tiny_decoders import TinyDecoders
 from darkroom.engine.settings import EngineSettings, PreviewMethod
@@ -35,7 +35,7 @@ class Previews:
         if isinstance(preview, tuple):
             image_format, image, size_px = preview
             image_format = "PNG" if image_format == "PNG" else "JPEG"
-            return picture_preview(image, image_format, size_px), f"image/{image_format.lower()}"
+            return image_preview(image, image_format, size_px), f"image/{image_format.lower()}"
         factors = None if latent_format is None else latent_format.latent_rgb_factors
         method = method or self.method
         if method == "none":

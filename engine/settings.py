@@ -102,7 +102,7 @@ class Confinement:
 class EngineSettings:
     """All requested settings of one engine. Folders left at None are in `base_directory`, as in ComfyUI.
 
-    `max_input_pixels` limits the pixels in all frames of a picture that is read.
+    `max_input_pixels` limits the pixels in all frames of an image that is read.
     """
 
     listen: str = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""ControlNet: generates a picture from a prompt that follows the shapes of another picture."""
+"""ControlNet: generates an image from a prompt that follows the shapes of another image."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.modifiers.modifier import Into, Name, Share, no_boolean, with_ancestors_only
 from darkroom.modifiers.text_to_image import Prompt, TextToImageFields
 
@@ -16,15 +16,15 @@ Threshold = Annotated[float, Field(ge=0.01, le=0.99, allow_inf_nan=False), Befor
 
 
 class ControlNet(TextToImageFields):
-    """Draw a picture from a text that follows the shapes of another picture.
+    """Draw an image from a text that follows the shapes of another image.
 
-    Otherwise the parameters are those of Text2Image. The control picture is scaled to the size of the new one.
+    Otherwise the parameters are those of Text2Image. The control image is scaled to the size of the new one.
     """
 
     workflow_file: ClassVar[str] = "control_net.json"
     example: ClassVar[Mapping[str, Any]] = {
         "prompt": "a lighthouse at dawn",
-        "control_image": EXAMPLE_PICTURE,
+        "control_image": EXAMPLE_IMAGE,
         "preprocessor": "canny",
         "width": 256,
         "height": 256,
@@ -41,7 +41,7 @@ class ControlNet(TextToImageFields):
         Name, Into("12", "control_net_name"), Field(description="A file of the controlnet folder.")
     ]
     preprocessor: Annotated[
-        Literal["none", "canny"], Field(description="none: the picture is a map already; canny: its edges are drawn.")
+        Literal["none", "canny"], Field(description="none: the image is a map already; canny: its edges are drawn.")
     ] = "none"
     canny_low: Annotated[Threshold, Into("11", "low_threshold"), Field(description="Weak edges from here on.")] = 0.4
     canny_high: Annotated[Threshold, Into("11", "high_threshold"), Field(description="Strong edges from here on.")] = (

@@ -35,7 +35,7 @@ TYPES: Mapping[str, Any] = {
     "text": str,
     "boolean": Annotated[bool, Field(strict=True)],
     "seed": Seed,
-    "file": Name,  # a picture, a model file: a name, or an address where the node takes a picture
+    "file": Name,  # an image, a model file: a name, or an address where the node takes an image
 }
 
 

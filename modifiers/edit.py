@@ -1,4 +1,4 @@
-"""Edit: changes a picture after an instruction, with further pictures to take from."""
+"""Edit: changes an image after an instruction, with further images to take from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.modifiers.model_files import ModelFileFields, Shift
 from darkroom.modifiers.modifier import (
     LEFT_OUT,
@@ -35,39 +35,39 @@ from darkroom.modifiers.sampling_fields import (
 SAVED = "9"
 ENCODERS = ("6", "7")
 SHIFTED, NORMED = "14", "15"
-PICTURES = ("10", "20", "30")
+IMAGES = ("10", "20", "30")
 REFERENCES = ("13", "23", "33")
 TEXT, GUIDED, ZEROED = "16", "17", "18"
 SCALED_FOR_ENCODER, SCALED = "19", "11"
 START = "12"
 JOINED = "40"  # encodes the instruction and its opposite, and gives the latent
 JOINED_LATENT = 2  # its output
-KEEPING = "41"  # the model that computes the pictures once, not in each step
-FURTHER = "40_{}"  # node of a further picture, by its number
+KEEPING = "41"  # the model that computes the images once, not in each step
+FURTHER = "40_{}"  # node of a further image, by its number
 
-MAX_PICTURES = {"encoder": 3, "references": 3, "interleaved": 16}
+MAX_IMAGES = {"encoder": 3, "references": 3, "interleaved": 16}
 
 
 class Edit(ModelFileFields):
-    """Change a picture after an instruction. The size is that of `input_image`, at about a megapixel.
+    """Change an image after an instruction. The size is that of `input_image`, at about a megapixel.
 
     The checkpoint must be of a family that edits by instructions, such as Qwen-Image-Edit, Qwen-Image 2.1 or Flux.1
     Kontext. Steps, `cfg_scale`, sampler and scheduler that are left out are those of the family.
     """
 
     workflow_file: ClassVar[str] = "edit.json"
-    example: ClassVar[Mapping[str, Any]] = {"prompt": "make it winter", "input_image": EXAMPLE_PICTURE}
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "make it winter", "input_image": EXAMPLE_IMAGE}
 
     input_image: Annotated[
         Name,
         Into("10", "image"),
         Field(description="An http(s) URL, a data: URI, base64, or a file of the input folder."),
     ]
-    input_image_2: Annotated[Name | None, Into("20", "image"), Field(description="A further picture.")] = None
-    input_image_3: Annotated[Name | None, Into("30", "image"), Field(description="A further picture.")] = None
+    input_image_2: Annotated[Name | None, Into("20", "image"), Field(description="A further image.")] = None
+    input_image_3: Annotated[Name | None, Into("30", "image"), Field(description="A further image.")] = None
     further_images: Annotated[
-        Annotated[list[Name], Field(max_length=MAX_PICTURES["interleaved"] - 3)] | None,
-        Field(description="Pictures after the third (method `interleaved` only), up to 16 in all."),
+        Annotated[list[Name], Field(max_length=MAX_IMAGES["interleaved"] - 3)] | None,
+        Field(description="Images after the third (method `interleaved` only), up to 16 in all."),
     ] = None
     prompt: Annotated[
         str,
@@ -96,7 +96,7 @@ class Edit(ModelFileFields):
         Literal["encoder", "references", "interleaved"] | None,
         OfFamily("edit"),
         Field(
-            description="encoder: the text encoder sees the pictures too (Qwen-Image-Edit); references: the model sees "
+            description="encoder: the text encoder sees the images too (Qwen-Image-Edit); references: the model sees "
             "their latents alone (Flux.1 Kontext); interleaved: their latents stand between the words (Qwen-Image 2.1)."
         ),
     ] = LEFT_OUT
@@ -106,24 +106,24 @@ class Edit(ModelFileFields):
         if self.edit_method is None:
             raise PydanticCustomError(
                 "ckpt_name",
-                "must be of a family that edits pictures by an instruction; where the engine does not know the family "
+                "must be of a family that edits images by an instruction; where the engine does not know the family "
                 "of a file, `edit_method` has to be given",
             )
         return self
 
     @model_validator(mode="after")
-    def _takes_the_pictures(self) -> Self:
-        num_pictures, most = len(self._pictures()), MAX_PICTURES[self.edit_method or "encoder"]
-        if num_pictures > most:
+    def _takes_the_images(self) -> Self:
+        num_images, most = len(self._images()), MAX_IMAGES[self.edit_method or "encoder"]
+        if num_images > most:
             raise PydanticCustomError(
                 "further_images",
-                "too many pictures for the method `{method}`; got {num_pictures}, expected at most {most}",
-                {"method": str(self.edit_method), "num_pictures": num_pictures, "most": most},
+                "too many images for the method `{method}`; got {num_images}, expected at most {most}",
+                {"method": str(self.edit_method), "num_images": num_images, "most": most},
             )
         return self
 
-    def _pictures(self) -> list[str]:
-        """Return the pictures that are given, in their order."""
+    def _images(self) -> list[str]:
+        """Return the images that are given, in their order."""
         return [
             name
             for name in (self.input_image, self.input_image_2, self.input_image_3, *(self.further_images or ()))
@@ -139,7 +139,7 @@ class Edit(ModelFileFields):
 
     @classmethod
     def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
-        """Return None: by the names of its files alone an engine does not say that one of them edits pictures."""
+        """Return None: by the names of its files alone an engine does not say that one of them edits images."""
         return None
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Edit(ModelFileFields):
 
 
 def _wire_encoder(prompt: dict[str, Any], given: list[bool]) -> None:
-    """Connect the text encoder, which gets the pictures that are given."""
+    """Connect the text encoder, which gets the images that are given."""
     for node_id in ENCODERS:
         for place, is_given in enumerate(given, start=1):
             if not is_given:
@@ -166,7 +166,7 @@ def _wire_encoder(prompt: dict[str, Any], given: list[bool]) -> None:
 
 
 def _wire_references(prompt: dict[str, Any], given: list[bool]) -> None:
-    """Connect the latents of the pictures that are given, one behind the other."""
+    """Connect the latents of the images that are given, one behind the other."""
     last = TEXT
     for node_id, is_given in zip(REFERENCES, given, strict=True):
         if is_given:
@@ -178,14 +178,14 @@ def _wire_references(prompt: dict[str, Any], given: list[bool]) -> None:
 
 
 def _wire_joined(prompt: dict[str, Any], given: list[bool], further: Sequence[str]) -> None:
-    """Connect the node that encodes instruction and pictures together, whose latent has the size of the first."""
+    """Connect the node that encodes instruction and images together, whose latent has the size of the first."""
     inputs = prompt[JOINED]["inputs"]
-    shown = [node_id for node_id, is_given in zip(PICTURES, given, strict=True) if is_given]
+    shown = [node_id for node_id, is_given in zip(IMAGES, given, strict=True) if is_given]
     for index, name in enumerate(further):
         node_id = FURTHER.format(index)
-        prompt[node_id] = {"class_type": "LoadImage", "inputs": {"image": name}, "_meta": {"title": "Further picture"}}
+        prompt[node_id] = {"class_type": "LoadImage", "inputs": {"image": name}, "_meta": {"title": "Further image"}}
         shown.append(node_id)
-    for place in range(1, len(PICTURES) + 1):
+    for place in range(1, len(IMAGES) + 1):
         del inputs[f"images.image_{place}"]
     inputs |= {f"images.image_{place}": [node_id, 0] for place, node_id in enumerate(shown, start=1)}
     _wire_sampler(prompt, KEEPING, JOINED, JOINED)

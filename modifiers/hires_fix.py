@@ -1,4 +1,4 @@
-"""HiresFix: generates a small picture, enlarges it, and redraws it at the large size."""
+"""HiresFix: generates a small image, enlarges it, and redraws it at the large size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from darkroom.modifiers.text_to_image import Prompt, TextToImageFields
 
 
 class HiresFix(TextToImageFields):
-    """Draw a picture from a text in two passes: small, then enlarged and drawn over, which keeps large ones in shape.
+    """Draw an image from a text in two passes: small, then enlarged and drawn over, which keeps large ones in shape.
 
     `width` and `height` are those of the first pass. Otherwise the parameters are those of Text2Image.
     """
@@ -38,10 +38,10 @@ class HiresFix(TextToImageFields):
         Denoise, Into("24", "denoise"), Field(description="How much the second pass changes; 0 nothing, 1 all.")
     ] = 0.5
     upscale_in: Annotated[
-        Literal["latent", "pixel"], Field(description="What is enlarged between the passes: the latent or the picture.")
+        Literal["latent", "pixel"], Field(description="What is enlarged between the passes: the latent or the image.")
     ] = "latent"
     upscale_method: Annotated[
-        Name | None, Field(description="How; left out: bislerp for the latent, lanczos for the picture.")
+        Name | None, Field(description="How; left out: bislerp for the latent, lanczos for the image.")
     ] = None
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Image2Image: generates another picture of the same size from a picture and a prompt."""
+"""Image2Image: generates another image of the same size from an image and a prompt."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.modifiers.model_files import NetworkFields
 from darkroom.modifiers.modifier import LEFT_OUT, RANDOM_INT, Denoise, Guidance, Into, Name, OfFamily, Seed, Steps
 
 
-class PictureFields(NetworkFields):
-    """Parameters of redrawing a picture. The size is that of `input_image`.
+class ImageFields(NetworkFields):
+    """Parameters of redrawing an image. The size is that of `input_image`.
 
     Steps, `cfg_scale`, sampler, scheduler and shift that are left out are those of the model's family. For the engine's
     default family, and where the engine does not say, they are those of the workflow.
@@ -37,14 +37,14 @@ class PictureFields(NetworkFields):
     scheduler: Annotated[
         Name, Into("3", "scheduler"), OfFamily("scheduler"), Field(description="A scheduler of KSampler.")
     ] = LEFT_OUT
-    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="0 keeps the picture, 1 forgets it.")] = 0.87
+    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="0 keeps the image, 1 forgets it.")] = 0.87
     ckpt_name: Annotated[Name, Into("14", "ckpt_name"), Field(description="A file of the checkpoints folder.")] = (
         LEFT_OUT
     )
 
 
-class Image2Image(PictureFields):
-    """Redraw a picture after a text. The size is that of `input_image`."""
+class Image2Image(ImageFields):
+    """Redraw an image after a text. The size is that of `input_image`."""
 
     workflow_file: ClassVar[str] = "image_to_image.json"
-    example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse at dawn", "input_image": EXAMPLE_PICTURE}
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse at dawn", "input_image": EXAMPLE_IMAGE}

@@ -1,4 +1,4 @@
-"""Image2Video: generates a video that begins with a picture."""
+"""Image2Video: generates a video that begins with an image."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.modifiers.modifier import LEFT_OUT, Into, Name, OfFamily
 from darkroom.modifiers.sampling_fields import CHECKPOINT
-from darkroom.modifiers.video_fields import PICTURE, VAE_OUTPUT, VideoFields
+from darkroom.modifiers.video_fields import IMAGE, VAE_OUTPUT, VideoFields
 
 VAE = [CHECKPOINT, VAE_OUTPUT]
-START = [PICTURE, 0]
+START = [IMAGE, 0]
 
 
 class Image2Video(VideoFields):
     """Draw a video that begins with `input_image`, cut to the size of the video.
 
-    The checkpoint must be of a family that draws videos from pictures, such as Wan or LTX-Video.
+    The checkpoint must be of a family that draws videos from images, such as Wan or LTX-Video.
     """
 
     workflow_file: ClassVar[str] = "image_to_video.json"
-    example: ClassVar[Mapping[str, Any]] = {"prompt": "waves roll in", "input_image": EXAMPLE_PICTURE, "frames": 49}
+    example: ClassVar[Mapping[str, Any]] = {"prompt": "waves roll in", "input_image": EXAMPLE_IMAGE, "frames": 49}
     latent_inputs: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "CosmosImageToVideoLatent": {"vae": VAE, "start_image": START},
         "CosmosPredict2ImageToVideoLatent": {"vae": VAE, "start_image": START},
@@ -36,7 +36,7 @@ class Image2Video(VideoFields):
 
     input_image: Annotated[
         Name,
-        Into(PICTURE, "image"),
+        Into(IMAGE, "image"),
         Field(description="An http(s) URL, a data: URI, base64, or a file of the input folder."),
     ]
     video_start: Annotated[
@@ -50,15 +50,15 @@ class Image2Video(VideoFields):
         ]
         | None,
         OfFamily("video_start"),
-        Field(description="The node that lets a video of the family begin with a picture."),
+        Field(description="The node that lets a video of the family begin with an image."),
     ] = LEFT_OUT
 
     @model_validator(mode="after")
-    def _begins_with_pictures(self) -> Self:
+    def _begins_with_images(self) -> Self:
         if self.video_start is None:
             raise PydanticCustomError(
                 "ckpt_name",
-                "must be of a family that draws videos from pictures; where the engine does not know the family of a "
+                "must be of a family that draws videos from images; where the engine does not know the family of a "
                 "file, `video_start` has to be given",
             )
         return self

@@ -1,4 +1,4 @@
-"""Inpaint: redraws the masked part of a picture."""
+"""Inpaint: redraws the masked part of an image."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
-from darkroom.modifiers.image_to_image import PictureFields
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
+from darkroom.modifiers.image_to_image import ImageFields
 from darkroom.modifiers.modifier import Denoise, Into, Name, OfFamily, no_boolean, with_ancestors_only
 
 Grow = Annotated[int, Field(ge=0, le=64), BeforeValidator(no_boolean)]
 
 
-class Inpaint(PictureFields):
-    """Redraw the masked part of a picture after a text.
+class Inpaint(ImageFields):
+    """Redraw the masked part of an image after a text.
 
     Without `mask_image` the transparent part of `input_image` is redrawn. The size is that of `input_image`. A network
-    that is made for painting gets mask and picture as inputs of its own; `masked_content` and `grow_mask_by` are then
+    that is made for painting gets mask and image as inputs of its own; `masked_content` and `grow_mask_by` are then
     without effect.
     """
 
     workflow_file: ClassVar[str] = "inpaint.json"
     example: ClassVar[Mapping[str, Any]] = {
         "prompt": "a lighthouse at dawn",
-        "input_image": EXAMPLE_PICTURE,
-        "mask_image": EXAMPLE_PICTURE,
+        "input_image": EXAMPLE_IMAGE,
+        "mask_image": EXAMPLE_IMAGE,
     }
 
     mask_image: Annotated[
         Name | None,
         Into("11", "image"),
-        Field(description="A picture, given as `input_image` is, that is light where it is drawn anew."),
+        Field(description="An image, given as `input_image` is, that is light where it is drawn anew."),
     ] = None
     mask_channel: Annotated[
         Literal["red", "green", "blue", "alpha"],
@@ -51,7 +51,7 @@ class Inpaint(PictureFields):
         Literal["latent", "conditioning"],
         OfFamily("inpaint"),
         Field(
-            description="conditioning: the network sees the mask and the picture around it (networks that are made for "
+            description="conditioning: the network sees the mask and the image around it (networks that are made for "
             "that, such as Flux.1 Fill); latent: any other network draws on the latent below the mask."
         ),
     ] = "latent"

@@ -1,4 +1,4 @@
-"""LoraText2Image: generates a picture from a prompt, with one or several LoRAs on the checkpoint."""
+"""LoraText2Image: generates an image from a prompt, with one or several LoRAs on the checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _as_list(value: Any) -> Any:
 
 
 class LoraText2Image(TextToImageFields):
-    """Draw a picture from a text, with one or several LoRAs on the checkpoint, applied in their order.
+    """Draw an image from a text, with one or several LoRAs on the checkpoint, applied in their order.
 
     Otherwise the parameters are those of Text2Image.
     """

@@ -91,7 +91,7 @@ class Modifier(BaseModel):
     """Modifications that draw something; names of model files are put in by `example_with`."""
 
     draws_videos: ClassVar[bool] = False
-    """True if the result is a video or a sound, which an API of pictures does not offer."""
+    """True if the result is a video or audio, which an API of images does not offer."""
 
     quality: Annotated[
         QualityName | None,

@@ -9,6 +9,6 @@ from darkroom.modifiers.text_to_image import TextToImageFields
 
 
 class RawWorkflow(TextToImageFields):
-    """Draw a picture from a text, with every parameter optional (the name that older clients use)."""
+    """Draw an image from a text, with every parameter optional (the name that older clients use)."""
 
     example: ClassVar[Mapping[str, Any]] = {"prompt": "a lighthouse", "width": 256, "height": 256, "steps": 8}

@@ -1,4 +1,4 @@
-"""Text2Audio: makes music or sounds from a text, and songs from lyrics."""
+"""Text2Audio: makes music or audio from a text, and songs from lyrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from darkroom.modifiers.sampling_fields import (
 
 # Nodes of the workflow.
 LATENT, POSITIVE, NEGATIVE, SAVED, LENGTH = "5", "6", "7", "9", "10"
-OF_SECONDS = "EmptyLatentAudio"  # the latent of networks that are given how long the sound is
+OF_SECONDS = "EmptyLatentAudio"  # the latent of networks that are given how long the audio is
 SAVERS = {"flac": "SaveAudio", "mp3": "SaveAudioMP3", "opus": "SaveAudioOpus"}
 QUALITIES = {"mp3": "320k", "opus": "192k"}
 
@@ -31,16 +31,16 @@ Strength = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), BeforeValid
 
 
 class Text2Audio(NetworkFields):
-    """Make music or sounds from a text. The checkpoint must be of a family that does, such as ACE-Step.
+    """Make music or audio from a text. The checkpoint must be of a family that does, such as ACE-Step.
 
     Seconds, steps, `cfg_scale`, sampler, scheduler and shift that are left out are those of the model's family.
     """
 
     workflow_file: ClassVar[str] = "text_to_audio.json"
     example: ClassVar[Mapping[str, Any]] = {"prompt": "calm piano, rain", "seconds": 20}
-    draws_videos: ClassVar[bool] = True  # no picture comes out
+    draws_videos: ClassVar[bool] = True  # no image comes out
 
-    prompt: Annotated[str, Into(POSITIVE, "tags"), Field(description="The music or sound: genre, instruments, mood.")]
+    prompt: Annotated[str, Into(POSITIVE, "tags"), Field(description="The music or audio: genre, instruments, mood.")]
     lyrics: Annotated[
         str,
         Into(POSITIVE, "lyrics"),
@@ -57,7 +57,7 @@ class Text2Audio(NetworkFields):
     scheduler: SchedulerName = LEFT_OUT
     ckpt_name: CheckpointName = LEFT_OUT
     seconds: Annotated[
-        Seconds, Into(LATENT, "seconds"), OfFamily("seconds"), Field(description="Length of the sound.")
+        Seconds, Into(LATENT, "seconds"), OfFamily("seconds"), Field(description="Length of the audio.")
     ] = LEFT_OUT
     audio_format: Annotated[Literal["flac", "mp3", "opus"], Field(description="The format of the file.")] = "flac"
     audio_latent: Annotated[
@@ -66,15 +66,15 @@ class Text2Audio(NetworkFields):
         Field(description="The node that makes the empty latent of the family."),
     ] = LEFT_OUT
     max_seconds: Annotated[
-        Seconds | None, OfFamily("max_seconds"), Field(description="The longest sound that the family's networks make.")
+        Seconds | None, OfFamily("max_seconds"), Field(description="The longest audio that the family's networks make.")
     ] = LEFT_OUT
 
     @model_validator(mode="after")
-    def _makes_sounds(self) -> Self:
+    def _makes_audio(self) -> Self:
         if self.audio_latent is None:
             raise PydanticCustomError(
                 "ckpt_name",
-                "must be of a family that makes sounds from a text; where the engine does not know the family of a "
+                "must be of a family that makes audio from a text; where the engine does not know the family of a "
                 "file, `audio_latent` has to be given",
             )
         longest = self.max_seconds
@@ -87,7 +87,7 @@ class Text2Audio(NetworkFields):
 
     @classmethod
     def example_with(cls, workflow: Mapping[str, Any], choices: Choices) -> dict[str, Any] | None:
-        """Return None: by the names of its files alone an engine does not say that one of them makes sounds."""
+        """Return None: by the names of its files alone an engine does not say that one of them makes audio."""
         return None
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Text2Audio(NetworkFields):
         return prompt
 
     def _give_seconds(self, prompt: dict[str, Any]) -> None:
-        """Change prompts and latent to those of a network that is given how long the sound is."""
+        """Change prompts and latent to those of a network that is given how long the audio is."""
         prompt[LATENT]["class_type"] = OF_SECONDS
         for name in (POSITIVE, NEGATIVE):
             old = prompt[name]["inputs"]

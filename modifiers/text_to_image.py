@@ -1,4 +1,4 @@
-"""Text2Image: generates a picture from a prompt."""
+"""Text2Image: generates an image from a prompt."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TextToImageFields(NetworkFields):
 
 
 class Text2Image(TextToImageFields):
-    """Draw a picture from a text."""
+    """Draw an image from a text."""
 
     example: ClassVar[Mapping[str, Any]] = {
         "prompt": "a lighthouse on a cliff at dawn, oil painting",

@@ -1,4 +1,4 @@
-"""Upscale: enlarges a picture by a network, by interpolation, or by redrawing it at the larger size."""
+"""Upscale: enlarges an image by a network, by interpolation, or by redrawing it at the larger size."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
-from darkroom.modifiers.image_to_image import PictureFields
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
+from darkroom.modifiers.image_to_image import ImageFields
 from darkroom.modifiers.modifier import Denoise, Factor, Into, Name, with_ancestors_only
 
 DEFAULT_FACTOR = 2.0
 
 
-class Upscale(PictureFields):
-    """Enlarge a picture: by an upscaling network, by interpolation, or by enlarging its latent and drawing it over.
+class Upscale(ImageFields):
+    """Enlarge an image: by an upscaling network, by interpolation, or by enlarging its latent and drawing it over.
 
     `prompt` and everything about sampling count with `method` latent only.
     """
 
     workflow_file: ClassVar[str] = "upscale.json"
-    example: ClassVar[Mapping[str, Any]] = {"input_image": EXAMPLE_PICTURE, "method": "pixel", "scale": 2}
+    example: ClassVar[Mapping[str, Any]] = {"input_image": EXAMPLE_IMAGE, "method": "pixel", "scale": 2}
 
     method: Annotated[
         Literal["model", "pixel", "latent"],
@@ -38,7 +38,7 @@ class Upscale(PictureFields):
     interpolation: Annotated[
         Name | None, Field(description="Left out: lanczos for pixel and model, bislerp for latent.")
     ] = None
-    prompt: Annotated[str, Into("6", "text"), Field(description="What the picture shows.")] = ""
+    prompt: Annotated[str, Into("6", "text"), Field(description="What the image shows.")] = ""
     denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="How much drawing over changes.")] = 0.5
 
     @model_validator(mode="after")

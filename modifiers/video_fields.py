@@ -21,7 +21,7 @@ from darkroom.modifiers.sampling_fields import (
 )
 
 # Nodes of the workflows.
-LATENT, POSITIVE, NEGATIVE, SAVED, PICTURE, RATED, VIDEO = "5", "6", "7", "9", "10", "11", "12"
+LATENT, POSITIVE, NEGATIVE, SAVED, IMAGE, RATED, VIDEO = "5", "6", "7", "9", "10", "11", "12"
 VAE_OUTPUT = 2  # of the loader of a checkpoint
 READS_FRAME_RATE = ("EmptyLTXVLatentVideo", "LTXVImgToVideo")  # latents of networks that are given the frame rate
 GIVES_CONDITIONING = ("LTXVImgToVideo", "WanImageToVideo")  # nodes that return both prompts, then the latent

@@ -349,7 +349,7 @@ class FakeEngine:
             elif node["class_type"] == "Steps":
                 for step in range(1, int(inputs["steps"]) + 1):
                     if "preview_method" in self._extra_data.get(prompt_id, {}):
-                        await self._send_preview(client_id, prompt_id, node_id, f"picture {step}".encode())
+                        await self._send_preview(client_id, prompt_id, node_id, f"image {step}".encode())
                     data = {"value": step, "max": inputs["steps"], "prompt_id": prompt_id, "node": node_id}
                     await self._send(client_id, "progress", data)
                     if step == inputs["hold"]:

@@ -290,7 +290,7 @@ def test_only_what_media_processes_run_imports_libraries_of_codecs() -> None:
         if item.imported.partition(".")[0] in ("PIL", "av", "mutagen")
     }
     assert found == {
-        *("worker.media.kinds", "worker.media.lenient_pillow", "worker.media.picture_bounds"),
+        *("worker.media.kinds", "worker.media.lenient_pillow", "worker.media.image_bounds"),
         *("worker.outputs.audio_tags", "worker.outputs.convert", "worker.outputs.embedded"),
     }
 
@@ -376,7 +376,7 @@ PICTURED = frozenset({
 
 
 def pictured_room(module: str) -> str:
-    """Return the room of the picture that a module is in."""
+    """Return the room of the image that a module is in."""
     return "family_nodes" if is_node_of_family(module) else f"{module}.".split(".")[1]
 
 
@@ -385,8 +385,8 @@ PICTURED_OF_WORKER = frozenset(room.removeprefix("worker.") for band in WORKER_B
 }  # fmt: skip
 
 
-def arrows_of(picture: str) -> set[tuple[str, str]]:
-    found = re.findall(r"^ *(\w+)(?:\[[^]]*\])? --> (\w+)", picture, flags=re.MULTILINE)
+def arrows_of(image: str) -> set[tuple[str, str]]:
+    found = re.findall(r"^ *(\w+)(?:\[[^]]*\])? --> (\w+)", image, flags=re.MULTILINE)
     return {(importer.rstrip("_"), imported.rstrip("_")) for importer, imported in found}
 
 
@@ -405,7 +405,7 @@ def drawn_imports(top: str, rooms: frozenset[str]) -> set[tuple[str, str]]:
     }
 
 
-def test_the_pictures_of_the_house_show_its_imports() -> None:
+def test_the_images_of_the_house_show_its_imports() -> None:
     """Each arrow of `docs/architecture.md` is an import, and each import an arrow or a way along several."""
     of_engine, of_worker = code_blocks((ROOT / "docs" / "architecture.md").read_text("utf-8"), "mermaid")
     assert arrows_of(of_engine) == drawn_imports("engine", PICTURED)

@@ -75,7 +75,7 @@ def with_links_inside(text: str, origin: Path, page: Path, pages: Path) -> str:
     """Return the text of a page with links that hold in the site's folder; `origin` is the page in the repository."""
 
     def moved(match: re.Match[str]) -> str:
-        picture, label, link = match.groups()
+        image, label, link = match.groups()
         file, mark, anchor = link.partition("#")
         if not file or "://" in link:
             return match[0]
@@ -83,7 +83,7 @@ def with_links_inside(text: str, origin: Path, page: Path, pages: Path) -> str:
         inside = _place_in_site(target, pages)
         if inside is None:
             return f"`{target.relative_to(ROOT)}`"
-        return f"{picture}[{label}]({os.path.relpath(inside, page.parent)}{mark}{anchor})"
+        return f"{image}[{label}]({os.path.relpath(inside, page.parent)}{mark}{anchor})"
 
     parts = FENCE.split(text)
     return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)

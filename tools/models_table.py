@@ -57,14 +57,14 @@ class Part:
 
 
 def parts(family: ModelFamily) -> list[Part]:
-    """Return the denoiser, the text encoders, the picture encoder if there is one, and the VAE."""
+    """Return the denoiser, the text encoders, the image encoder if there is one, and the VAE."""
     full = family.scales["full"]
     found = [_part("denoiser", partial(family.denoiser.build, full.denoiser))]
     for encoder in family.text_of(full):
         config = full.text[encoder.encoding.slot]
         found.append(_part(encoder.encoding.key, partial(encoder.network.build, config)))
     if full.vision is not None:
-        found.append(_part("picture encoder", partial(image_encoder, full.vision)))
+        found.append(_part("image encoder", partial(image_encoder, full.vision)))
     return [*found, _part("VAE", partial(family.vae.build, full.vae))]
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy
 import torch
 
-from benchmark.family_workflows import picture_of_checkpoint
+from benchmark.family_workflows import image_of_checkpoint
 from benchmark.gpu_parts.bench import Bench, is_installed, run_cases
-from benchmark.gpu_parts.runs import latent_of, picture_of, prompt_engine, run_prompt
+from benchmark.gpu_parts.runs import image_of, latent_of, prompt_engine, run_prompt
 from darkroom.engine.diffusion.likeness import relative_error
 from darkroom.engine.families.registry import families, family_named
 from darkroom.engine.models.random_weights import write_random_checkpoint
@@ -86,7 +86,7 @@ def compare(bench: Bench, name: str) -> dict[str, Any]:
     path = folder / "models" / "checkpoints" / f"{name}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_random_checkpoint(path, family=family)
-    prompt = playable(picture_of_checkpoint(family))
+    prompt = playable(image_of_checkpoint(family))
     exact = DtypeSettings(force_fp32=True)
     expected, image = drawn(bench, folder, prompt, exact, on_cpu=True)
     found: dict[str, Any] = {"deviation": float(expected.std())}
@@ -105,11 +105,11 @@ def compare(bench: Bench, name: str) -> dict[str, Any]:
 def drawn(bench: Bench, folder: Path, prompt: Any, types: DtypeSettings, *, on_cpu: bool) -> tuple[torch.Tensor, Any]:
     with prompt_engine(bench, folder, on_cpu=on_cpu, dtypes=types) as engine:
         outputs = run_prompt(engine, prompt)
-        return latent_of(engine, outputs), picture_of(engine, outputs)
+        return latent_of(engine, outputs), image_of(engine, outputs)
 
 
 def playable(prompt: dict[str, Any]) -> dict[str, Any]:
-    """Return the prompt without the nodes whose libraries are not installed: sound is written by two of them."""
+    """Return the prompt without the nodes whose libraries are not installed: audio is written by two of them."""
     if prompt["21"]["class_type"] != "SaveAudio" or has(("av", "mutagen")):
         return prompt
     return {number: node for number, node in prompt.items() if number not in ("10", "21")}

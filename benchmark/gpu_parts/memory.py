@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import torch
 
-from benchmark.family_workflows import picture_of_checkpoint
+from benchmark.family_workflows import image_of_checkpoint
 from benchmark.gpu_parts.bench import GIB, MIB, ROOT, Bench, is_installed, run_cases
 from benchmark.gpu_parts.networks import random_network, shape_of
 from benchmark.gpu_parts.runs import latent_of, prompt_engine, run_prompt
@@ -160,7 +160,7 @@ def checkpoint_prompt(bench: Bench, name: str) -> dict[str, Any]:
     path = bench.own / "models" / "checkpoints" / f"{name}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_random_checkpoint(path, family=family)
-    return picture_of_checkpoint(family)
+    return image_of_checkpoint(family)
 
 
 def hooked_workflow() -> dict[str, Any]:

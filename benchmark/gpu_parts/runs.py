@@ -18,7 +18,7 @@ from darkroom.engine.events import Event, RunFailed
 from darkroom.engine.formats.safetensors_file import SafetensorsFile
 from darkroom.engine.settings import DtypeSettings, MemorySettings
 
-LATENT, PICTURE = "20", "21"  # the nodes that save, in all prompts of these parts
+LATENT, IMAGE = "20", "21"  # the nodes that save, in all prompts of these parts
 
 
 @contextmanager
@@ -71,9 +71,9 @@ def latent_of(engine: Engine, outputs: Mapping[str, Any]) -> torch.Tensor:
     return file.tensor("latent_tensor").clone()
 
 
-def picture_of(engine: Engine, outputs: Mapping[str, Any]) -> numpy.ndarray[Any, Any] | None:
+def image_of(engine: Engine, outputs: Mapping[str, Any]) -> numpy.ndarray[Any, Any] | None:
     """Return the first image that a run saved `[H, W, C]`, 0 to 255; None where it saved none."""
-    images = outputs.get(PICTURE, {}).get("images")
+    images = outputs.get(IMAGE, {}).get("images")
     if not images:
         return None
     path = engine.files.output / images[0]["subfolder"] / images[0]["filename"]

@@ -2,7 +2,7 @@
 
 WorkerError
   RequestRefused     the request is wrong, or not now: `status`, `code`, `problems`, `retry_after_seconds`
-  JobFailed          the job ended without its pictures; `result` has its state and error
+  JobFailed          the job ended without its images; `result` has its state and error
   WorkerUnreachable  no answer, or not again
 """
 

@@ -1,4 +1,4 @@
-"""A request as the client's caller writes it, and the body that is sent. A local file stands where a picture goes."""
+"""A request as the client's caller writes it, and the body that is sent. A local file stands where an image goes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Request:
 
     @classmethod
     def of_workflow(cls, workflow: Mapping[str, Any] | Path | str, /, **overrides: Any) -> Self:
-        """Return a request for a workflow, or for the one in a file: JSON, or a picture that carries one."""
+        """Return a request for a workflow, or for the one in a file: JSON, or an image that carries one."""
         return cls(workflow=Path(workflow) if isinstance(workflow, str) else workflow, overrides=overrides)
 
     @classmethod

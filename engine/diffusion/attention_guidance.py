@@ -20,7 +20,7 @@ MIN_SIDE_CELLS = 5  # below, the blur has no border to mirror
 
 
 class SelfAttentionGuidance:
-    """Hong et al. 2022 (SAG, arXiv 2210.00939): away from the picture with what is most attended to blurred.
+    """Hong et al. 2022 (SAG, arXiv 2210.00939): away from the image with what is most attended to blurred.
 
     `attend` takes the place of the middle block's self-attention and keeps the scores of the unconditional part;
     `guide` goes behind classifier-free guidance. One instance a model.

@@ -1,7 +1,7 @@
 """Noise of a Brownian path: the noise between two levels is the same whichever steps lead from one to the other.
 
 The path is torchsde's Brownian tree (Li et al. 2020, arXiv 2001.01328), drawn on the CPU from the seed; SDE samplers
-ask it for increments, so that more steps refine a picture instead of changing it.
+ask it for increments, so that more steps refine an image instead of changing it.
 """
 
 from __future__ import annotations

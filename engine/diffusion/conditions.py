@@ -1,4 +1,4 @@
-"""Conditions: what a prompt asks of the network, where in the picture, how strongly and when.
+"""Conditions: what a prompt asks of the network, where in the image, how strongly and when.
 
 A condition is ComfyUI's dictionary (`cross_attn`, `area`, `mask`, `strength`, `start_percent`, `control`, `hooks`,
 `default`, `model_conds`, ...). Before sampling every list of them is prepared for the latent's size; areas are
@@ -159,7 +159,7 @@ def narrow_to_area(tensor: torch.Tensor, area: Sequence[int], first_dim: int = 2
 
 
 def _resolve_area(condition: Condition, dims: Sequence[int]) -> Condition:
-    """Convert an area given in shares of the picture to latent cells."""
+    """Convert an area given in shares of the image to latent cells."""
     area = condition.get("area")
     if area is None or area[0] != "percentage":
         return condition

@@ -63,7 +63,7 @@ class ModelConfig:
         log.warning("a model's configuration has no %s", name)
 
     def inpaint_model(self) -> bool:
-        """Return True for a network that is given the mask and the picture around it."""
+        """Return True for a network that is given the mask and the image around it."""
         return bool(self.variant) and "mask" in self.family.variants.get(self.variant, ())
 
     def process_unet_state_dict(self, state_dict: Tensors) -> Tensors:
@@ -88,7 +88,7 @@ class ModelConfig:
         return tensors
 
     def process_clip_vision_state_dict_for_saving(self, state_dict: Tensors) -> Tensors:
-        """Return weights of the picture encoder under the names that a checkpoint of the family has for them."""
+        """Return weights of the image encoder under the names that a checkpoint of the family has for them."""
         prefix = self.family.vision_prefix or ""
         return {prefix + name: tensor for name, tensor in state_dict.items()}
 
@@ -98,7 +98,7 @@ class Denoiser(torch.nn.Module):
 
     `manual_cast_dtype` is what the network computes in where its weights are kept in another type: whoever keeps them
     casts them, layer by layer. With `concat_keys` the input has further channels: an inpainting network's (`mask`,
-    `masked_image`) or those of a network that edits a picture (`edited_image`, `scaled_edited_image` as the network's
+    `masked_image`) or those of a network that edits an image (`edited_image`, `scaled_edited_image` as the network's
     own latents are scaled).
     """
 
@@ -210,7 +210,7 @@ class Denoiser(torch.nn.Module):
         return {}
 
     def set_inpaint(self) -> None:
-        """Give the network the mask and the picture around it, as further channels of its input."""
+        """Give the network the mask and the image around it, as further channels of its input."""
         self.concat_keys = ("mask", "masked_image")
 
     def state_dict_for_saving(
@@ -276,7 +276,7 @@ class Denoiser(torch.nn.Module):
         """Return the further channels of an inpainting network `[B, 1 + C, h, w]`, of an editing one `[B, C, h, w]`.
 
         None for other networks. `denoise_mask` is 1 where the sampler may paint; without it everything is painted on a
-        blank picture.
+        blank image.
         """
         if not self.concat_keys:
             return None
@@ -308,7 +308,7 @@ class Denoiser(torch.nn.Module):
     def scale_latent_inpaint(
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
     ) -> torch.Tensor:
-        """Return the picture at that noise level, for the region that the sampler may not paint."""
+        """Return the image at that noise level, for the region that the sampler may not paint."""
         shaped = sigma.reshape([sigma.shape[0]] + [1] * (noise.ndim - 1))
         scaled: torch.Tensor = self.model_sampling.noise_scaling(shaped, noise, latent_image)
         return scaled
@@ -333,7 +333,7 @@ class Denoiser(torch.nn.Module):
 
 
 def _edited_image(image: torch.Tensor | None, noise: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the picture that an InstructPix2Pix network edits (Brooks et al. 2022, arXiv 2211.09800), or zeros.
+    """Return the image that an InstructPix2Pix network edits (Brooks et al. 2022, arXiv 2211.09800), or zeros.
 
     It is unscaled.
     """

@@ -73,7 +73,7 @@ def part_of(condition: Condition, x: torch.Tensor, sigma: torch.Tensor) -> Part 
 
 
 def _clipped_area(area: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
-    """Return the part of an area (sizes, then offsets) that is in the picture, in all frames of a video."""
+    """Return the part of an area (sizes, then offsets) that is in the image, in all frames of a video."""
     half, num_dims = len(area) // 2, len(dims)
     if half < num_dims:
         missing = num_dims - half
@@ -102,7 +102,7 @@ def _weight(
 
 
 def _feather(weight: torch.Tensor, area: Sequence[int], dims: Sequence[int]) -> None:
-    """Fade the edges that are not on the picture's border, in place."""
+    """Fade the edges that are not on the image's border, in place."""
     for i, size in enumerate(dims):
         width = min(FEATHER_CELLS, weight.shape[2 + i] // 4)
         for cell in range(width):
@@ -244,7 +244,7 @@ def _add_defaults(
             waiting.setdefault(found.hooks, []).append((replace(found, weight=rest), side))
 
 
-REFERENCES = "ref_latents"  # the input of a network that sees reference pictures
+REFERENCES = "ref_latents"  # the input of a network that sees reference images
 BATCH_MARGIN = 1.5  # how many times the estimate has to be free for conditions to run in one batch
 
 

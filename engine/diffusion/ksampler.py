@@ -222,9 +222,9 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
     """Return an empty latent with the number of channels the model takes, and any latent with its dimensions.
 
     Where the latent format says so, one of other channels is taken to have cells of 8 pixels and gets the size of the
-    same picture.
+    same image.
 
-    Raises ValueError for a picture's latent of other channels: that of another family's VAE.
+    Raises ValueError for an image's latent of other channels: that of another family's VAE.
     """
     latent_format = model.get_model_object("latent_format")
     channels = latent_format.latent_channels

@@ -12,9 +12,9 @@ class LatentFormat:
 
     `latent_rgb_factors` [C, 3] turns a scaled latent cell into about the colour (-1..1) that the VAE would draw there.
     `latent_rgb_factors_reshape` gives the latent the channels of that table before.
-    `num_rows` is the height [cells] of every latent of a sound, whose width is its length.
-    With `resizes_empty` empty latents made for cells of 8 pixels get the size of the same picture.
-    `blank` is an all-grey picture, for inpainting networks that are given no picture.
+    `num_rows` is the height [cells] of every latent of audio, whose width is its length.
+    With `resizes_empty` empty latents made for cells of 8 pixels get the size of the same image.
+    `blank` is an all-grey image, for inpainting networks that are given no image.
     """
 
     latent_channels = 4

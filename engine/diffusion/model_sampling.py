@@ -154,7 +154,7 @@ class DiscreteSchedule(torch.nn.Module):
         return log_sigma.exp().to(timestep.device)
 
     def percent_to_sigma(self, percent: float) -> float:
-        """Return the noise level after that share (0..1) of the way from pure noise to the picture."""
+        """Return the noise level after that share (0..1) of the way from pure noise to the image."""
         if percent <= 0.0:
             return 999999999.9
         if percent >= 1.0:
@@ -238,7 +238,7 @@ class EdmContinuous(ContinuousEdmSchedule, Edm):
 
 
 class VContinuous(ContinuousVSchedule, VPrediction):
-    """A network of any noise level that predicts v and takes the angle between picture and noise."""
+    """A network of any noise level that predicts v and takes the angle between image and noise."""
 
 
 class EdmVContinuous(ContinuousEdmSchedule, VPrediction):

@@ -40,14 +40,14 @@ class Lcm(Eps):
 
 
 class ImageToImage(X0):
-    """The network predicts a picture from a picture: the input is not scaled."""
+    """The network predicts an image from an image: the input is not scaled."""
 
     def calculate_input(self, sigma: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         return noise
 
 
 class DiscreteImageToImage(DiscreteSchedule, ImageToImage):
-    """A network of trained timesteps that predicts a picture from a picture."""
+    """A network of trained timesteps that predicts an image from an image."""
 
 
 class DistilledSchedule(DiscreteSchedule):
@@ -203,7 +203,7 @@ def flux_flow_of(config: Any) -> FluxFlow:
 
 
 class CascadeSchedule(DiscreteSchedule):
-    """Cosine noise levels (Nichol and Dhariwal 2021, arXiv 2102.09672), shifted in log SNR for larger pictures.
+    """Cosine noise levels (Nichol and Dhariwal 2021, arXiv 2102.09672), shifted in log SNR for larger images.
 
     The highest levels are next to a zero of the cosine, where the last bit of a constant moves the level by a tenth of
     a percent: every constant is a float32 tensor, as in ComfyUI.

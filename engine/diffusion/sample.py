@@ -77,7 +77,7 @@ class SampledModel(Protocol):
 
 
 class InpaintDenoiser:
-    """The guided model as samplers call it; outside of the mask it shows them the given picture.
+    """The guided model as samplers call it; outside of the mask it shows them the given image.
 
     `denoise_mask` is 1 where the sampler may paint. ComfyUI's name for it is `KSamplerX0Inpaint`.
     """
@@ -414,8 +414,8 @@ class Guider:
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
     """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape.
 
-    For a latent of videos `[B, C, F, h, w]` the masks of a batch are those of the frames of a video. For one of sounds
-    `[B, C, L]` a mask `[B, 1, L]` is along time, as is a picture's from left to right, by the mean of its rows.
+    For a latent of videos `[B, C, F, h, w]` the masks of a batch are those of the frames of a video. For one of audio
+    `[B, C, L]` a mask `[B, 1, L]` is along time, as is an image's from left to right, by the mean of its rows.
     """
     plane = noise_mask.shape[-2:]
     if len(shape) == 3:

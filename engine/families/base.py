@@ -190,15 +190,15 @@ class ControlModels:
     heads: Callable[[int], int]
 
 
-def _same_picture(picture: torch.Tensor) -> torch.Tensor:
-    return picture
+def _same_image(image: torch.Tensor) -> torch.Tensor:
+    return image
 
 
 @dataclass(frozen=True, slots=True)
 class ControlReading:
     """The inputs of a ControlNet.
 
-    With a `latent_format` it reads the picture as a latent of that format, else pixels, after `prepare`; with
+    With a `latent_format` it reads the image as a latent of that format, else pixels, after `prepare`; with
     `takes_mask` a mask as well. `inputs` are inputs of the steered network that it gets too, `borrowed` (prefix of
     names) weights of that network with which it computes.
     """
@@ -206,7 +206,7 @@ class ControlReading:
     latent_format: LatentFormat | None = None
     takes_mask: bool = False
     inputs: tuple[str, ...] = ("y",)
-    prepare: Callable[[torch.Tensor], torch.Tensor] = _same_picture
+    prepare: Callable[[torch.Tensor], torch.Tensor] = _same_image
     borrowed: str | None = None
 
 
@@ -238,18 +238,18 @@ UNIT_SECONDS: Final = 20 * step_seconds(UNIT_TFLOP, 2)
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Default parameters of a picture, and the work of the full network for it.
+    """Default parameters of an image, and the work of the full network for it.
 
-    `edit` says how a network of the family changes a picture after an instruction: by a text encoder that sees the
-    picture too (`encoder`), by the picture's latent alone (`references`), or by latents between the words of the
+    `edit` says how a network of the family changes an image after an instruction: by a text encoder that sees the
+    image too (`encoder`), by the image's latent alone (`references`), or by latents between the words of the
     instruction (`interleaved`); None where none does. `inpaint` is set for
-    a network that sees the mask and the picture around it. `guidance` is what the network itself is given, `shift` that
+    a network that sees the mask and the image around it. `guidance` is what the network itself is given, `shift` that
     of the noise levels; None: what stands in the network's own settings. Of a network that draws videos, `video_latent`
-    is the node of its empty latent, `video_start` that of a video that begins with a picture, each None where it draws
+    is the node of its empty latent, `video_start` that of a video that begins with an image, each None where it draws
     none such; `frames` and `frame_rate` (frames a second) are those of a video, `own_latent_frames` how many its latent
-    has where that is not one for each four frames. Of a network that makes sounds,
-    `audio_latent` is the node of its empty latent, `audio_text` that of its prompt, `seconds` the length of a sound,
-    `max_seconds` the longest it was trained with; `width` and `height` are those of a picture of as many cells.
+    has where that is not one for each four frames. Of a network that makes audio,
+    `audio_latent` is the node of its empty latent, `audio_text` that of its prompt, `seconds` the length of audio,
+    `max_seconds` the longest it was trained with; `width` and `height` are those of an image of as many cells.
     `tflop` is the work of one pass of the full network over one item of these sizes, in 10^12 operations, as torch's
     FlopCounterMode counts it; `attention` the share of it that grows with the square of the number of cells, `billions`
     the number of that network's weights in 10^9. Both ends are checked by `tests/worker/prompts/test_cost_measured.py`.
@@ -280,7 +280,7 @@ class Defaults:
 
     @property
     def cost(self) -> float:
-        """The time of a picture on the reference card, relative to one of the default family."""
+        """The time of an image on the reference card, relative to one of the default family."""
         return self.steps * step_seconds(self.tflop, 1 if self.cfg == 1.0 else 2) / UNIT_SECONDS
 
 
@@ -288,7 +288,7 @@ class Defaults:
 class Scale:
     """Configurations of all networks for a checkpoint of random weights; the text encoders that it has by slot.
 
-    `vision` is that of the picture encoder, None where checkpoints have none.
+    `vision` is that of the image encoder, None where checkpoints have none.
     """
 
     denoiser: Any
@@ -345,7 +345,7 @@ class ModelFamily:
     `takes_hypernetworks` says that there are hypernetworks for its attention,
     `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_one_encoder` that a model has one
     of them; a family that takes no prompt has none.
-    `vision_prefix` is that of the picture encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
+    `vision_prefix` is that of the image encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
     `sizes` are configurations of its denoising network by the name of the size: `full` is the published one, `small` a
     tiny one that a CPU can run. Text encoders and VAE have theirs under the same names, `vision` those of the image
     encoder. `nodes` are the nodes of a plain workflow.

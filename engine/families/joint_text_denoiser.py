@@ -1,4 +1,4 @@
-"""Denoisers of transformers that read text beside the picture, with or without its pooled output beside the time.
+"""Denoisers of transformers that read text beside the image, with or without its pooled output beside the time.
 
 `B` batch, `T` tokens, `D` width.
 """

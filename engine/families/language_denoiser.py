@@ -1,4 +1,4 @@
-"""Denoisers of transformers that read the hidden states of a language model beside the picture.
+"""Denoisers of transformers that read the hidden states of a language model beside the image.
 
 `B` batch, `T` tokens, `D` width.
 """
@@ -39,7 +39,7 @@ class MaskedTextDenoiser(LanguageDenoiser):
 
 
 class ReferencesDenoiser(LanguageDenoiser):
-    """A network that sees reference pictures beside the one that it draws."""
+    """A network that sees reference images beside the one that it draws."""
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         inputs = super().extra_conds(**kwargs)

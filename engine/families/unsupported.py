@@ -50,10 +50,10 @@ NETWORKS: tuple[tuple[str, str], ...] = (
 TEXT_NETWORKS: tuple[tuple[str, str], ...] = (
     ("encoder.block.0.layer.0.SelfAttention.", "a T5 text encoder"),
     ("model.embed_tokens.", "a language model"),
-    ("model.language_model.", "a language model that sees pictures"),
+    ("model.language_model.", "a language model that sees images"),
 )
-# Prefixes of the layers of language models, without and with an encoder of pictures beside them.
-LANGUAGE_PREFIXES = (("model.", "a language model"), ("model.language_model.", "a language model that sees pictures"))
+# Prefixes of the layers of language models, without and with an encoder of images beside them.
+LANGUAGE_PREFIXES = (("model.", "a language model"), ("model.language_model.", "a language model that sees images"))
 PARTS: tuple[tuple[str, str], ...] = (
     ("text_model.encoder.", "a CLIP text encoder"),
     ("decoder.conv_in.", "a VAE"),

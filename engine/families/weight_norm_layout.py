@@ -28,7 +28,7 @@ def normed_layout(prefixes: Sequence[str], mark: str) -> Layout:
     return layout
 
 
-def sound_autoencoder(
+def audio_autoencoder(
     prefix: str,
     mark: str,
     *,
@@ -37,7 +37,7 @@ def sound_autoencoder(
     dtypes: DtypePolicy,
     sizes: Mapping[str, Any],
 ) -> Network:
-    """Describe an autoencoder of sounds that checkpoints have behind a prefix."""
+    """Describe an autoencoder of audio that checkpoints have behind a prefix."""
     prefixes = tuple(dict.fromkeys((prefix, "vae.", "first_stage_model.", "")))
     return Network(
         layouts=(normed_layout(prefixes, mark),),

@@ -1,6 +1,6 @@
 """Animations of frames that come one by one, and are not held: APNG, and frames as Pillow takes those of a WebP.
 
-`H W` pixels, `C` channels; pictures are float32 `[H, W, C]`, 0..1. An animated PNG has the bytes that Pillow writes,
+`H W` pixels, `C` channels; images are float32 `[H, W, C]`, 0..1. An animated PNG has the bytes that Pillow writes,
 which wants all of its frames together.
 """
 
@@ -25,7 +25,7 @@ LARGEST_DELAY = 65535  # numerator and denominator of a frame's seconds
 
 
 class Frames(Protocol):
-    """Pictures `[H, W, C]` in order, in a tensor or made as they are taken."""
+    """Images `[H, W, C]` in order, in a tensor or made as they are taken."""
 
     def __len__(self) -> int: ...
 
@@ -45,8 +45,8 @@ class FrameSequence(Image.Image):
     def seek(self, frame: int) -> None:
         """Take the frames up to this one; an earlier one is gone, and the last one stays."""
         while self._place < frame:
-            picture = to_pillow(next(self._coming))
-            self.im, self._mode, self._size = picture.im, picture.mode, picture.size
+            image = to_pillow(next(self._coming))
+            self.im, self._mode, self._size = image.im, image.mode, image.size
             self._place += 1
 
     def tell(self) -> int:
@@ -55,7 +55,7 @@ class FrameSequence(Image.Image):
 
 @dataclass(slots=True)
 class _Frame:
-    """A part of the picture that changes, compressed, and for how many milliseconds it is seen."""
+    """A part of the image that changes, compressed, and for how many milliseconds it is seen."""
 
     data: list[bytes]
     left: int
@@ -75,11 +75,11 @@ class AnimatedPng:
         self._pending: _Frame | None = None
         self._count_at = self._num_frames = self._sequence = 0
 
-    def add(self, picture: Image.Image) -> None:
+    def add(self, image: Image.Image) -> None:
         """Add a frame. Raises ValueError for a frame that is to be seen longer than the format can say."""
-        box, pixels = (0, 0, *picture.size), picture.convert("RGBA")
+        box, pixels = (0, 0, *image.size), image.convert("RGBA")
         if self._before is None:
-            header, data = _encoded(picture, self._compress_level)
+            header, data = _encoded(image, self._compress_level)
             self._file.write(SIGNATURE)
             self._write(b"IHDR", header)
         else:
@@ -88,7 +88,7 @@ class AnimatedPng:
             if found is None and self._is_seen_longer():
                 return
             box = found or box
-            _, data = _encoded(picture.crop(box), self._compress_level)
+            _, data = _encoded(image.crop(box), self._compress_level)
             self._write_pending()
         left, top, right, bottom = box
         self._pending = _Frame(data, left, top, right - left, bottom - top, self._duration_ms)
@@ -150,10 +150,10 @@ def _delay(duration_ms: int) -> Fraction:
     return Fraction(duration_ms / 1000).limit_denominator(LARGEST_DELAY)
 
 
-def _encoded(picture: Image.Image, compress_level: int) -> tuple[bytes, list[bytes]]:
-    """Return the header of a picture's PNG file, and its pixels in chunks."""
+def _encoded(image: Image.Image, compress_level: int) -> tuple[bytes, list[bytes]]:
+    """Return the header of an image's PNG file, and its pixels in chunks."""
     buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", compress_level=compress_level)
+    image.save(buffer, format="PNG", compress_level=compress_level)
     content, place, parts = buffer.getbuffer(), len(SIGNATURE), []
     header = b""
     while place < len(content):

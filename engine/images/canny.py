@@ -1,7 +1,7 @@
 """Canny's edge detector.
 
 J. Canny, "A Computational Approach to Edge Detection", IEEE PAMI 8(6), 1986: blur, gradient, thinning along the
-gradient, two thresholds joined by hysteresis. Constants are those of kornia, whose pictures ComfyUI shows.
+gradient, two thresholds joined by hysteresis. Constants are those of kornia, whose images ComfyUI shows.
 
 `B` batch, `C` channels, `H W` pixels.
 """
@@ -57,7 +57,7 @@ def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _is_ridge(magnitude: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """Return True where the magnitude exceeds both neighbours along the gradient; outside of the picture it is 0."""
+    """Return True where the magnitude exceeds both neighbours along the gradient; outside of the image it is 0."""
     height, width = magnitude.shape[-2:]
     padded = F.pad(magnitude, (1, 1, 1, 1))
     around = [padded[..., 1 + y : 1 + y + height, 1 + x : 1 + x + width] for y, x in NEIGHBOURS]

@@ -1,4 +1,4 @@
-"""One picture over another: pasting through a mask, and the operators of Porter and Duff.
+"""One image over another: pasting through a mask, and the operators of Porter and Duff.
 
 `B` batch, `C` channels, `H W` pixels or latent cells.
 """
@@ -28,7 +28,7 @@ def with_last_repeated(items: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def same_channels(destination: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Match two pictures [B, H, W, C] in the destination's channels: the source loses alpha or gains an opaque one."""
+    """Match two images [B, H, W, C] in the destination's channels: the source loses alpha or gains an opaque one."""
     missing = destination.shape[-1] - source.shape[-1]
     return destination, F.pad(source, (0, missing), value=1.0) if missing > 0 else source[..., : destination.shape[-1]]
 
@@ -63,10 +63,10 @@ def paste(
 def porter_duff(
     source: torch.Tensor, source_alpha: torch.Tensor, destination: torch.Tensor, alpha: torch.Tensor, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compose two pictures [H, W, C] with their opacities [H, W, 1]: (picture, opacity), not premultiplied.
+    """Compose two images [H, W, C] with their opacities [H, W, 1]: (image, opacity), not premultiplied.
 
     T. Porter, T. Duff, "Compositing Digital Images", SIGGRAPH 1984, and the separable blend modes that SVG 1.2 adds to
-    them. OVERLAY lacks the parts where only one picture is opaque, and LIGHTEN and DARKEN take the larger and smaller
+    them. OVERLAY lacks the parts where only one image is opaque, and LIGHTEN and DARKEN take the larger and smaller
     premultiplied value, as in ComfyUI. Raises ValueError for a mode not in `PORTER_DUFF_MODES`.
     """
     src, dst = source * source_alpha, destination * alpha
@@ -78,7 +78,7 @@ def porter_duff(
 def _composed(
     src: torch.Tensor, src_alpha: torch.Tensor, dst: torch.Tensor, dst_alpha: torch.Tensor, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compose premultiplied pictures; one branch an operator, as the paper's table lists them."""
+    """Compose premultiplied images; one branch an operator, as the paper's table lists them."""
     src_alone, dst_alone = (1 - dst_alpha) * src, (1 - src_alpha) * dst
     union = src_alpha + dst_alpha - src_alpha * dst_alpha
     match mode:

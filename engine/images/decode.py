@@ -1,6 +1,6 @@
-"""Picture files to tensors, the way ComfyUI reads them.
+"""Image files to tensors, the way ComfyUI reads them.
 
-`B` frames, `H W` pixels. Pictures are float32 `[B, H, W, 3]`, 0..1; masks are float32 `[B, H, W]`, 1 where the picture
+`B` frames, `H W` pixels. Images are float32 `[B, H, W, 3]`, 0..1; masks are float32 `[B, H, W]`, 1 where the image
 is transparent, and a 64 x 64 blank where it has no transparency.
 """
 
@@ -26,7 +26,7 @@ from darkroom.engine.log_context import report_warning
 
 BLANK_MASK_PX = 64
 MAX_FRAMES = 10_000
-BYTES_PER_PIXEL = 40  # at the most while a picture is read: as floats, twice while frames are stacked, and as it was
+BYTES_PER_PIXEL = 40  # at the most while an image is read: as floats, twice while frames are stacked, and as it was
 CUT_TYPES = (OSError, ValueError, SyntaxError, EOFError, IndexError)
 """Types that Pillow's decoders raise for files that are cut short or damaged."""
 TEXT_WORDS = "text chunk", "MAX_TEXT_CHUNK"
@@ -34,7 +34,7 @@ JPEG_END = b"\xff\xd9"
 JPEG_FILLERS = b"\xaa" * 512, b"\xe7\x18" * 256, b"\x00" * 512
 JPEG_MARKER = re.compile(rb"\xff[\xc0-\xcf\xda-\xfe]")
 START_OF_SCAN = b"\xff\xda"
-EXPECTED = "a whole picture file that Pillow reads (PNG, JPEG, WebP, GIF, BMP, TIFF, ...)"
+EXPECTED = "a whole image file that Pillow reads (PNG, JPEG, WebP, GIF, BMP, TIFF, ...)"
 
 
 Read = TypeVar("Read")
@@ -43,15 +43,15 @@ log = logging.getLogger("engine.images")
 
 
 class PictureTooLarge(ValueError):
-    """More pixels in all frames of a picture than may be read."""
+    """More pixels in all frames of an image than may be read."""
 
 
 def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor, torch.Tensor]:
     """Read every frame of a file, turned upright by its EXIF orientation, and its transparency.
 
-    Frames of another size than the first are left out; a multi-picture JPEG (MPO) gives its first picture alone.
+    Frames of another size than the first are left out; a multi-image JPEG (MPO) gives its first image alone.
     Of a file that is cut short or damaged Pillow decodes what is there, and a warning is reported. Raises OSError or
-    ValueError when the file is no picture, PictureTooLarge before anything is decoded.
+    ValueError when the file is no image, PictureTooLarge before anything is decoded.
     """
     return _leniently(path, lambda: _read_image(path, max_pixels))
 
@@ -62,18 +62,18 @@ def _read_image(path: Path, max_pixels: int) -> tuple[torch.Tensor, torch.Tensor
     with Image.open(path) as file:
         first_size: tuple[int, int] | None = None
         for frame in _frames(file):
-            picture = ImageOps.exif_transpose(frame)
-            first_size = first_size or picture.size
-            if picture.size == first_size:
-                images.append(from_pillow(_as_8_bits(picture).convert("RGB")))
-                masks.append(_mask_of(picture))
+            image = ImageOps.exif_transpose(frame)
+            first_size = first_size or image.size
+            if image.size == first_size:
+                images.append(from_pillow(_as_8_bits(image).convert("RGB")))
+                masks.append(_mask_of(image))
     return _stacked(images), _stacked(masks)
 
 
 def read_first_frame(path: Path, max_pixels: int = sys.maxsize) -> Image.Image:
     """Read the first frame of a file as it is stored, 16-bit greys as 8 bits.
 
-    A damaged file is read as by `read_image`. Raises OSError or ValueError when the file is no picture, PictureTooLarge
+    A damaged file is read as by `read_image`. Raises OSError or ValueError when the file is no image, PictureTooLarge
     before it is decoded.
     """
 
@@ -88,7 +88,7 @@ def read_first_frame(path: Path, max_pixels: int = sys.maxsize) -> Image.Image:
 def read_channel(path: Path, channel: str, max_pixels: int = sys.maxsize) -> torch.Tensor:
     """Read one of `red`, `green`, `blue`, `alpha` as a mask [1, H, W]; alpha inverted, so that transparent is 1.
 
-    A damaged file is read as by `read_image`. Raises OSError or ValueError when the file is no picture, PictureTooLarge
+    A damaged file is read as by `read_image`. Raises OSError or ValueError when the file is no image, PictureTooLarge
     before it is decoded.
     """
 
@@ -97,13 +97,13 @@ def read_channel(path: Path, channel: str, max_pixels: int = sys.maxsize) -> tor
         with Image.open(path) as file:
             return _as_8_bits(ImageOps.exif_transpose(file)).convert("RGBA")
 
-    picture = _leniently(path, read)
-    values = from_pillow(picture.getchannel(channel[0].upper()))
+    image = _leniently(path, read)
+    values = from_pillow(image.getchannel(channel[0].upper()))
     return (1.0 - values if channel == "alpha" else values).unsqueeze(0)
 
 
 def find_damage(path: Path, max_pixels: int = sys.maxsize) -> str | None:
-    """Return the reason that a file is no readable picture, or None. Decodes the first frame, smaller if cheaper.
+    """Return the reason that a file is no readable image, or None. Decodes the first frame, smaller if cheaper.
 
     A file that is cut short or damaged is readable if Pillow decodes what is there.
     """
@@ -123,7 +123,7 @@ def find_damage(path: Path, max_pixels: int = sys.maxsize) -> str | None:
             with lenient_pillow():
                 _again(open_small, error)
     except UnidentifiedImageError:
-        return _described(path) or "not a picture in a known format"
+        return _described(path) or "not an image in a known format"
     except (*CUT_TYPES, Image.DecompressionBombError) as error:
         return str(error) or type(error).__name__
     return None
@@ -189,8 +189,8 @@ def _lacks_no_pixels(path: Path, error: Exception) -> bool:
 
 def _pixels_of(content: bytes) -> bytes | None:
     try:
-        with Image.open(io.BytesIO(content)) as picture:
-            return picture.tobytes()
+        with Image.open(io.BytesIO(content)) as image:
+            return image.tobytes()
     except CUT_TYPES:
         return None
 
@@ -234,14 +234,14 @@ def _frames(file: Image.Image) -> Iterator[Image.Image]:
         yield from ImageSequence.Iterator(file)
 
 
-def _as_8_bits(picture: Image.Image) -> Image.Image:
+def _as_8_bits(image: Image.Image) -> Image.Image:
     """Divide 32-bit integer greys (16-bit values) by 255 (ComfyUI's choice; brighter than 257 by 0.8 %)."""
-    return picture.point(lambda value: value * (1 / 255)) if picture.mode == "I" else picture
+    return image.point(lambda value: value * (1 / 255)) if image.mode == "I" else image
 
 
-def _mask_of(picture: Image.Image) -> torch.Tensor:
-    if "A" in picture.getbands():
-        return 1.0 - from_pillow(picture.getchannel("A"))
-    if picture.mode == "P" and "transparency" in picture.info:
-        return 1.0 - from_pillow(picture.convert("RGBA").getchannel("A"))
+def _mask_of(image: Image.Image) -> torch.Tensor:
+    if "A" in image.getbands():
+        return 1.0 - from_pillow(image.getchannel("A"))
+    if image.mode == "P" and "transparency" in image.info:
+        return 1.0 - from_pillow(image.convert("RGBA").getchannel("A"))
     return torch.zeros(BLANK_MASK_PX, BLANK_MASK_PX)

@@ -1,6 +1,6 @@
-"""Tensors to picture files: PNG with the prompt inside, and animated WebP.
+"""Tensors to image files: PNG with the prompt inside, and animated WebP.
 
-`H W` pixels, `C` channels; pictures are float32 `[H, W, C]`, 0..1.
+`H W` pixels, `C` channels; images are float32 `[H, W, C]`, 0..1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXIF_MAKE, EXIF_MODEL = 0x010F, 0x0110
 
 
 def metadata_texts(prompt: object, extra_pnginfo: Mapping[str, object] | None) -> dict[str, str]:
-    """Return a saved picture's metadata as JSON: `prompt` and each key of `extra_pnginfo` (the client's `workflow`)."""
+    """Return a saved image's metadata as JSON: `prompt` and each key of `extra_pnginfo` (the client's `workflow`)."""
     texts = {} if prompt is None else {"prompt": json.dumps(prompt)}
     return texts | {key: json.dumps(value) for key, value in (extra_pnginfo or {}).items()}
 
@@ -53,8 +53,8 @@ def write_animated_webp(
     )
 
 
-def _exif_of(picture: Image.Image, texts: Mapping[str, str]) -> Image.Exif:
-    exif = picture.getexif()
+def _exif_of(image: Image.Image, texts: Mapping[str, str]) -> Image.Exif:
+    exif = image.getexif()
     others: Sequence[str] = [key for key in texts if key != "prompt"]
     if "prompt" in texts:
         exif[EXIF_MODEL] = f"prompt:{texts['prompt']}"

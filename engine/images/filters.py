@@ -1,7 +1,7 @@
-"""Filters on pictures and latents: Gaussian blur and unsharp masking, blending, dithering to a palette, YCbCr.
+"""Filters on images and latents: Gaussian blur and unsharp masking, blending, dithering to a palette, YCbCr.
 
 `B` batch, `C` channels, `H W` pixels. What convolves takes channels first (`[B, C, H, W]`), so that it serves latents
-too; what looks at single pixels takes pictures as nodes pass them (`[B, H, W, C]`, 0..1).
+too; what looks at single pixels takes images as nodes pass them (`[B, H, W, C]`, 0..1).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gaussian_kernel(radius: int, sigma: float, device: torch.device | None = Non
 def filtered(samples: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     """Filter every channel of [B, C, H, W] with the square `kernel`, the border mirrored; same shape.
 
-    Raises RuntimeError (torch's) when the kernel's radius reaches across the picture.
+    Raises RuntimeError (torch's) when the kernel's radius reaches across the image.
     """
     radius, channels = kernel.shape[-1] // 2, samples.shape[1]
     padded = F.pad(samples, (radius, radius, radius, radius), "reflect")
@@ -46,7 +46,7 @@ def gaussian_blur(samples: torch.Tensor, radius: int, sigma: float) -> torch.Ten
 
 
 def sharpen(samples: torch.Tensor, radius: int, sigma: float, alpha: float) -> torch.Tensor:
-    """Sharpen by an unsharp mask: add `alpha` times ten of the difference to the blurred picture. Not clamped."""
+    """Sharpen by an unsharp mask: add `alpha` times ten of the difference to the blurred image. Not clamped."""
     kernel = gaussian_kernel(radius, sigma, samples.device) * -(alpha * SHARPEN_GAIN)
     kernel[radius, radius] += 1.0 - kernel.sum()
     return filtered(samples, kernel)
@@ -58,7 +58,7 @@ def sharpen(samples: torch.Tensor, radius: int, sigma: float, alpha: float) -> t
 def blend(below: torch.Tensor, above: torch.Tensor, mode: str) -> torch.Tensor:
     """Blend by the modes of the W3C's compositing specification, section 9, on values of 0..1.
 
-    `difference` is signed here (ComfyUI's has no absolute value, and saved workflows show that picture).
+    `difference` is signed here (ComfyUI's has no absolute value, and saved workflows show that image).
     """
     if mode == "normal":
         return above
@@ -80,9 +80,9 @@ def blend(below: torch.Tensor, above: torch.Tensor, mode: str) -> torch.Tensor:
 # --- palettes --------------------------------------------------------------------------------------------------------
 
 
-def quantize(picture: torch.Tensor, colors: int, dither: str) -> torch.Tensor:
+def quantize(image: torch.Tensor, colors: int, dither: str) -> torch.Tensor:
     """Reduce [H, W, 3] of 0..1 to at most `colors` colours of its own, by Pillow's median cut."""
-    whole = to_pillow(picture)
+    whole = to_pillow(image)
     # Pillow dithers only towards a given palette, so the palette is made first and applied in a second pass.
     palette = whole.quantize(colors=colors)
     if dither.startswith("bayer"):
@@ -94,7 +94,7 @@ def quantize(picture: torch.Tensor, colors: int, dither: str) -> torch.Tensor:
 def bayer_matrix(order: int) -> torch.Tensor:
     """Return Bayer's threshold matrix [order, order] (a power of two), float32 in -0.5..0.5.
 
-    B. E. Bayer, "An optimum method for two-level rendition of continuous-tone pictures", 1973.
+    B. E. Bayer, "An optimum method for two-level rendition of continuous-tone images", 1973.
     """
     matrix = np.zeros((1, 1), np.float32)
     for level in range(1, int(math.log2(order)) + 1):
@@ -104,11 +104,11 @@ def bayer_matrix(order: int) -> torch.Tensor:
     return torch.from_numpy(matrix.astype(np.float32))
 
 
-def _with_ordered_noise(picture: Image.Image, palette: Image.Image, order: int) -> Image.Image:
-    """Shift an RGB picture by the Bayer matrix, as far as the palette's colours are apart."""
+def _with_ordered_noise(image: Image.Image, palette: Image.Image, order: int) -> Image.Image:
+    """Shift an RGB image by the Bayer matrix, as far as the palette's colours are apart."""
     num_colors = len(palette.getpalette() or ()) // 3
     shift = (2 * 256 / num_colors) * bayer_matrix(order) + 0.5
-    pixels = torch.from_numpy(np.array(picture).astype(np.float32))  # [H, W, 3], 0..255
+    pixels = torch.from_numpy(np.array(image).astype(np.float32))  # [H, W, 3], 0..255
     height, width = pixels.shape[:2]
     tiled = shift.tile(math.ceil(height / order), math.ceil(width / order))[:height, :width]
     return Image.fromarray((pixels + tiled.unsqueeze(-1)).clamp(0, 255).to(torch.uint8).numpy())

@@ -1,7 +1,7 @@
-"""A folder of pictures as one batch, and the captions beside them, as training takes them.
+"""A folder of images as one batch, and the captions beside them, as training takes them.
 
-Folders of the layout of kohya-ss/sd-scripts are read too: a folder in it named `10_cat` holds pictures of which each is
-taken ten times. Pictures are float32 `[B, H, W, 3]` of 0..1.
+Folders of the layout of kohya-ss/sd-scripts are read too: a folder in it named `10_cat` holds images of which each is
+taken ten times. Images are float32 `[B, H, W, 3]` of 0..1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ RESIZE_METHODS = ("None", "Stretch", "Crop", "Pad")
 Size = tuple[int | None, int | None]  # width, height
 
 
-def pictures_in(folder: Path, *, with_repeats: bool = False) -> list[Path]:
-    """Return the pictures of a folder by name.
+def images_in(folder: Path, *, with_repeats: bool = False) -> list[Path]:
+    """Return the images of a folder by name.
 
     `with_repeats`: those of the folders in it too, each as often as its folder's name says.
     """
@@ -33,54 +33,54 @@ def pictures_in(folder: Path, *, with_repeats: bool = False) -> list[Path]:
             found.append(path)
         elif with_repeats and path.is_dir():
             count = path.name.split("_")[0]
-            found.extend(pictures_in(path) * (int(count) if count.isdigit() else 1))
+            found.extend(images_in(path) * (int(count) if count.isdigit() else 1))
     return found
 
 
-def caption_path(picture: Path) -> Path:
-    """Return where a picture's text is: `x.txt` beside `x.png`."""
-    return picture.with_suffix(".txt")
+def caption_path(image: Path) -> Path:
+    """Return where an image's text is: `x.txt` beside `x.png`."""
+    return image.with_suffix(".txt")
 
 
-def captions_of(pictures: Sequence[Path]) -> list[str]:
-    """Return the text beside each picture, "" where there is none."""
-    texts = map(caption_path, pictures)
+def captions_of(images: Sequence[Path]) -> list[str]:
+    """Return the text beside each image, "" where there is none."""
+    texts = map(caption_path, images)
     return [text.read_text("utf-8").strip() if text.is_file() else "" for text in texts]
 
 
 def read_set(
     paths: Sequence[Path], resize_method: str, size: Size = (None, None), max_pixels: int = sys.maxsize
 ) -> torch.Tensor:
-    """Read the first frame of each picture as one batch [B, H, W, 3].
+    """Read the first frame of each image as one batch [B, H, W, 3].
 
-    All get `size`, that of the first picture where it is (None, None): `Stretch` and `Pad` scale a picture to it,
-    `Crop` cuts its upper left corner out. Raises ValueError for no pictures, and with `None` for one of another size;
-    OSError for what is no picture.
+    All get `size`, that of the first image where it is (None, None): `Stretch` and `Pad` scale an image to it,
+    `Crop` cuts its upper left corner out. Raises ValueError for no images, and with `None` for one of another size;
+    OSError for what is no image.
     """
     if not paths:
-        raise ValueError(f"folder: no pictures in it; got none, expected files that end in {', '.join(ENDINGS)}")
+        raise ValueError(f"folder: no images in it; got none, expected files that end in {', '.join(ENDINGS)}")
     width, height = size
     batch = []
     left = max_pixels
     for path in paths:
-        picture = read_first_frame(path, left).convert("RGB")
+        image = read_first_frame(path, left).convert("RGB")
         if width is None and height is None:
-            width, height = picture.size
-        wanted = (width or picture.width, height or picture.height)
-        batch.append(from_pillow(_fitted(picture, wanted, resize_method, path.name)))
+            width, height = image.size
+        wanted = (width or image.width, height or image.height)
+        batch.append(from_pillow(_fitted(image, wanted, resize_method, path.name)))
         left -= wanted[0] * wanted[1]
         width, height = wanted
     return torch.stack(batch)
 
 
-def _fitted(picture: Image.Image, size: tuple[int, int], method: str, name: str) -> Image.Image:
-    if picture.size == size:
-        return picture
+def _fitted(image: Image.Image, size: tuple[int, int], method: str, name: str) -> Image.Image:
+    if image.size == size:
+        return image
     if method == "Crop":
-        return picture.crop((0, 0, *size))
+        return image.crop((0, 0, *size))
     if method in ("Stretch", "Pad"):
-        return picture.resize(size, Image.Resampling.LANCZOS)
+        return image.resize(size, Image.Resampling.LANCZOS)
     raise ValueError(
-        f"resize_method: {name} has another size than the set; got None for {picture.width}x{picture.height} px in a "
-        f"set of {size[0]}x{size[1]} px, expected one of {', '.join(RESIZE_METHODS[1:])}, or pictures of one size"
+        f"resize_method: {name} has another size than the set; got None for {image.width}x{image.height} px in a "
+        f"set of {size[0]}x{size[1]} px, expected one of {', '.join(RESIZE_METHODS[1:])}, or images of one size"
     )

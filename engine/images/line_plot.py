@@ -13,7 +13,7 @@ WIDTH, HEIGHT, MARGIN = 800, 480, 40  # px; the margin is left of the area and b
 
 
 def line_plot(values: Sequence[float], *, x_label: str, y_label: str) -> torch.Tensor:
-    """Return a picture [H, W, 3] of 0..1 with the values from left to right, between the least and the largest.
+    """Return an image [H, W, 3] of 0..1 with the values from left to right, between the least and the largest.
 
     Equal values are a line at the bottom. Raises ValueError without values.
     """
@@ -21,8 +21,8 @@ def line_plot(values: Sequence[float], *, x_label: str, y_label: str) -> torch.T
         raise ValueError("values: nothing to draw; got none, expected at least one")
     low, high = min(values), max(values)
     span = high - low or 1.0
-    picture = Image.new("RGB", (WIDTH + MARGIN, HEIGHT + MARGIN), "white")
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("RGB", (WIDTH + MARGIN, HEIGHT + MARGIN), "white")
+    draw = ImageDraw.Draw(image)
     points = [
         (MARGIN + int(step / len(values) * WIDTH), HEIGHT - int((value - low) / span * HEIGHT))
         for step, value in enumerate(values)
@@ -34,4 +34,4 @@ def line_plot(values: Sequence[float], *, x_label: str, y_label: str) -> torch.T
     draw.text((WIDTH // 2, HEIGHT + 10), x_label, fill="black")
     draw.text((MARGIN - 30, 0), f"{high:.2f}", fill="black")
     draw.text((MARGIN - 30, HEIGHT - 10), f"{low:.2f}", fill="black")
-    return from_pillow(picture)
+    return from_pillow(image)

@@ -1,7 +1,7 @@
 """Grey-scale morphology: each pixel becomes the largest or smallest value around it, and what is made of the two.
 
 Serra, "Image Analysis and Mathematical Morphology", 1982. `B` batch, `C` channels, `H W` pixels; what lies outside of
-the picture never counts. The structuring element is a full square of `size` pixels a side, or a cross of 3.
+the image never counts. The structuring element is a full square of `size` pixels a side, or a cross of 3.
 """
 
 from __future__ import annotations

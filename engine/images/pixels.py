@@ -1,7 +1,7 @@
 """Pixels as tensors: resizing, cropping, and the way between uint8 and float.
 
 `B` batch, `C` channels, `H W` pixels. Functions that resize take channels first (`[B, C, H, W]`), so that they serve
-latents as well as pictures; pictures between nodes are channels last (`[B, H, W, C]`, float32, 0..1).
+latents as well as images; images between nodes are channels last (`[B, H, W, C]`, float32, 0..1).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def resize(samples: torch.Tensor, width: int, height: int, method: str, crop: st
 
 
 def resize_image(image: torch.Tensor, width: int, height: int, method: str, crop: str = "disabled") -> torch.Tensor:
-    """`resize` for a picture [B, H, W, C]."""
+    """`resize` for an image [B, H, W, C]."""
     return resize(image.movedim(-1, 1), width, height, method, crop).movedim(1, -1)
 
 
@@ -56,8 +56,8 @@ def crop_to_aspect(samples: torch.Tensor, width: int, height: int) -> torch.Tens
 def lanczos(samples: torch.Tensor, width: int, height: int) -> torch.Tensor:
     """Resample [B, C, H, W], C of 3 or 4, values 0..1, by Pillow's Lanczos, through 8 bits a channel."""
     resized = [
-        from_pillow(to_pillow(picture.movedim(0, -1)).resize((width, height), Image.Resampling.LANCZOS))
-        for picture in samples
+        from_pillow(to_pillow(image.movedim(0, -1)).resize((width, height), Image.Resampling.LANCZOS))
+        for image in samples
     ]
     return torch.stack(resized).movedim(-1, 1).to(samples.device, samples.dtype)
 
@@ -106,13 +106,13 @@ def to_uint8(image: torch.Tensor) -> npt.NDArray[np.uint8]:
 
 
 def to_pillow(image: torch.Tensor) -> Image.Image:
-    """Convert [H, W, C] of 0..1 to an 8-bit picture: C of 1 is grey, 3 RGB, 4 RGBA."""
+    """Convert [H, W, C] of 0..1 to an 8-bit image: C of 1 is grey, 3 RGB, 4 RGBA."""
     pixels = to_uint8(image)
     return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
 
 
-def from_pillow(picture: Image.Image) -> torch.Tensor:
-    """Convert an 8-bit picture to float32 [H, W, C] (or [H, W] of a single band), 0..1."""
-    values = np.asarray(picture).astype(np.float32)
+def from_pillow(image: Image.Image) -> torch.Tensor:
+    """Convert an 8-bit image to float32 [H, W, C] (or [H, W] of a single band), 0..1."""
+    values = np.asarray(image).astype(np.float32)
     values /= 255.0
     return torch.from_numpy(values)

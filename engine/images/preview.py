@@ -1,4 +1,4 @@
-"""A rough picture of an unfinished latent, for those who watch it being drawn.
+"""A rough image of an unfinished latent, for those who watch it being drawn.
 
 `B` batch, `C` latent channels, `h w` latent cells.
 """
@@ -27,7 +27,7 @@ def latent_preview(
     `rgb_factors` [C, 3] and `bias` [3] turn a cell into a colour in -1..1.
     """
     first = latent[0, :, 0] if latent.ndim == 5 else latent[0]
-    return picture_preview(_own_colours(first, rgb_factors, bias), "JPEG", size_px)
+    return image_preview(_own_colours(first, rgb_factors, bias), "JPEG", size_px)
 
 
 def latent_animation(
@@ -52,7 +52,7 @@ def latent_animation(
 def _own_colours(
     cells: torch.Tensor, rgb_factors: Sequence[Sequence[float]], bias: Sequence[float] | None
 ) -> Image.Image:
-    """Return cells [C, h, w] as a picture of h x w pixels."""
+    """Return cells [C, h, w] as an image of h x w pixels."""
     factors = torch.tensor(rgb_factors, dtype=torch.float32)
     colours = torch.einsum("chw,cr->hwr", cells.detach().to(device="cpu", dtype=torch.float32), factors)
     if bias is not None:
@@ -61,18 +61,18 @@ def _own_colours(
     return Image.fromarray(pixels.numpy())
 
 
-def decoded_preview(picture: torch.Tensor, size_px: int) -> bytes:
-    """Return the first of pictures [B, 3, H, W] of -1..1 as a JPEG of at most `size_px` a side."""
-    levels = ((picture[0].detach().movedim(0, -1) + 1.0) / 2.0).clamp(0.0, 1.0).mul(255.0)
-    return picture_preview(Image.fromarray(levels.to(device="cpu", dtype=torch.uint8).numpy()), "JPEG", size_px)
+def decoded_preview(image: torch.Tensor, size_px: int) -> bytes:
+    """Return the first of images [B, 3, H, W] of -1..1 as a JPEG of at most `size_px` a side."""
+    levels = ((image[0].detach().movedim(0, -1) + 1.0) / 2.0).clamp(0.0, 1.0).mul(255.0)
+    return image_preview(Image.fromarray(levels.to(device="cpu", dtype=torch.uint8).numpy()), "JPEG", size_px)
 
 
-def picture_preview(picture: Image.Image, picture_format: str, size_px: int | None) -> bytes:
-    """Encode a picture as `JPEG` or `PNG`, made to fit `size_px` a side unless that is None."""
+def image_preview(image: Image.Image, image_format: str, size_px: int | None) -> bytes:
+    """Encode an image as `JPEG` or `PNG`, made to fit `size_px` a side unless that is None."""
     if size_px is not None:
-        picture = ImageOps.contain(picture, (size_px, size_px), Image.Resampling.BILINEAR)
-    if picture_format == "JPEG" and picture.mode != "RGB":
-        picture = picture.convert("RGB")
+        image = ImageOps.contain(image, (size_px, size_px), Image.Resampling.BILINEAR)
+    if image_format == "JPEG" and image.mode != "RGB":
+        image = image.convert("RGB")
     encoded = io.BytesIO()
-    picture.save(encoded, format=picture_format, quality=JPEG_QUALITY, compress_level=1)
+    image.save(encoded, format=image_format, quality=JPEG_QUALITY, compress_level=1)
     return encoded.getvalue()

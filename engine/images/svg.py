@@ -1,4 +1,4 @@
-"""SVG: vector pictures, with the members that ComfyUI's custom nodes use."""
+"""SVG: vector images, with the members that ComfyUI's custom nodes use."""
 
 from __future__ import annotations
 

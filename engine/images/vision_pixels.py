@@ -1,4 +1,4 @@
-"""Pictures as CLIP's picture encoder sees them: cut to a square, made small, 8 bits a channel, normalised."""
+"""Images as CLIP's image encoder sees them: cut to a square, made small, 8 bits a channel, normalised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def vision_pixels(
 ) -> torch.Tensor:
     """Convert IMAGE [B, H, W, C] of 0..1 to [B, 3, size, size], normalised by the mean and deviation of the training.
 
-    With `crop` the middle square is taken, without it the picture is squeezed. An alpha channel is left out.
+    With `crop` the middle square is taken, without it the image is squeezed. An alpha channel is left out.
     """
     pixels = image[..., :3].movedim(-1, 1)
     height, width = pixels.shape[2:]

@@ -65,7 +65,7 @@ def _attend(
 ) -> torch.Tensor:
     """Call torch's attention for as much of the batch at a time as the GPU's kernels accept.
 
-    Nodes that attend along time make every cell of a picture an item of the batch.
+    Nodes that attend along time make every cell of an image an item of the batch.
     """
     if q.shape[0] <= MOST_AT_ONCE:
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)

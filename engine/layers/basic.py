@@ -4,7 +4,7 @@ Two things cost most of a float32 step of a UNet on a CPU, and neither is arithm
 by Intel's MKL, whose widest kernels are not used on other makers' processors; oneDNN, which torch includes as well,
 selects its kernels by the features of the processor. And a convolution first reorders its weights at every call, which
 for many channels over few cells (8x8, 4x4) takes longer than the convolution. There, gathering the cells under the
-kernel and multiplying once is faster, because it uses the weights in their stored order. In small pictures a third adds
+kernel and multiplying once is faster, because it uses the weights in their stored order. In small images a third adds
 up: group normalisation with channels innermost is one scalar at a time where a group has few channels.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# torch normalises channels-last pictures of fewer cells group by group, with vectors as wide as a group has channels.
+# torch normalises channels-last images of fewer cells group by group, with vectors as wide as a group has channels.
 FEW_CELLS, FEW_CHANNELS = 1024, 16
 
 
@@ -73,7 +73,7 @@ class Linear(nn.Linear):
 class Conv2d(nn.Conv2d):
     """A convolution computed as a matrix product where there are more weights than cells.
 
-    Custom nodes replace `_conv_forward` of existing layers (seamless pictures), so that method is overridden here.
+    Custom nodes replace `_conv_forward` of existing layers (seamless images), so that method is overridden here.
     """
 
     def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -110,7 +110,7 @@ class Conv2d(nn.Conv2d):
 
 
 class GroupNorm(nn.GroupNorm):
-    """A group normalisation of planes where groups have few channels and pictures few cells: up to 30 times as fast."""
+    """A group normalisation of planes where groups have few channels and images few cells: up to 30 times as fast."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.is_cpu and input.ndim == 4 and self.num_channels // self.num_groups < FEW_CHANNELS:

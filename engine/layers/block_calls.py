@@ -13,10 +13,10 @@ BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 
 
 def two_stream_call(block: nn.Module) -> BlockFunction:
-    """Return a block of text and picture, modulated by a vector, as a function of its named inputs."""
+    """Return a block of text and image, modulated by a vector, as a function of its named inputs."""
 
     def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
-        text, picture = block(args["txt"], args["img"], args["vec"], args["transformer_options"])
-        return {"txt": text, "img": picture}
+        text, image = block(args["txt"], args["img"], args["vec"], args["transformer_options"])
+        return {"txt": text, "img": image}
 
     return original

@@ -1,4 +1,4 @@
-"""The transformer that CLIP's text and picture encoders have in common (Radford et al. 2021, arXiv 2103.00020).
+"""The transformer that CLIP's text and image encoders have in common (Radford et al. 2021, arXiv 2103.00020).
 
 `B` batch, `T` tokens, `D` width. Module names are those of the transformers library's files.
 """

@@ -1,7 +1,7 @@
-"""CLIP's picture encoder (Radford et al. 2021, arXiv 2103.00020) and SigLIP's, of any width and depth.
+"""CLIP's image encoder (Radford et al. 2021, arXiv 2103.00020) and SigLIP's, of any width and depth.
 
-SigLIP (Zhai et al. 2023, arXiv 2303.15343) has no token for the whole picture: its tokens are the patches. `B`
-pictures, `P` patches, `T` tokens (P + 1, P), `D` width, `E` width of the embedding that pictures and texts share.
+SigLIP (Zhai et al. 2023, arXiv 2303.15343) has no token for the whole image: its tokens are the patches. `B`
+images, `P` patches, `T` tokens (P + 1, P), `D` width, `E` width of the embedding that images and texts share.
 Module names are those of the transformers library's `CLIPVisionModelWithProjection`, its spelling of `pre_layrnorm`
 too.
 """
@@ -121,13 +121,13 @@ class LanguageProjector(nn.Module):
         self.linear_1, self.linear_2 = Linear(width, language_width), Linear(language_width, language_width)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the patches [B, P, L] of tokens [B, T, D], without that of the whole picture."""
+        """Return the patches [B, P, L] of tokens [B, T, D], without that of the whole image."""
         projected: torch.Tensor = self.linear_2(functional.gelu(self.linear_1(tokens[:, 1:])))
         return projected
 
 
 class ClipVisionModel(nn.Module):
-    """Picture encoder that returns tokens and embeddings. It computes in float32, whatever type its weights have."""
+    """Image encoder that returns tokens and embeddings. It computes in float32, whatever type its weights have."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""DINOv2's picture encoder (Oquab et al. 2023, arXiv 2304.07193), of any width and depth.
+"""DINOv2's image encoder (Oquab et al. 2023, arXiv 2304.07193), of any width and depth.
 
-`B` pictures, `T` tokens: one of the whole picture before those of the patches, `D` width. Module names are those of the
+`B` images, `T` tokens: one of the whole image before those of the patches, `D` width. Module names are those of the
 transformers library's `Dinov2Model`.
 """
 
@@ -152,7 +152,7 @@ class Dinov2Layers(nn.Module):
 
 
 class Dinov2(nn.Module):
-    """Picture encoder that returns tokens. It computes in float32, whatever type its weights have."""
+    """Image encoder that returns tokens. It computes in float32, whatever type its weights have."""
 
     def __init__(self, config: Dinov2Config) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ class HyperTile:
     """Two patches of a UNet: `cut` before self-attention and `join` behind it.
 
     Transformers down to `max_depth` halvings of the latent take part; `scale_depth` makes their tiles grow with it.
-    Only queries are cut: keys and values stay those of the whole picture, as in ComfyUI.
+    Only queries are cut: keys and values stay those of the whole image, as in ComfyUI.
     """
 
     tile_size_px: int
@@ -37,7 +37,7 @@ class HyperTile:
             return q, k, v
         aspect = width / height
         # Odd but ComfyUI's: the sides are the other way round (rows get the root of tokens times width / height), so
-        # that tiles of a picture that is not square are not rectangles of it.
+        # that tiles of an image that is not square are not rectangles of it.
         rows, columns = round(math.sqrt(num_tokens * aspect)), round(math.sqrt(num_tokens / aspect))
         smallest = max(32, self.tile_size_px) // 8 * (2 ** depths.index(num_tokens) if self.scale_depth else 1)
         tiles_down = random_divisor(rows, smallest, self.swap_size)

@@ -1,4 +1,4 @@
-"""Both kinds of picture encoders: CLIP's with SigLIP's, and DINOv2's."""
+"""Both kinds of image encoders: CLIP's with SigLIP's, and DINOv2's."""
 
 from __future__ import annotations
 

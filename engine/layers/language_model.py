@@ -1,7 +1,7 @@
 """Decoder-only language models, of which diffusion models read the hidden states of a prompt.
 
 One network for Llama 3 (arXiv 2407.21783), Mistral Small 3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786), Qwen2.5
-and Qwen3-VL with pictures among their tokens (arXiv 2502.13923, 2511.21631) and Qwen3 (arXiv 2505.09388): causal
+and Qwen3-VL with images among their tokens (arXiv 2502.13923, 2511.21631) and Qwen3 (arXiv 2505.09388): causal
 attention with fewer keys than queries (Ainslie et al. 2023, arXiv 2305.13245), rotary places, gated feed-forward layers
 (Shazeer 2020, arXiv 2002.05202). Module names are those of the transformers library's files. The window by which
 Gemma's layers attend to near tokens alone is left out, as in ComfyUI: prompts are shorter than it.
@@ -301,7 +301,7 @@ class DecoderStack(nn.Module):
         """Yield the input of the first layer, then the output of each [B, T, D].
 
         Args:
-            embeds: rows of the embedding, or of pictures [B, T, D].
+            embeds: rows of the embedding, or of images [B, T, D].
             mask: 1 for tokens that others may see, 0 for padding [B, T]; without it all are seen.
             positions: places of tokens, [1, T] or [3, T] (time, row, column); without them they are counted.
             added: what is added to the outputs of the first layers [T, D] each (Meng et al. 2024, arXiv 2406.04334).

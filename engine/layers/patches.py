@@ -24,7 +24,7 @@ def patches_of(latent: torch.Tensor) -> torch.Tensor:
     return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * PATCH * PATCH)
 
 
-def picture_of(tokens: torch.Tensor, like: torch.Tensor, channels: int) -> torch.Tensor:
+def image_of(tokens: torch.Tensor, like: torch.Tensor, channels: int) -> torch.Tensor:
     """Return patches [B, T, C * 4], channels outermost, as a latent [B, C, h, w] of the size of `like`."""
     rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
     cells = tokens.view(-1, rows, columns, channels, PATCH, PATCH)
@@ -38,7 +38,7 @@ def patches_channels_last(latent: torch.Tensor) -> torch.Tensor:
     return cells.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, PATCH * PATCH * channels)
 
 
-def picture_channels_last(tokens: torch.Tensor, height: int, width: int, patch: int = PATCH) -> torch.Tensor:
+def image_channels_last(tokens: torch.Tensor, height: int, width: int, patch: int = PATCH) -> torch.Tensor:
     """Return patches [B, T, p * p * C], channels innermost, as a latent [B, C, h, w] of this height and width."""
     cells = tokens.view(tokens.shape[0], height // patch, width // patch, patch, patch, -1)
     return cells.permute(0, 5, 1, 3, 2, 4).reshape(tokens.shape[0], -1, height, width)

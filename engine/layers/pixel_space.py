@@ -1,4 +1,4 @@
-"""An autoencoder that changes nothing, for networks that draw in pixels: latents are pictures of -1..1."""
+"""An autoencoder that changes nothing, for networks that draw in pixels: latents are images of -1..1."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class PixelSpace(nn.Module):
         self.config = config or PixelSpaceConfig()
         self.pixel_space_vae = nn.Parameter(torch.ones(()), requires_grad=False)
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
-        return pictures
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
+        return images
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         return latents

@@ -1,7 +1,7 @@
-"""The picture encoder of Qwen2.5-VL (Bai et al. 2025, arXiv 2502.13923, section 2.1), of any width and depth.
+"""The image encoder of Qwen2.5-VL (Bai et al. 2025, arXiv 2502.13923, section 2.1), of any width and depth.
 
-Pictures of any size become patches of 14 pixels, four of which become one token of a language model. Most blocks attend
-within windows of 8x8 patches, every eighth to the whole picture. Places are rotations (Su et al. 2021, arXiv
+Images of any size become patches of 14 pixels, four of which become one token of a language model. Most blocks attend
+within windows of 8x8 patches, every eighth to the whole image. Places are rotations (Su et al. 2021, arXiv
 2104.09864) by row and column. `P` patches, `D` width, `H` heads, `N` tokens (P / 4). Module names are those of the
 original checkpoints.
 """
@@ -20,14 +20,14 @@ from darkroom.engine.layers.basic import Linear, linear
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.shapes import Shapes, count_children
 
-PATCH_PX, FRAMES = 14, 2  # a side; a patch is of two frames, of a picture twice the same
+PATCH_PX, FRAMES = 14, 2  # a side; a patch is of two frames, of an image twice the same
 MERGED = 2  # patches a side that become one token
 TOKEN_PX = PATCH_PX * MERGED
 WINDOW = 4  # tokens a side
 HEAD_WIDTH = 80
 THETA = 10000.0
-FULL_EVERY = 8  # the last of so many blocks attends to the whole picture
-SMALLEST_PX, LARGEST_PX = 3136, 12845056  # of a picture's area
+FULL_EVERY = 8  # the last of so many blocks attends to the whole image
+SMALLEST_PX, LARGEST_PX = 3136, 12845056  # of an image's area
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 Colour = tuple[float, float, float]
@@ -64,7 +64,7 @@ def qwen25_vl_vision_config(shapes: Shapes) -> Qwen25VlVisionConfig:
 
 
 def seen_size(height: int, width: int, token_px: int = TOKEN_PX) -> tuple[int, int]:
-    """Return the height and width in pixels, multiples of `token_px`, at which a picture of that size is seen."""
+    """Return the height and width in pixels, multiples of `token_px`, at which an image of that size is seen."""
     rounded = [round(side / token_px) * token_px for side in (height, width)]
     if math.prod(rounded) > LARGEST_PX:
         shrink = math.sqrt(height * width / LARGEST_PX)
@@ -75,15 +75,15 @@ def seen_size(height: int, width: int, token_px: int = TOKEN_PX) -> tuple[int, i
     return rounded[0], rounded[1]
 
 
-def patches_of_picture(
-    picture: torch.Tensor, patch_px: int = PATCH_PX, mean: Colour = MEAN, deviation: Colour = DEVIATION
+def patches_of_image(
+    image: torch.Tensor, patch_px: int = PATCH_PX, mean: Colour = MEAN, deviation: Colour = DEVIATION
 ) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Return the patches [P, 3 * 2 * p * p] of a picture [H, W, 3] of 0..1, and their rows and columns.
+    """Return the patches [P, 3 * 2 * p * p] of an image [H, W, 3] of 0..1, and their rows and columns.
 
     `p` are the pixels of a patch's side. The four patches of a token follow each other.
     """
-    height, width = seen_size(picture.shape[0], picture.shape[1], patch_px * MERGED)
-    pixels = functional.interpolate(picture.permute(2, 0, 1)[None], size=(height, width), mode="bilinear")[0]
+    height, width = seen_size(image.shape[0], image.shape[1], patch_px * MERGED)
+    pixels = functional.interpolate(image.permute(2, 0, 1)[None], size=(height, width), mode="bilinear")[0]
     means, deviations = (torch.tensor(item, device=pixels.device).view(3, 1, 1) for item in (mean, deviation))
     normalised = (pixels - means) / deviations
     rows, columns = height // patch_px, width // patch_px
@@ -97,21 +97,21 @@ def patches_of_picture(
 
 
 def windows_of(rows: int, columns: int) -> list[torch.Tensor]:
-    """Return the tokens of each window of a picture of so many rows and columns of tokens, window by window."""
+    """Return the tokens of each window of an image of so many rows and columns of tokens, window by window."""
     tokens = torch.arange(rows * columns).view(rows, columns)
     bands = torch.split(tokens, WINDOW, dim=0)
     return [part.flatten() for band in bands for part in torch.split(band, WINDOW, dim=1)]
 
 
 def in_order_of_tokens(cells: torch.Tensor) -> torch.Tensor:
-    """Return the cells of a picture [..., rows, columns] in the order of `patches_of_picture`: [..., P]."""
+    """Return the cells of an image [..., rows, columns] in the order of `patches_of_image`: [..., P]."""
     *outer, rows, columns = cells.shape
     parts = cells.reshape(*outer, rows // MERGED, MERGED, columns // MERGED, MERGED)
     return parts.transpose(-3, -2).reshape(*outer, -1)
 
 
 def patch_rotation(rows: int, columns: int, head_width: int = HEAD_WIDTH) -> Rotation:
-    """Return the rotation of the patches of a picture, in the order of `patches_of_picture`."""
+    """Return the rotation of the patches of an image, in the order of `patches_of_image`."""
     places = torch.stack(torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))  # [2, rows, columns]
     merged = in_order_of_tokens(places)  # [2, P]
     axis_width = head_width // 2
@@ -220,7 +220,7 @@ class PatchMerger(nn.Module):
 
 
 class Qwen25VlVision(nn.Module):
-    """`forward(picture [H, W, 3] of 0..1, dtype)` -> tokens `[N, out_width]` of that type, and their rows and columns.
+    """`forward(image [H, W, 3] of 0..1, dtype)` -> tokens `[N, out_width]` of that type, and their rows and columns.
 
     Tokens come window by window. The paper puts them back in the order of rows; ComfyUI 0.3.64 does not, and this
     follows it.
@@ -233,12 +233,12 @@ class Qwen25VlVision(nn.Module):
         self.blocks = nn.ModuleList(VisionBlock(config) for _ in range(config.num_blocks))
         self.merger = PatchMerger(config)
 
-    def forward(self, picture: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tuple[int, int]]:
-        patches, (rows, columns) = patches_of_picture(picture.float())
+    def forward(self, image: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tuple[int, int]]:
+        patches, (rows, columns) = patches_of_image(image.float())
         windows = windows_of(rows // MERGED, columns // MERGED)
         unit = MERGED**2
         order = (torch.cat(windows)[:, None] * unit + torch.arange(unit)).flatten()
-        device = picture.device
+        device = image.device
         cos, sin = (item[order].to(device) for item in patch_rotation(rows, columns))
         groups = [places.to(device) for places in grouped(windows)]
         x = self.patch_embed["proj"](patches[order.to(device)].to(dtype))

@@ -1,7 +1,7 @@
-"""The picture encoder of Qwen3-VL (Bai et al. 2025, arXiv 2511.21631), of any width.
+"""The image encoder of Qwen3-VL (Bai et al. 2025, arXiv 2511.21631), of any width.
 
-Pictures of any size become patches of 16 pixels, four of which become one token of a language model. All blocks attend
-to the whole picture. Places are a table, interpolated to the size of the picture, and rotations by row and column (Su
+Images of any size become patches of 16 pixels, four of which become one token of a language model. All blocks attend
+to the whole image. Places are a table, interpolated to the size of the image, and rotations by row and column (Su
 et al. 2021, arXiv 2104.09864). The outputs of some blocks go to layers of the language model by themselves (DeepStack,
 Meng et al. 2024, arXiv 2406.04334). `P` patches, `D` width, `H` heads, `N` tokens (P / 4). Module names are those of
 the original checkpoints.
@@ -24,7 +24,7 @@ from darkroom.engine.layers.qwen25_vl_vision import (
     Rotation,
     in_order_of_tokens,
     patch_rotation,
-    patches_of_picture,
+    patches_of_image,
     rotated,
 )
 from darkroom.engine.layers.shapes import Shapes, count_children
@@ -54,7 +54,7 @@ class Qwen3VlVisionConfig:
 
 
 class SeenPatches(NamedTuple):
-    """A picture as the encoder returns it: its tokens, features for layers [N, out_width], rows and columns."""
+    """An image as the encoder returns it: its tokens, features for layers [N, out_width], rows and columns."""
 
     tokens: torch.Tensor
     by_layer: tuple[torch.Tensor, ...]
@@ -151,9 +151,9 @@ class PatchMerger(nn.Module):
 
 
 def interpolated_places(table: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Return the rows [P, D] of a square table [S * S, D] stretched over a picture, in the order of its patches.
+    """Return the rows [P, D] of a square table [S * S, D] stretched over an image, in the order of its patches.
 
-    Its corners are the picture's; between its entries they are mixed linearly, in the table's own type.
+    Its corners are the image's; between its entries they are mixed linearly, in the table's own type.
     """
     side = round(table.shape[0] ** 0.5)
     (above, below, down), (left, right, along) = (_between(count, side, table.device) for count in (rows, columns))
@@ -178,7 +178,7 @@ def _between(count: int, side: int, device: torch.device) -> tuple[torch.Tensor,
 
 
 class Qwen3VlVision(nn.Module):
-    """`forward(picture [H, W, 3] of 0..1, dtype)` -> `SeenPatches` of that type."""
+    """`forward(image [H, W, 3] of 0..1, dtype)` -> `SeenPatches` of that type."""
 
     def __init__(self, config: Qwen3VlVisionConfig) -> None:
         super().__init__()
@@ -189,9 +189,9 @@ class Qwen3VlVision(nn.Module):
         self.merger = PatchMerger(config, joins_first=False)
         self.deepstack_merger_list = nn.ModuleList(PatchMerger(config, joins_first=True) for _ in config.tapped)
 
-    def forward(self, picture: torch.Tensor, dtype: torch.dtype) -> SeenPatches:
-        patches, (rows, columns) = patches_of_picture(picture.float(), PATCH_PX, MEAN, DEVIATION)
-        cos, sin = (item.to(picture.device) for item in patch_rotation(rows, columns, self.config.width // HEADS))
+    def forward(self, image: torch.Tensor, dtype: torch.dtype) -> SeenPatches:
+        patches, (rows, columns) = patches_of_image(image.float(), PATCH_PX, MEAN, DEVIATION)
+        cos, sin = (item.to(image.device) for item in patch_rotation(rows, columns, self.config.width // HEADS))
         x = self.patch_embed["proj"](patches.to(dtype))
         x = x + interpolated_places(self.pos_embed.weight, rows, columns).to(x)
         by_layer = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-AXES = (16, 56, 56)  # channels of a head that rotate by picture, row and column
+AXES = (16, 56, 56)  # channels of a head that rotate by image, row and column
 THETA = 10000
 
 

@@ -1,6 +1,6 @@
 """Numbers as sinusoids of falling frequency, cosines first (Vaswani et al. 2017, arXiv 1706.03762).
 
-They round in another order than `unet_layers.py::timestep_embedding`, which shows in pictures: each network has
+They round in another order than `unet_layers.py::timestep_embedding`, which shows in images: each network has
 the order of its training. `B` batch, `W` width.
 """
 

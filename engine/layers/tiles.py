@@ -1,4 +1,4 @@
-"""Tiled evaluation of networks with blended overlaps: memory for one tile instead of the whole picture or video.
+"""Tiled evaluation of networks with blended overlaps: memory for one tile instead of the whole image or video.
 
 `B` batch, `C` channels, `H W` the input's size, `h w` a tile's. Videos have an axis of frames before these.
 """
@@ -151,7 +151,7 @@ def cut(item: torch.Tensor, place: tuple[tuple[int, int], ...]) -> torch.Tensor:
 
 
 def _feathered(result: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
-    """Return the weights of one tile: they fall linearly towards every edge, also those on the picture's border.
+    """Return the weights of one tile: they fall linearly towards every edge, also those on the image's border.
 
     `widths` are those of the edges along each axis.
 

@@ -1,6 +1,6 @@
 """Token merging for Stable Diffusion: Bolya and Hoffman 2023 (ToMe SD, arXiv 2303.17604).
 
-Tokens `[B, N, C]` of a picture of `h` by `w` cells. In each 2 by 2 region one token, drawn at random, is a destination;
+Tokens `[B, N, C]` of an image of `h` by `w` cells. In each 2 by 2 region one token, drawn at random, is a destination;
 of all others the `r` most similar to a destination are merged into it before attention and copied back behind it.
 """
 
@@ -20,7 +20,7 @@ MAX_DOWNSAMPLE = 1  # only the transformers at full size have tokens worth mergi
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Selection of merging tokens: places in the picture [1, *, 1], and places among the sources [B, *, 1]."""
+    """Selection of merging tokens: places in the image [1, *, 1], and places among the sources [B, *, 1]."""
 
     num_tokens: int
     sources: torch.Tensor  # places of the tokens that may merge

@@ -1,4 +1,4 @@
-"""Rotary places (Su et al. 2021, arXiv 2104.09864) of the tokens of language models, text and pictures.
+"""Rotary places (Su et al. 2021, arXiv 2104.09864) of the tokens of language models, text and images.
 
 The channels of the first half of a head turn with their fellows in the second. `B` prompts, `H` heads, `T` tokens, `W`
 width of a head.

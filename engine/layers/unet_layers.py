@@ -41,7 +41,7 @@ class ResSpec:
 class TransformerSpec:
     """A stack of transformer blocks.
 
-    `attends_context_only`: both attentions of a block read the context, none the picture itself. `is_temporal`: each
+    `attends_context_only`: both attentions of a block read the context, none the image itself. `is_temporal`: each
     block is followed by one that attends along the frames of a video.
     """
 

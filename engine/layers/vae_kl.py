@@ -1,6 +1,6 @@
 """The autoencoder of latent diffusion (Rombach et al. 2022, arXiv 2112.10752), of any width and depth.
 
-Pictures `[B, 3, H, W]` in -1..1, latents `[B, C, H/8, W/8]` unscaled. Module names are those of the original
+Images `[B, 3, H, W]` in -1..1, latents `[B, C, H/8, W/8]` unscaled. Module names are those of the original
 checkpoints (`encoder.down.0.block.0.conv1...`).
 """
 
@@ -26,9 +26,9 @@ TEMPORAL_MARK = "decoder.mid.block_1.mix_factor"
 
 @dataclass(frozen=True, slots=True)
 class VaeConfig:
-    """Configuration of a VAE. `level_channels`: channels per level, largest picture first.
+    """Configuration of a VAE. `level_channels`: channels per level, largest image first.
 
-    Every level but the last halves the picture. `embedding_channels` is the width behind the 1x1 convolutions between
+    Every level but the last halves the image. `embedding_channels` is the width behind the 1x1 convolutions between
     encoder and decoder, 0 for a network without them. `is_temporal`: the decoder also sees along the frames of a video
     (`engine/families/svd/vae.py`).
     """
@@ -38,7 +38,7 @@ class VaeConfig:
     blocks_per_level: int
     latent_channels: int = 4
     embedding_channels: int = 4
-    picture_channels: int = 3
+    image_channels: int = 3
     is_temporal: bool = False
 
 
@@ -51,7 +51,7 @@ def vae_config(shapes: Shapes) -> VaeConfig:
         blocks_per_level=levels.blocks_per_level,
         latent_channels=shapes["decoder.conv_in.weight"][1],
         embedding_channels=_embedding_channels(shapes, is_temporal=is_temporal),
-        picture_channels=levels.picture_channels,
+        image_channels=levels.image_channels,
         is_temporal=is_temporal,
     )
 
@@ -165,7 +165,7 @@ class Encoder(nn.Module):
     def __init__(self, config: VaeConfig) -> None:
         super().__init__()
         levels = config.level_channels
-        self.conv_in = Conv2d(config.picture_channels, config.base_channels, 3, padding=1)
+        self.conv_in = Conv2d(config.image_channels, config.base_channels, 3, padding=1)
         self.down = nn.ModuleList(
             Level(
                 config.base_channels if i == 0 else levels[i - 1],
@@ -194,7 +194,7 @@ class Decoder(nn.Module):
         levels = config.level_channels
         self.conv_in = Conv2d(config.latent_channels, levels[-1], 3, padding=1)
         self.mid = Middle(levels[-1], block)
-        # Level 0 is the full picture and comes last; the list keeps the checkpoint's numbers.
+        # Level 0 is the full image and comes last; the list keeps the checkpoint's numbers.
         self.up = nn.ModuleList(
             Level(
                 levels[min(i + 1, len(levels) - 1)],
@@ -207,7 +207,7 @@ class Decoder(nn.Module):
         )
         self.norm_out = GroupNorm(32, levels[0], eps=1e-6)
         self.swish = nn.SiLU()
-        self.conv_out = Conv2d(levels[0], config.picture_channels, 3, padding=1)
+        self.conv_out = Conv2d(levels[0], config.image_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.mid(self.conv_in(x))
@@ -247,11 +247,11 @@ class AutoencoderKl(Autoencoder):
         self.quant_conv = Conv2d(config.latent_channels * 2, channels * 2, 1) if channels else nn.Identity()
         self.post_quant_conv = Conv2d(channels, config.latent_channels, 1) if channels else nn.Identity()
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior."""
-        moments: torch.Tensor = self.quant_conv(self.encoder(pictures))
+        moments: torch.Tensor = self.quant_conv(self.encoder(images))
         return moments.chunk(2, dim=1)[0]
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        pictures: torch.Tensor = self.decoder(self.post_quant_conv(latents))
-        return pictures
+        images: torch.Tensor = self.decoder(self.post_quant_conv(latents))
+        return images

@@ -8,11 +8,11 @@ from darkroom.engine.layers.shapes import Shapes, count_children
 
 
 class VaeLevels(NamedTuple):
-    """Sizes of an encoder. `level_channels`: channels per level, largest picture first."""
+    """Sizes of an encoder. `level_channels`: channels per level, largest image first."""
 
     level_channels: tuple[int, ...]
     blocks_per_level: int
-    picture_channels: int
+    image_channels: int
 
 
 def vae_levels(shapes: Shapes, convolution: str = "") -> VaeLevels:
@@ -25,5 +25,5 @@ def vae_levels(shapes: Shapes, convolution: str = "") -> VaeLevels:
     return VaeLevels(
         level_channels=tuple(shapes[f"encoder.down.{level}.block.0.conv1.{weight}"][0] for level in levels),
         blocks_per_level=count_children(shapes, "encoder.down.0.block"),
-        picture_channels=shapes[f"encoder.conv_in.{weight}"][1],
+        image_channels=shapes[f"encoder.conv_in.{weight}"][1],
     )

@@ -1,4 +1,4 @@
-"""Language models that read pictures among their tokens: Qwen2.5-VL and Qwen3-VL (arXiv 2502.13923, 2511.21631)."""
+"""Language models that read images among their tokens: Qwen2.5-VL and Qwen3-VL (arXiv 2502.13923, 2511.21631)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VISION_PREFIX = "visual."
 
 @dataclass(frozen=True, slots=True)
 class VisionLanguageModelConfig:
-    """Configuration of both networks; `vision` is None for a file without a picture encoder."""
+    """Configuration of both networks; `vision` is None for a file without an image encoder."""
 
     language: LanguageModelConfig
     vision: Qwen25VlVisionConfig | Qwen3VlVisionConfig | None
@@ -42,13 +42,13 @@ def vision_language_model_config(shapes: Shapes) -> VisionLanguageModelConfig:
     return VisionLanguageModelConfig(language_model_config(shapes), vision)
 
 
-def _picture_encoder(config: Qwen25VlVisionConfig | Qwen3VlVisionConfig) -> nn.Module:
+def _image_encoder(config: Qwen25VlVisionConfig | Qwen3VlVisionConfig) -> nn.Module:
     return Qwen3VlVision(config) if isinstance(config, Qwen3VlVisionConfig) else Qwen25VlVision(config)
 
 
 class VisionLanguageModel(LanguageModel):
-    """A language model with the encoder of its pictures as `visual`, None where the file has none."""
+    """A language model with the encoder of its images as `visual`, None where the file has none."""
 
     def __init__(self, config: VisionLanguageModelConfig) -> None:
         super().__init__(config.language)
-        self.visual = None if config.vision is None else _picture_encoder(config.vision)
+        self.visual = None if config.vision is None else _image_encoder(config.vision)

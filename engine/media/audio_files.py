@@ -1,4 +1,4 @@
-"""Sound files to waveforms and back, through PyAV.
+"""Audio files to waveforms and back, through PyAV.
 
 `C` channels, `S` samples: a waveform is `[C, S]`, float32, -1..1.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from darkroom.engine.media.limits import BYTES_PER_SAMPLE, check_declared_sound, sound_too_long
+from darkroom.engine.media.limits import BYTES_PER_SAMPLE, audio_too_long, check_declared_audio
 from darkroom.engine.media.opened import Source, opened_for_reading, opened_for_writing
 from darkroom.engine.media.resample import resample
 
@@ -23,7 +23,7 @@ FULL_SCALE = {torch.int16: 2.0**15, torch.int32: 2.0**31, torch.int64: 2.0**63}
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """A file format that sounds are saved in. `bit_rates` maps a node's `quality` to bits per second."""
+    """A file format that audio is saved in. `bit_rates` maps a node's `quality` to bits per second."""
 
     container: str
     codec: str
@@ -49,16 +49,16 @@ def read_audio(
 ) -> tuple[torch.Tensor, int]:
     """Read the first audio stream of a file: waveform [C, S] and its sample rate in Hz.
 
-    Raises NoAudio for a file without sound, BadMedia when it is damaged or would take more than `max_bytes`.
+    Raises NoAudio for a file without audio, BadMedia when it is damaged or would take more than `max_bytes`.
     """
     with opened_for_reading(source) as container:
         stream = next(iter(container.streams.audio), None)
         if stream is None:
-            raise NoAudio("no audio stream; expected a file with sound")
-        check_declared_sound(container, stream, max_bytes)
+            raise NoAudio("no audio stream; expected a file with audio")
+        check_declared_audio(container, stream, max_bytes)
         waveform = join_frames(container.decode(stream), max_bytes, check_cancelled)
         if waveform is None:
-            raise NoAudio("an audio stream without samples; expected a file with sound")
+            raise NoAudio("an audio stream without samples; expected a file with audio")
         return waveform, int(stream.codec_context.sample_rate)
 
 
@@ -76,7 +76,7 @@ def join_frames(
         samples = torch.from_numpy(frame.to_ndarray())  # [C, S], or [1, S * C] where the channels are interleaved
         num_samples += samples.numel()
         if num_samples * BYTES_PER_SAMPLE > max_bytes:
-            raise sound_too_long(f"at least {num_samples} samples", max_bytes)
+            raise audio_too_long(f"at least {num_samples} samples", max_bytes)
         num_channels = len(frame.layout.channels)
         pieces.append(as_float(samples if samples.shape[0] == num_channels else samples.view(-1, num_channels).t()))
     return torch.cat(pieces, dim=1) if pieces else None

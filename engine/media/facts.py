@@ -1,4 +1,4 @@
-"""Size, frames, duration, rates and first frame of videos and sounds: `python -m darkroom.engine media-facts FILE…`.
+"""Size, frames, duration, rates and first frame of videos and audio: `python -m darkroom.engine media-facts FILE…`.
 
 A process of its own, so that whoever asks does not read media itself. The number of frames and the duration are the
 container's, else those of the packets; nothing but a first frame is decoded.
@@ -42,7 +42,7 @@ def media_facts(path: Path) -> Facts:
         declared = (container.duration or 0) / MICROSECONDS
         if declared > facts.get("duration_seconds", 0.0) + _frame_seconds(
             facts
-        ):  # a longer sound, or a frame that stays
+        ):  # a longer audio, or a frame that stays
             facts["duration_seconds"] = round(declared, 3)
         if audio is not None:
             facts |= {"sample_rate": int(audio.rate), "channels": int(audio.channels)}

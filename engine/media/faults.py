@@ -1,4 +1,4 @@
-"""Faults of videos and sounds that show before they are read whole: nothing but a first frame is decoded."""
+"""Faults of videos and audio that show before they are read whole: nothing but a first frame is decoded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from darkroom.engine.media.limits import check_declared_sound
+from darkroom.engine.media.limits import check_declared_audio
 from darkroom.engine.media.opened import BadMedia, opened_for_reading
 from darkroom.engine.media.video_files import video_stream_of
 
@@ -15,27 +15,27 @@ WITH_PLACES: Final = frozenset({"mov", "mp4"})
 
 
 def check_video(path: Path) -> None:
-    """Raise BadMedia for a file without pictures, and for one whose end is missing."""
+    """Raise BadMedia for a file without images, and for one whose end is missing."""
     with opened_for_reading(path) as container:
         stream = video_stream_of(container)
         _check_end(container, path)
         if not _has_frame(container, stream):
-            raise BadMedia("a video stream without frames; expected a file with pictures")
+            raise BadMedia("a video stream without frames; expected a file with images")
 
 
-def check_sound(path: Path, max_bytes: int = sys.maxsize) -> None:
-    """Raise BadMedia for a file without samples of sound, for one whose end is missing, and for one that is too long.
+def check_audio(path: Path, max_bytes: int = sys.maxsize) -> None:
+    """Raise BadMedia for a file without samples of audio, for one whose end is missing, and for one that is too long.
 
     `max_bytes` is the memory that its samples may take.
     """
     with opened_for_reading(path) as container:
         stream = next(iter(container.streams.audio), None)
         if stream is None:
-            raise BadMedia("no audio stream; expected a file with sound")
-        check_declared_sound(container, stream, max_bytes)
+            raise BadMedia("no audio stream; expected a file with audio")
+        check_declared_audio(container, stream, max_bytes)
         _check_end(container, path)
         if not _has_frame(container, stream):
-            raise BadMedia("an audio stream without samples; expected a file with sound")
+            raise BadMedia("an audio stream without samples; expected a file with audio")
 
 
 def _has_frame(container: Any, stream: Any) -> bool:

@@ -1,6 +1,6 @@
 """IMAGE in pieces: the frames of a video, decoded while a node takes them, so that they are never held together.
 
-`F` frames, `H W` pixels, `C` channels: pictures are float32 `[H, W, C]`, 0..1.
+`F` frames, `H W` pixels, `C` channels: images are float32 `[H, W, C]`, 0..1.
 """
 
 from __future__ import annotations

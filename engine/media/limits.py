@@ -1,9 +1,9 @@
-"""Limits on decoded videos and sounds, by what they take in memory: from the container's header, before any decoding.
+"""Limits on decoded videos and audio, by what they take in memory: from the container's header, before any decoding.
 
 | What | Bytes | Counted |
 | --- | --- | --- |
 | frame of a video | `BYTES_PER_PIXEL` of each pixel | width, height and frames declared, then frame by frame |
-| sound, also of a video | `BYTES_PER_SAMPLE` of each sample | seconds, rate and channels declared, then by pieces |
+| audio, also of a video | `BYTES_PER_SAMPLE` of each sample | seconds, rate and channels declared, then by pieces |
 
 A header may declare less than there is, or nothing: whoever decodes counts as well. Images have the same kind of limit
 in `engine/images/decode.py`.
@@ -17,17 +17,17 @@ from typing import Any
 from darkroom.engine.media.opened import BadMedia
 
 BYTES_PER_PIXEL = 18  # while a video is read: as bytes, as floats, and one frame more
-BYTES_PER_SAMPLE = 12  # while a sound is read: the samples in their own type, as float32, and joined
+BYTES_PER_SAMPLE = 12  # while audio is read: the samples in their own type, as float32, and joined
 MICROSECONDS = 1_000_000  # the unit of a container's duration
 
 
-def check_declared_sound(container: Any, stream: Any, max_bytes: int) -> None:
-    """Raise BadMedia for a sound whose header declares more samples than `max_bytes` hold."""
+def check_declared_audio(container: Any, stream: Any, max_bytes: int) -> None:
+    """Raise BadMedia for audio whose header declares more samples than `max_bytes` hold."""
     seconds, rate_hz, channels = _declared_seconds(container, stream), int(stream.rate or 0), int(stream.channels or 0)
     num_samples = math.ceil(seconds * rate_hz) * channels
     if num_samples * BYTES_PER_SAMPLE > max_bytes:
         found = f"{num_samples} samples ({seconds:g} s of {channels} channels at {rate_hz} Hz)"
-        raise sound_too_long(found, max_bytes)
+        raise audio_too_long(found, max_bytes)
 
 
 def check_declared_frames(stream: Any, max_bytes: int) -> None:
@@ -38,7 +38,7 @@ def check_declared_frames(stream: Any, max_bytes: int) -> None:
         raise video_too_large(f"{num_pixels} pixels in {num_frames} frames of {width}x{height} px", max_bytes)
 
 
-def sound_too_long(found: str, max_bytes: int) -> BadMedia:
+def audio_too_long(found: str, max_bytes: int) -> BadMedia:
     allowed = max_bytes // BYTES_PER_SAMPLE
     return BadMedia(f"audio: too long for the free memory; got {found}, expected at most {allowed} samples")
 

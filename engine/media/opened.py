@@ -22,11 +22,11 @@ READING = {"format_whitelist": ",".join(DEMUXERS)}
 
 
 class BadMedia(ValueError):
-    """A video or sound that FFmpeg cannot read or write."""
+    """A video or audio that FFmpeg cannot read or write."""
 
 
 class MediaUnsupported(BadMedia):
-    """This engine has no library for videos and sounds."""
+    """This engine has no library for videos and audio."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def _opened(av: Any, source: Source) -> Any:
     try:
         return av.open(_place(source), mode="r", options=READING)
     except av.ArgumentError:  # FFmpeg's answer to a format that is not in the list
-        raise BadMedia("no video and no sound; expected a file of either") from None
+        raise BadMedia("no video and no audio; expected a file of either") from None
     except EOFError:
         raise BadMedia("the file ends before its first frame") from None
 

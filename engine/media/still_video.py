@@ -1,4 +1,4 @@
-"""Pictures as a video codec leaves them, through PyAV."""
+"""Images as a video codec leaves them, through PyAV."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from darkroom.engine.media.opened import opened_for_reading, opened_for_writing
 from darkroom.engine.media.video_files import video_stream_of
 
 
-def compressed(picture: torch.Tensor, crf: int) -> torch.Tensor:
-    """Return a picture [H, W, 3], 0..1, encoded as a frame of H.264 and decoded: cut to even sides.
+def compressed(image: torch.Tensor, crf: int) -> torch.Tensor:
+    """Return an image [H, W, 3], 0..1, encoded as a frame of H.264 and decoded: cut to even sides.
 
     `crf` is 0 (best) to 51. Raises BadMedia where FFmpeg refuses the size or `crf`.
     """
     import av  # a third of a second
 
-    height, width = (side // 2 * 2 for side in picture.shape[:2])
-    pixels = (picture[:height, :width, :3] * 255.0).byte().cpu().contiguous().numpy()
+    height, width = (side // 2 * 2 for side in image.shape[:2])
+    pixels = (image[:height, :width, :3] * 255.0).byte().cpu().contiguous().numpy()
     buffer = io.BytesIO()
     with opened_for_writing(buffer, format="mp4") as container:
         stream = container.add_stream("libx264", rate=1, options={"crf": str(crf), "preset": "veryfast"})
@@ -28,4 +28,4 @@ def compressed(picture: torch.Tensor, crf: int) -> torch.Tensor:
         container.mux(stream.encode())
     with opened_for_reading(buffer) as container:
         frame = next(container.decode(video_stream_of(container)))
-    return torch.from_numpy(frame.to_ndarray(format="rgb24")).to(picture) / 255.0
+    return torch.from_numpy(frame.to_ndarray(format="rgb24")).to(image) / 255.0

@@ -1,6 +1,6 @@
-"""VIDEO: a video in a file or as pictures, with the members that ComfyUI's custom nodes use.
+"""VIDEO: a video in a file or as images, with the members that ComfyUI's custom nodes use.
 
-`B` frames, `H W` pixels, `C` channels, `S` samples: pictures are float32 `[B, H, W, 3]`, 0..1, sounds float32 `[B, C,
+`B` frames, `H W` pixels, `C` channels, `S` samples: images are float32 `[B, H, W, 3]`, 0..1, audio float32 `[B, C,
 S]` with their sample rate. Nothing is decoded before a node asks for it.
 """
 
@@ -56,7 +56,7 @@ class VideoContainer(_NodeChoice):
 
 @dataclass
 class VideoComponents:
-    """The parts of a video: pictures [B, H, W, 3], frames a second, sound, and the tags of its file."""
+    """The parts of a video: images [B, H, W, 3], frames a second, audio, and the tags of its file."""
 
     images: torch.Tensor
     frame_rate: Fraction
@@ -69,7 +69,7 @@ class VideoInput(ABC):
 
     @abstractmethod
     def get_components(self) -> VideoComponents:
-        """Return pictures, sound and frame rate."""
+        """Return images, audio and frame rate."""
 
     @abstractmethod
     def save_to(
@@ -129,7 +129,7 @@ class VideoFromFile(VideoInput):
         return _components_of(video_files.read_video(self._file, self._free_bytes(), check_cancelled))
 
     def get_components_internal(self, container: Any) -> VideoComponents:
-        """Return pictures, sound and frame rate of a container that a pack has opened with PyAV."""
+        """Return images, audio and frame rate of a container that a pack has opened with PyAV."""
         return _components_of(video_files.read_opened(container, self._free_bytes(), check_cancelled))
 
     def save_to(
@@ -151,7 +151,7 @@ class VideoFromFile(VideoInput):
 
 
 class VideoFromComponents(VideoInput):
-    """A video as pictures and sound in memory."""
+    """A video as images and audio in memory."""
 
     def __init__(self, components: VideoComponents) -> None:
         self._components = components
@@ -191,7 +191,7 @@ class VideoFromComponents(VideoInput):
 
 
 class VideoFromFrames(VideoFromComponents):
-    """A video whose pictures are decoded while it is written; `get_components` decodes them all."""
+    """A video whose images are decoded while it is written; `get_components` decodes them all."""
 
     def __init__(self, frames: FrameStream, frame_rate: Fraction, audio: Audio | None = None) -> None:
         super().__init__(VideoComponents(torch.empty(0, *frames.shape[1:]), frame_rate, audio))

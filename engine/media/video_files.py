@@ -1,6 +1,6 @@
-"""Video files to pictures and back, through PyAV.
+"""Video files to images and back, through PyAV.
 
-`B` frames, `H W` pixels, `C` channels, `S` samples: pictures are float32 `[B, H, W, 3]`, 0..1, sounds `[1, C, S]`.
+`B` frames, `H W` pixels, `C` channels, `S` samples: images are float32 `[B, H, W, 3]`, 0..1, audio `[1, C, S]`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from darkroom.engine.media.audio_files import audio_frame, join_frames, layout_of
-from darkroom.engine.media.limits import BYTES_PER_PIXEL, check_declared_frames, check_declared_sound, video_too_large
+from darkroom.engine.media.limits import BYTES_PER_PIXEL, check_declared_audio, check_declared_frames, video_too_large
 from darkroom.engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
 
 KEEPS_TAGS = {"movflags": "use_metadata_tags"}  # MP4 drops tags with names of their own otherwise
@@ -24,7 +24,7 @@ H264, AAC = "h264", "aac"
 
 
 class Frames(Protocol):
-    """Pictures [B, H, W, C] one after the other: a tensor, or what computes them as they are taken."""
+    """Images [B, H, W, C] one after the other: a tensor, or what computes them as they are taken."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -34,7 +34,7 @@ class Frames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VideoContent:
-    """Everything in a video: pictures [B, H, W, 3], sound [1, C, S] with its rate, or None, frames a second, tags."""
+    """Everything in a video: images [B, H, W, 3], audio [1, C, S] with its rate, or None, frames a second, tags."""
 
     images: torch.Tensor
     waveform: torch.Tensor | None
@@ -52,30 +52,30 @@ def read_video(
     `max_bytes` of memory.
     """
     with opened_for_reading(source) as container:
-        content = _without_sound(container, max_bytes, check_cancelled)
+        content = _without_audio(container, max_bytes, check_cancelled)
     with opened_for_reading(source) as container:
-        return _with_sound(content, container, max_bytes, check_cancelled)
+        return _with_audio(content, container, max_bytes, check_cancelled)
 
 
 def read_opened(
     container: Any, max_bytes: int = sys.maxsize, check_cancelled: Callable[[], None] = lambda: None
 ) -> VideoContent:
     """Decode the same of a container that PyAV has opened and that can be read twice."""
-    content = _without_sound(container, max_bytes, check_cancelled)
+    content = _without_audio(container, max_bytes, check_cancelled)
     container.seek(0)
-    return _with_sound(content, container, max_bytes, check_cancelled)
+    return _with_audio(content, container, max_bytes, check_cancelled)
 
 
-def _without_sound(container: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> VideoContent:
+def _without_audio(container: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> VideoContent:
     stream = video_stream_of(container)
     check_declared_frames(stream, max_bytes)
-    for sound in container.streams.audio[:1]:
-        check_declared_sound(container, sound, max_bytes)
-    images = _pictures(container.decode(stream), stream, max_bytes, check_cancelled)
+    for audio in container.streams.audio[:1]:
+        check_declared_audio(container, audio, max_bytes)
+    images = _images(container.decode(stream), stream, max_bytes, check_cancelled)
     return VideoContent(images, None, 0, Fraction(stream.average_rate or 1), dict(container.metadata))
 
 
-def _pictures(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
+def _images(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
     decoded: list[torch.Tensor] = []
     num_pixels = 0
     for frame in frames:
@@ -86,15 +86,15 @@ def _pictures(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelle
         decoded.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))  # [H, W, 3], 0..255
     height, width = decoded[0].shape[:2] if decoded else (stream.height, stream.width)
     images = torch.empty(len(decoded), height, width, 3)
-    for index, picture in enumerate(decoded):
-        if picture.shape != images.shape[1:]:
-            found = f"{picture.shape[1]}x{picture.shape[0]}"
+    for index, image in enumerate(decoded):
+        if image.shape != images.shape[1:]:
+            found = f"{image.shape[1]}x{image.shape[0]}"
             raise BadMedia(f"frame {index}: another size; got {found} px, expected {width}x{height} px")
-        torch.div(picture, 255.0, out=images[index])
+        torch.div(image, 255.0, out=images[index])
     return images
 
 
-def _with_sound(
+def _with_audio(
     content: VideoContent, container: Any, max_bytes: int, check_cancelled: Callable[[], None]
 ) -> VideoContent:
     stream = next(iter(container.streams.audio), None)
@@ -111,7 +111,7 @@ def video_stream_of(container: Any) -> Any:
     """Return the first video stream. Raises BadMedia when there is none."""
     for stream in container.streams.video:
         return stream
-    raise BadMedia("no video stream; expected a file with pictures")
+    raise BadMedia("no video stream; expected a file with images")
 
 
 def container_format(source: Source) -> str:
@@ -178,9 +178,9 @@ def write_mp4(
     sample_rate_hz: int = 0,
     to_format: str | None = None,
 ) -> None:
-    """Encode pictures [B, H, W, C] as H.264 and a sound [B, C, S], cut to their duration, as AAC.
+    """Encode images [B, H, W, C] as H.264 and audio [B, C, S], cut to their duration, as AAC.
 
-    Raises BadMedia for sides that are odd (the pixels' colours are stored in pairs), ValueError for a sound with more
+    Raises BadMedia for sides that are odd (the pixels' colours are stored in pairs), ValueError for audio with more
     than two channels.
     """
     height, width = images.shape[1:3]
@@ -194,7 +194,7 @@ def write_mp4(
         video = container.add_stream(H264, rate=rate)
         video.width, video.height, video.pix_fmt = width, height, "yuv420p"
         audio = None if waveform is None else container.add_stream(AAC, rate=sample_rate_hz)
-        _encode_pictures(container, video, images)
+        _encode_images(container, video, images)
         if waveform is not None and audio is not None and layout is not None:
             wanted = math.ceil(Fraction(sample_rate_hz) / rate * images.shape[0])
             one_after_another = torch.cat(list(waveform[:, :, :wanted]), dim=-1)  # [C, B * S]
@@ -205,7 +205,7 @@ def write_mp4(
 def write_webm(
     target: Source, images: Frames, codec: str, frames_per_second: float, crf: float, tags: Mapping[str, str]
 ) -> None:
-    """Encode pictures [B, H, W, C] as VP9 or AV1 of constant quality. `crf` is 0 (best) to 63."""
+    """Encode images [B, H, W, C] as VP9 or AV1 of constant quality. `crf` is 0 (best) to 63."""
     encoder, pixel_format, options = WEBM_CODECS[codec]
     with opened_for_writing(target) as container:
         container.metadata.update(tags)
@@ -213,10 +213,10 @@ def write_webm(
         stream.width, stream.height, stream.pix_fmt = images.shape[2], images.shape[1], pixel_format
         stream.bit_rate = 0
         stream.options = {"crf": str(crf), **options}
-        _encode_pictures(container, stream, images)
+        _encode_images(container, stream, images)
 
 
-def _encode_pictures(container: Any, stream: Any, images: Frames) -> None:
+def _encode_images(container: Any, stream: Any, images: Frames) -> None:
     import av
 
     for image in images:

@@ -14,7 +14,7 @@ fast beside another process for each core; 1,000 and none slow a quiet one by a 
 
 LARGE_PAGES: Final = {"THP_MEM_ALLOC_ENABLE": "1"}
 """Tensors of 2 MB and more lie on pages of 2 MB, where the kernel has some: giving out new memory is a tenth of the
-time from an engine's start to its first picture otherwise: `benchmark/results/large_pages.json`."""
+time from an engine's start to its first image otherwise: `benchmark/results/large_pages.json`."""
 
 GROWING_SEGMENTS: Final = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 """Memory of a GPU is mapped in small pieces, which fit a tensor of any size: else each new image size leaves blocks

@@ -34,7 +34,7 @@ from darkroom.engine.settings import DtypeName, DtypePolicies, EngineSettings, M
 
 GIB = 1 << 30
 DEFAULT_STREAMS = 2
-VISION_COMPUTED: DtypeName = "float32"  # picture encoders, as in ComfyUI, whatever they are kept in
+VISION_COMPUTED: DtypeName = "float32"  # image encoders, as in ComfyUI, whatever they are kept in
 # Roles whose networks may say themselves what they are cast to, and the attribute.
 OWN_COMPUTE_DTYPE: dict[Role, str] = {"unet": "manual_cast_dtype", "controlnet": "compute_dtype"}
 ROOM_SHARE = 0.88  # of a device's memory that weights may take, as in ComfyUI

@@ -13,7 +13,7 @@ class ReliefStep(Enum):
     CACHES = "caches"  # kept results, and what torch holds without using
     OTHER_MODELS = "other_models"  # every model that is not in use is evicted
     PARTIAL_LOAD = "partial_load"  # less of the models in use is on the device
-    TILED_VAE = "tiled_vae"  # pictures are decoded and encoded in tiles
+    TILED_VAE = "tiled_vae"  # images are decoded and encoded in tiles
     ATTENTION_SLICES = "attention_slices"  # attention is computed for some queries at a time
     SPLIT_BATCH = "split_batch"  # by sampling itself: conditions are computed one after the other, not in one batch
 

@@ -9,7 +9,7 @@ from darkroom.engine.settings import VramChoice
 
 
 class VramState(Enum):
-    """Memory states of ComfyUI. `GPU_ONLY` is its HIGH_VRAM with `--gpu-only`: pictures stay on the device too."""
+    """Memory states of ComfyUI. `GPU_ONLY` is its HIGH_VRAM with `--gpu-only`: images stay on the device too."""
 
     DISABLED = "cpu"  # there is no device memory: models are in RAM and compute on the CPU
     NO_VRAM = "novram"  # as little as possible at any time

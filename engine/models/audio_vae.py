@@ -1,6 +1,6 @@
-"""VAE of sounds: waveforms to latents and back.
+"""VAE of audio: waveforms to latents and back.
 
-Sounds are `[B, S, C]` at the VAE's rate, as ComfyUI's nodes give them, latents `[B, C, L]` or `[B, C, h, L]`, unscaled.
+Audio are `[B, S, C]` at the VAE's rate, as ComfyUI's nodes give them, latents `[B, C, L]` or `[B, C, h, L]`, unscaled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENCODED_TILE_CELLS, ENCODED_OVERLAP_CELLS = 256, 64
 
 
 class AudioVae(Vae):
-    """VAE of sounds with ComfyUI's members."""
+    """VAE of audio with ComfyUI's members."""
 
     @property
     def latent_dim(self) -> int:  # type: ignore[override]
@@ -29,12 +29,12 @@ class AudioVae(Vae):
 
     @property
     def output_channels(self) -> int:
-        channels: int = self.first_stage_model.sound_channels
+        channels: int = self.first_stage_model.audio_channels
         return channels
 
     @property
     def sample_rate_hz(self) -> int:
-        """The sample rate of the sounds that it encodes and decodes."""
+        """The sample rate of the audio that it encodes and decodes."""
         rate: int = self.first_stage_model.sample_rate_hz
         return rate
 
@@ -45,7 +45,7 @@ class AudioVae(Vae):
         return image
 
     def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Cut sounds [B, S, C] to whole latent cells, evenly at both ends."""
+        """Cut audio [B, S, C] to whole latent cells, evenly at both ends."""
         num_samples, ratio = pixels.shape[1], self.downscale_ratio
         extra = num_samples % ratio
         return pixels if extra == 0 else pixels.narrow(1, extra // 2, num_samples - extra)
@@ -79,7 +79,7 @@ class AudioVae(Vae):
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> torch.Tensor:
-        """Decode latents to sounds on the CPU by stretches along time. Sizes are in cells; 0 and None: the usual."""
+        """Decode latents to audio on the CPU by stretches along time. Sizes are in cells; 0 and None: the usual."""
         samples = self._latents_of(samples)
         tile = tile_x or TILE_CELLS
         shared = min(OVERLAP_CELLS if overlap is None else overlap, tile // 2)
@@ -107,7 +107,7 @@ class AudioVae(Vae):
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> torch.Tensor:
-        """Encode sounds [B, S, C] to latents on the CPU by stretches along time. Sizes are in samples."""
+        """Encode audio [B, S, C] to latents on the CPU by stretches along time. Sizes are in samples."""
         waveform = self._items_of(pixel_samples)
         ratio = self.downscale_ratio
         tile = max(1, (tile_x or ENCODED_TILE_CELLS * ratio) // ratio) * ratio
@@ -147,7 +147,7 @@ class AudioVae(Vae):
         Raises ValueError for audio that is shorter than a latent cell, or of another number of channels.
         """
         if pixels.ndim != 3:
-            raise ValueError(f"audio: not a sound; got shape {list(pixels.shape)}, expected [batch, samples, channels]")
+            raise ValueError(f"audio: not audio; got shape {list(pixels.shape)}, expected [batch, samples, channels]")
         if pixels.shape[1] < self.downscale_ratio:
             least = self.downscale_ratio / self.sample_rate_hz
             found = f"{pixels.shape[1] / self.sample_rate_hz:g} s"

@@ -51,7 +51,7 @@ class LoadTypes:
     vae: torch.dtype = torch.float32
     patched_text_encoder: torch.dtype | None = torch.float16  # what its weights are rounded to, patched ones too
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
-    vision: torch.dtype = torch.float16  # picture encoders; they compute in float32
+    vision: torch.dtype = torch.float16  # image encoders; they compute in float32
     block_arithmetic: torch.dtype | None = torch.float16  # of GGUF's blocks; None: the type they are wanted in
     room_bytes: int | None = None  # for the weights of a denoising network; None: enough
     to: Destination = Destination.RAM
@@ -159,7 +159,7 @@ def _check_widths(path: Path, unet: Any, text_encoder: TextEncoderSet) -> None:
 
 @refuses("a checkpoint of a supported family")
 def vision_prefix(path: Path) -> str | None:
-    """Return the prefix of the picture encoder in a checkpoint, None where it has none. Raises `BadModelFile`."""
+    """Return the prefix of the image encoder in a checkpoint, None where it has none. Raises `BadModelFile`."""
     file = open_model(path)
     try:
         prefix = registry.recognise(TensorIndex(file.shapes, file.metadata)).family.vision_prefix

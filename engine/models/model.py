@@ -72,7 +72,7 @@ class Model(ModulePatcher):
     def _interruptible(self) -> Iterator[None]:
         """Let a run be cancelled between the blocks of a network of videos, whose steps take long.
 
-        Networks of pictures have no hooks: their steps are short.
+        Networks of images have no hooks: their steps are short.
         """
         hooks = [block.register_forward_pre_hook(_check_before) for block in _video_blocks(self.model)]
         try:
@@ -153,7 +153,7 @@ def _keep_only(registered: HookGroup, conds: Conditions) -> None:
 
 
 def _video_blocks(model: Network) -> list[nn.Module]:
-    """Return the blocks of a network of videos, which run one after the other; none of a network of pictures."""
+    """Return the blocks of a network of videos, which run one after the other; none of a network of images."""
     dimensions = getattr(getattr(model, "latent_format", None), "latent_dimensions", 2)
     network = getattr(model, "diffusion_model", None)
     if dimensions != VIDEO_DIMENSIONS or not isinstance(network, nn.Module):

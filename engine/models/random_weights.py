@@ -1,6 +1,6 @@
 """Checkpoints of random weights: for benchmarks, for tests, and for a machine without access to models.
 
-The pictures are abstract, but finite. The UNet predicts approximately the normalised noisy latent, so that sampling
+The images are abstract, but finite. The UNet predicts approximately the normalised noisy latent, so that sampling
 ends in the range of real latents.
 """
 
@@ -34,7 +34,7 @@ from darkroom.engine.text.clip_encoding import TextEncoderSet
 
 # Layers that end a residual branch: small, so that depth does not make activations grow.
 BRANCH_ENDS = ("out_layers.3", "proj_out", "to_out.0", "ff.net.2", "conv2", "out_proj", "fc2")
-NORMED_BRANCH_END = "layers.3"  # of residual units of sounds
+NORMED_BRANCH_END = "layers.3"  # of residual units of audio
 BRANCH_GAIN = 0.3
 NUMBERS_AT_ONCE = 1 << 24  # drawn in float32 for weights of a type that torch draws no numbers in
 DRAWN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -179,7 +179,7 @@ def _carry_latent(unet: UnetModel) -> None:
 
 
 def _random_vision(config: ImageEncoderConfig, seed: int) -> dict[str, torch.Tensor]:
-    """Draw a picture encoder, deterministically by seed and configuration."""
+    """Draw an image encoder, deterministically by seed and configuration."""
     with unfilled():
         network = image_encoder(config)
     give_memory(network.requires_grad_(False), "cpu")

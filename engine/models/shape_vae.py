@@ -53,13 +53,13 @@ class ShapeVae(Vae):
         return torch.cat(grids).movedim(1, -1)
 
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
-        """Raise ValueError: pictures cannot be encoded."""
-        raise ValueError("vae: one of shapes; got pictures or videos, expected a VAE of those")
+        """Raise ValueError: images cannot be encoded."""
+        raise ValueError("vae: one of shapes; got images or videos, expected a VAE of those")
 
     def decode_tiled(self, samples: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         """Decode latents as `decode` does: points are computed in parts anyway."""
         return self.decode(samples)
 
     def encode_tiled(self, pixel_samples: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-        """Raise ValueError: pictures cannot be encoded."""
+        """Raise ValueError: images cannot be encoded."""
         return self.encode(pixel_samples)

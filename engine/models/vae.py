@@ -1,4 +1,4 @@
-"""VAE: pictures to latents and back. Pictures are IMAGE `[B, H, W, C]` 0..1, latents `[B, C, h, w]` unscaled."""
+"""VAE: images to latents and back. Images are IMAGE `[B, H, W, C]` 0..1, latents `[B, C, h, w]` unscaled."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Vae(NetworkValue):
 
     @property
     def downscale_index_formula(self) -> tuple[int, int, int] | None:
-        """Frames, rows and columns of a latent cell; None for a VAE of still pictures."""
+        """Frames, rows and columns of a latent cell; None for a VAE of still images."""
         return None
 
     @property
     def upscale_index_formula(self) -> tuple[int, int, int] | None:
-        """Frames, rows and columns that a latent cell becomes; None for a VAE of still pictures."""
+        """Frames, rows and columns that a latent cell becomes; None for a VAE of still images."""
         return None
 
     def throw_exception_if_invalid(self) -> None:
@@ -72,19 +72,19 @@ class Vae(NetworkValue):
         return float(self._decode_bytes_per_cell() * math.prod(shape[2:]) * dtype.itemsize)
 
     def memory_used_encode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
-        """Return the bytes that encoding pictures [B, C, H, W] takes in that type, besides the weights."""
+        """Return the bytes that encoding images [B, C, H, W] takes in that type, besides the weights."""
         return float(self._encode_bytes_per_pixel() * math.prod(shape[2:]) * dtype.itemsize)
 
     def decode_tiled_(
         self, samples: torch.Tensor, tile_x: int = 64, tile_y: int = 64, overlap: int = 16
     ) -> torch.Tensor:
-        """Decode latents in tiles to pictures with their channels first, [B, C, H, W]."""
+        """Decode latents in tiles to images with their channels first, [B, C, H, W]."""
         return self.decode_tiled(samples, tile_x, tile_y, overlap).movedim(-1, 1)
 
     def encode_tiled_(
         self, pixel_samples: torch.Tensor, tile_x: int = 512, tile_y: int = 512, overlap: int = 64
     ) -> torch.Tensor:
-        """Encode pictures with their channels first, [B, C, H, W], in tiles."""
+        """Encode images with their channels first, [B, C, H, W], in tiles."""
         return self.encode_tiled(pixel_samples.movedim(1, -1), tile_x, tile_y, overlap)
 
     def vae_output_dtype(self) -> torch.dtype:
@@ -98,7 +98,7 @@ class Vae(NetworkValue):
 
     @property
     def output_channels(self) -> int:
-        """Channels of its pictures."""
+        """Channels of its images."""
         channels: int = getattr(self.first_stage_model, "output_channels", 3)
         return channels
 
@@ -121,18 +121,18 @@ class Vae(NetworkValue):
         return self.upscale_ratio
 
     def temporal_compression_decode(self) -> int | None:
-        """Return the frames that a latent frame becomes, None for a VAE of still pictures."""
+        """Return the frames that a latent frame becomes, None for a VAE of still images."""
         return None
 
-    def _takes_plain_pictures(self) -> bool:
-        """Return True for a network of pictures of 0..1, whose results are not clipped."""
-        return getattr(self.first_stage_model, "takes_plain_pictures", False)
+    def _takes_plain_images(self) -> bool:
+        """Return True for a network of images of 0..1, whose results are not clipped."""
+        return getattr(self.first_stage_model, "takes_plain_images", False)
 
     def process_input(self, image: torch.Tensor) -> torch.Tensor:
-        return image if self._takes_plain_pictures() else image * 2.0 - 1.0
+        return image if self._takes_plain_images() else image * 2.0 - 1.0
 
     def process_output(self, image: torch.Tensor) -> torch.Tensor:
-        if self._takes_plain_pictures():
+        if self._takes_plain_images():
             return image
         return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
 
@@ -149,7 +149,7 @@ class Vae(NetworkValue):
 
     @torch.no_grad()
     def decode(self, samples_in: torch.Tensor, vae_options: OptionDict | None = None) -> torch.Tensor:
-        """Decode latents to pictures on the CPU, as many at once as memory allows.
+        """Decode latents to images on the CPU, as many at once as memory allows.
 
         In tiles when memory ran out before. Raises ValueError for latents of another VAE.
         """
@@ -184,18 +184,18 @@ class Vae(NetworkValue):
 
     def _decoded_once(self, run: SamplingRun, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
         with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
-            pictures = [
+            images = [
                 self.process_output(self._decoded_beside(run, network, part).to(self.output_device).float())
                 for part in self._batches(samples, item_bytes)
             ]
-        return torch.cat(pictures).movedim(1, -1)
+        return torch.cat(images).movedim(1, -1)
 
     def _decoded_beside(self, run: SamplingRun, network: Network, samples: torch.Tensor) -> torch.Tensor:
         """Decode latents on their device, where all weights are there beside other requests' sampling."""
 
         def work() -> torch.Tensor:
-            pictures: torch.Tensor = network.decode(samples.to(self.device, self.vae_dtype))
-            return pictures
+            images: torch.Tensor = network.decode(samples.to(self.device, self.vae_dtype))
+            return images
 
         return run.beside_others(work) if self.patcher.loaded_size() >= self.patcher.model_size() else work()
 
@@ -216,7 +216,7 @@ class Vae(NetworkValue):
 
     @torch.no_grad()
     def encode(self, pixel_samples: torch.Tensor) -> torch.Tensor:
-        """Encode pictures to latents on the CPU: the mean of the posterior, as in ComfyUI.
+        """Encode images to latents on the CPU: the mean of the posterior, as in ComfyUI.
 
         In tiles when memory ran out before.
         """
@@ -226,22 +226,22 @@ class Vae(NetworkValue):
         return self._encoded(items, self._encode_bytes(tuple(items.shape)))
 
     def _items_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return pictures as the network takes them, [B, C, H, W], their sides cut to whole cells."""
+        """Return images as the network takes them, [B, C, H, W], their sides cut to whole cells."""
         return self.vae_encode_crop_pixels(pixels).movedim(-1, 1)
 
     def _encoded_in_small_tiles(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Encode pictures in tiles that fit the memory."""
+        """Encode images in tiles that fit the memory."""
         tile = self._tile_cells(self._encode_bytes_per_pixel() * self.downscale_ratio**2) * self.downscale_ratio
         return self.encode_tiled(pixels, tile_x=tile, tile_y=tile, overlap=tile // 8)
 
     def _encode_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the working memory for encoding one of the pictures of the shape [B, C, H, W], in bytes."""
+        """Return the working memory for encoding one of the images of the shape [B, C, H, W], in bytes."""
         _, _, height, width = shape
         itemsize: int = self.vae_dtype.itemsize
         return self._encode_bytes_per_pixel() * height * width * itemsize
 
     def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
-        """Encode pictures that take `item_bytes` of working memory each, as many at once as memory allows."""
+        """Encode images that take `item_bytes` of working memory each, as many at once as memory allows."""
         dtype = self.vae_dtype
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             latents = [
@@ -260,7 +260,7 @@ class Vae(NetworkValue):
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> torch.Tensor:
-        """Decode latents to pictures on the CPU: the mean of three passes over tiles of different shapes.
+        """Decode latents to images on the CPU: the mean of three passes over tiles of different shapes.
 
         Sizes are in cells. `tile_t` and `overlap_t` are for videos.
         """
@@ -285,7 +285,7 @@ class Vae(NetworkValue):
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> torch.Tensor:
-        """Encode pictures to latents on the CPU as `decode_tiled` does, sizes in pixels."""
+        """Encode images to latents on the CPU as `decode_tiled` does, sizes in pixels."""
         pixels = self._items_of(pixel_samples)
         item_bytes = self._encode_bytes_per_pixel() * _tile_area(pixels, tile_x, tile_y) * self.vae_dtype.itemsize
         with self.patcher.in_use(working_bytes=item_bytes) as network:
@@ -300,8 +300,8 @@ class Vae(NetworkValue):
         return sum(passes[1:], start=passes[0]) / len(passes)
 
     def _decode_tile(self, network: Network, tile: torch.Tensor) -> torch.Tensor:
-        pictures: torch.Tensor = network.decode(tile.to(self.device, self.vae_dtype)).float()
-        return pictures
+        images: torch.Tensor = network.decode(tile.to(self.device, self.vae_dtype)).float()
+        return images
 
     def _encode_tile(self, network: Network, tile: torch.Tensor) -> torch.Tensor:
         latents: torch.Tensor = network.encode(self.process_input(tile).to(self.device, self.vae_dtype)).float()

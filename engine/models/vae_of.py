@@ -10,8 +10,8 @@ from darkroom.engine.models.weight_handle import WeightHandle
 
 
 def vae_of(weights: WeightHandle) -> Vae:
-    """Return the VAE of a network, by whether it is of sounds, of shapes, or compresses time."""
-    if getattr(weights.module, "is_of_sounds", False):
+    """Return the VAE of a network, by whether it is of audio, of shapes, or compresses time."""
+    if getattr(weights.module, "is_of_audio", False):
         return AudioVae(weights)
     if getattr(weights.module, "is_of_shapes", False):
         return ShapeVae(weights)

@@ -1,7 +1,7 @@
-"""VAE of a network that compresses time: latents `[B, C, f, h, w]`, a picture is a video of one frame.
+"""VAE of a network that compresses time: latents `[B, C, f, h, w]`, an image is a video of one frame.
 
 `F` frames, `f` latent frames. Latents are decoded to videos `[B, F, H, W, 3]`. Videos of that shape are encoded, and
-pictures `[F, H, W, 3]` as the frames of one video, as in ComfyUI.
+images `[F, H, W, 3]` as the frames of one video, as in ComfyUI.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class VideoVae(Vae):
     def frame_stream(self, samples_in: torch.Tensor) -> FrameStream | None:
         """Return the frames that `decode` makes, to be decoded as they are taken.
 
-        None for pictures, and for videos that the network decodes at once. Raises ValueError for latents of another
+        None for images, and for videos that the network decodes at once. Raises ValueError for latents of another
         VAE.
         """
         samples = self._latents_of(samples_in)
@@ -174,7 +174,7 @@ class VideoVae(Vae):
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> FrameStream | None:
-        """Return the frames that `decode_tiled` makes, to be decoded as they are taken; None for pictures.
+        """Return the frames that `decode_tiled` makes, to be decoded as they are taken; None for images.
 
         No more of them are held than tiles that overlap along time share.
         """
@@ -195,7 +195,7 @@ class VideoVae(Vae):
                     yield self._as_frames(stretch)
 
     def _as_frames(self, videos: torch.Tensor) -> torch.Tensor:
-        """Return the network's output [1, 3, f, H, W] as pictures [f, H, W, 3] on the CPU."""
+        """Return the network's output [1, 3, f, H, W] as images [f, H, W, 3] on the CPU."""
         return self.process_output(videos.to(self.output_device).float())[0].movedim(0, -1)
 
     def _decode_scale(self) -> tuple[AxisScale, AxisScale, AxisScale]:
@@ -265,15 +265,15 @@ class VideoVae(Vae):
         return checked.unsqueeze(2) if checked.ndim == 4 else checked
 
     def _items_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return pictures as videos [B, 3, F, H, W], their sides cut to whole cells.
+        """Return images as videos [B, 3, F, H, W], their sides cut to whole cells.
 
-        They are the frames of one video, or each is a video of its own for a network of pictures.
+        They are the frames of one video, or each is a video of its own for a network of images.
         """
         cut = super()._items_of(pixels)
         if cut.ndim == 5:
             return cut
-        is_of_pictures = getattr(self.first_stage_model, "is_of_pictures", False)
-        return cut.unsqueeze(2) if is_of_pictures else cut.movedim(1, 0).unsqueeze(0)
+        is_of_images = getattr(self.first_stage_model, "is_of_images", False)
+        return cut.unsqueeze(2) if is_of_images else cut.movedim(1, 0).unsqueeze(0)
 
     def _decode_bytes_at_once(self, shape: tuple[int, ...], at_once: int | None = None) -> int:
         """Return the working memory for decoding one latent of the shape [B, C, f, h, w], `at_once` frames at a time.

@@ -446,11 +446,11 @@ class NodeEnvironment(Protocol):
         ...
 
     def max_pixels(self) -> int:
-        """Return the largest number of pixels that all frames of a picture may have together, at this moment."""
+        """Return the largest number of pixels that all frames of an image may have together, at this moment."""
         ...
 
     def free_bytes(self) -> int:
-        """Return the memory that a decoded video or sound may take, at this moment."""
+        """Return the memory that a decoded video or audio may take, at this moment."""
         ...
 
 
@@ -472,7 +472,7 @@ class NodeContext:
     """Everything a node may use during one call.
 
     `report_preview` takes a latent [B, C, h, w] as the sampler sees it together with the format of its model (the
-    result of `get_model_object("latent_format")`), or a picture in the form ComfyUI's nodes use: `(format, Pillow
+    result of `get_model_object("latent_format")`), or an image in the form ComfyUI's nodes use: `(format, Pillow
     image, largest side in pixels or None)`. It is called before the `report_progress` that it belongs to.
 
     `models` is the `ModelStore` (checkpoints -> values of `values.py`, through the one `ModelPool`), `files` the

@@ -31,7 +31,7 @@ class Latent(TypedDict):
     samples: torch.Tensor  # [B, C, h, w]
     noise_mask: NotRequired[torch.Tensor]  # [B, 1, H, W], 1 where the sampler may paint
     batch_index: NotRequired[list[int]]  # which draw of the seed's noise each item uses
-    type: NotRequired[str]  # "audio": a latent of sounds
+    type: NotRequired[str]  # "audio": a latent of audio
 
 
 class Noise(Protocol):

@@ -4,7 +4,7 @@ Left alone it would look again and again while a large graph is being made: ever
 there are, torch's modules and the graph included, so that a node of a graph of 10,000 costs twice one of 1,000. So
 what is there once the engine is built is taken out of the collector's sight (it stays for good), collections
 during runs become rare, and one is made after a run when the last is some seconds ago. It is not switched off
-within a run: a run may take minutes, and cycles that custom nodes make may hold pictures and models.
+within a run: a run may take minutes, and cycles that custom nodes make may hold images and models.
 """
 
 from __future__ import annotations

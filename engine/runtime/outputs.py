@@ -113,8 +113,8 @@ class RunFiles:
     """The files of one run. Used by one thread at a time; the functions given to `submit` run on the pool.
 
     `before_reading` is called before a path is given out to be read: the run before may still be writing there.
-    `max_pixels` returns how many pixels all frames of a picture may have together, as of now, `free_bytes` how much
-    memory a decoded video or sound may take.
+    `max_pixels` returns how many pixels all frames of an image may have together, as of now, `free_bytes` how much
+    memory a decoded video or audio may take.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class RunFiles:
         self._writes.append(self._pool.submit(write))
 
     def write_now(self, output: OutputFile, write: Callable[[], None]) -> None:
-        """Encode and write on this thread, where pictures are computed while they are written.
+        """Encode and write on this thread, where images are computed while they are written.
 
         The file is removed when that fails.
         """

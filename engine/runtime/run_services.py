@@ -42,7 +42,7 @@ class RunServices:
     other to make room, for a node that one of them said had too little memory; `relieved` ends what its steps changed.
     `begin_node` (id, class) is called before each node, `taken_by_node` after it: what it has done itself for want of
     memory. `make_preview` turns what a node reports
-    (`NodeContext.report_preview`) into an encoded picture and its media type, or None. `file_is_there` says whether a
+    (`NodeContext.report_preview`) into an encoded image and its media type, or None. `file_is_there` says whether a
     file that a kept result shows still exists. `alone` waits until no other run is inside of a node, or its argument
     returns True, and yields whether there was one. `hold_place` keeps the place of a run, by its prompt, for the one
     that continues it.

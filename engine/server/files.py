@@ -36,7 +36,7 @@ Save = Callable[[IO[bytes], Path], None]
 
 
 async def get_view(request: web.Request) -> web.StreamResponse:
-    """Send a file; with `preview` or `channel` a picture made of it. 400 or 403 for names that climb, 404 for none."""
+    """Send a file; with `preview` or `channel` an image made of it. 400 or 403 for names that climb, 404 for none."""
     path = _path_of(
         services(request).settings,
         request.query.get("filename"),
@@ -56,7 +56,7 @@ async def get_view(request: web.Request) -> web.StreamResponse:
             return web.Response(body=await asyncio.to_thread(make, path), content_type="image/png", headers=disposition)
     except (OSError, ValueError, Image.DecompressionBombError) as error:  # Pillow's ways to say that it cannot
         why = str(error).replace(str(path), path.name)
-        raise web.HTTPUnprocessableEntity(text=f"{path.name} cannot be shown as a picture: {why}") from None
+        raise web.HTTPUnprocessableEntity(text=f"{path.name} cannot be shown as an image: {why}") from None
     return web.FileResponse(path, headers={**disposition, "Content-Type": _media_type(path)})
 
 
@@ -105,7 +105,7 @@ async def post_upload_image(request: web.Request) -> web.Response:
 
 
 async def post_upload_mask(request: web.Request) -> web.Response:
-    """Store the picture `original_ref` names with the alpha of `image`."""
+    """Store the image `original_ref` names with the alpha of `image`."""
     settings = services(request).settings
     form = await read_form(request)
     try:
@@ -142,7 +142,7 @@ async def _store(settings: EngineSettings, form: Any, save: Save) -> web.Respons
 
 
 def _save_beside(source: IO[bytes], target: Path, save: Save, overwrite: bool) -> Path:
-    """Write to a hidden file, then move it in one step: nobody ever reads half a picture."""
+    """Write to a hidden file, then move it in one step: nobody ever reads half an image."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, written_name = tempfile.mkstemp(prefix=".upload-", dir=target.parent)
     os.close(handle)

@@ -142,7 +142,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_cache_flags(parser.add_argument_group("Cache of results"))
     _add_device_flags(parser.add_argument_group("Device and model memory"))
     _add_dtype_flags(parser.add_argument_group("Number formats"))
-    _add_picture_flags(parser.add_argument_group("Pictures"))
+    _add_image_flags(parser.add_argument_group("Images"))
     _add_front_end_flags(parser.add_argument_group("Web interface"))
     _add_custom_node_flags(parser.add_argument_group("Custom nodes"))
     for name in REFUSED_SWITCHES:
@@ -235,7 +235,7 @@ def _add_limit_flags(group: Group) -> None:
         group.add_argument(f"--max-prompt-{unit}", type=_at_least(0), default=limit, metavar="N", help=about)
     group.add_argument(
         "--max-input-pixels", type=_at_least(1), default=1 << 27, metavar="N",
-        help="most pixels in all frames of a picture that is read",
+        help="most pixels in all frames of an image that is read",
     )  # fmt: skip
 
 
@@ -323,11 +323,11 @@ def _add_dtype_flags(group: Group) -> None:
             )  # fmt: skip
 
 
-def _add_picture_flags(group: Group) -> None:
-    group.add_argument("--disable-metadata", action="store_true", help="save pictures without prompt and workflow")
+def _add_image_flags(group: Group) -> None:
+    group.add_argument("--disable-metadata", action="store_true", help="save images without prompt and workflow")
     group.add_argument(
         "--preview-method", choices=get_args(PreviewMethod), default="none", metavar="METHOD",
-        help=f"previews of unfinished pictures: {', '.join(get_args(PreviewMethod))}",
+        help=f"previews of unfinished images: {', '.join(get_args(PreviewMethod))}",
     )  # fmt: skip
     group.add_argument("--preview-size", type=_at_least(1), default=512, metavar="PX", help="longest side of a preview")
     group.add_argument(

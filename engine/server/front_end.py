@@ -2,7 +2,7 @@
 
 The files are those of the packages `comfyui-frontend-package` and `comfyui-workflow-templates` (the extra
 `front-end`), or of a folder (`--front-end-root`). Nothing of them is imported. The templates are in several packages:
-the workflows in `comfyui-workflow-templates-json`, their pictures in others, which need not be there.
+the workflows in `comfyui-workflow-templates-json`, their images in others, which need not be there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ KINDS = {".webp": "image/webp", ".woff2": "font/woff2", ".avif": "image/avif"}  
 PACKAGE, TEMPLATES_PREFIX = "comfyui_frontend_package", "comfyui_workflow_templates"
 INDEX = "index.html"
 OWN_STYLE = "user.css"
-PICTURES = (".webp", ".png", ".jpg", ".gif")
-NO_PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 9"><path fill="#333" d="M0 0h16v9H0z"/></svg>'
+IMAGES = (".webp", ".png", ".jpg", ".gif")
+NO_IMAGE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 9"><path fill="#333" d="M0 0h16v9H0z"/></svg>'
 ICON, ICON_PATH = "favicon.ico", "assets/favicon.ico"
 
 
@@ -45,7 +45,7 @@ def find_front_end(root: Path | None) -> Path:
 
 
 def find_templates() -> tuple[Path, ...]:
-    """Return the folders with the official workflow templates and their pictures; none without the packages."""
+    """Return the folders with the official workflow templates and their images; none without the packages."""
     names = {(item.name or "").lower().replace("-", "_") for item in distributions()}
     found = (_folder_of(name, "templates") for name in sorted(names) if name.startswith(TEMPLATES_PREFIX))
     return tuple(folder for folder in found if folder is not None)
@@ -72,13 +72,13 @@ async def get_index(request: web.Request) -> web.StreamResponse:
 
 
 async def get_template(request: web.Request) -> web.StreamResponse:
-    """Send a file of the official templates: the index, a workflow, a picture, or a plain one where it is missing."""
+    """Send a file of the official templates: the index, a workflow, an image, or a plain one where it is missing."""
     name = request.match_info["file"]
     for folder in request.app[TEMPLATES]:
         with contextlib.suppress(web.HTTPNotFound):
             return await _file_in(folder, name)
-    if request.app[TEMPLATES] and name.endswith(PICTURES):
-        return web.Response(text=NO_PICTURE, content_type="image/svg+xml")
+    if request.app[TEMPLATES] and name.endswith(IMAGES):
+        return web.Response(text=NO_IMAGE, content_type="image/svg+xml")
     raise web.HTTPNotFound(text="")
 
 

@@ -16,7 +16,7 @@ SHOWN_TEXT_CHARS = 1024
 SHOWN_KINDS = frozenset({"images", "video", "audio", "3d", "text"})
 MODEL_SUFFIXES = frozenset({".obj", ".fbx", ".gltf", ".glb", ".usdz"})
 TEXT_SUFFIXES = frozenset({".txt", ".md", ".json"})
-NO_FILES = "animated"  # a list of flags, one a picture
+NO_FILES = "animated"  # a list of flags, one an image
 START, FAILURE, INTERRUPTION = "execution_start", "execution_error", "execution_interrupted"
 ENDS = frozenset({"execution_success", FAILURE, INTERRUPTION})
 
@@ -87,7 +87,7 @@ class _Output:
 def summarise(outputs: Mapping[str, Any]) -> tuple[int, ValueDict | None]:
     """Return the number of files of a prompt, and the output that stands for it in lists.
 
-    A saved picture, video, sound or model goes before a temporary one, that before a saved text, that before a text
+    A saved image, video, audio or model goes before a temporary one, that before a saved text, that before a text
     that a node only showed.
     """
     found = list(_outputs(outputs))

@@ -38,7 +38,7 @@ IMAGE_FORMATS = {"image/jpeg": 1, "image/png": 2}
 RUN_ENDS = frozenset({"execution_success", "execution_interrupted", "execution_error"})
 MEMORY_RELIEVED = "memory_relieved"  # ours: what was done because a node ran out of memory
 NODE_WARNING = "node_warning"  # ours: what of a node's work was left out
-TUNING_USED = "tuning_used"  # ours: which strategies drew the pictures of a prompt that named a quality
+TUNING_USED = "tuning_used"  # ours: which strategies drew the images of a prompt that named a quality
 IN_HISTORY = RUN_ENDS | {"execution_start", "execution_cached", MEMORY_RELIEVED, NODE_WARNING, TUNING_USED}
 
 

@@ -100,7 +100,7 @@ async def find_page_problem(headers: Mapping[str, str], rules: PageRules) -> str
         return None
     if origin:
         is_foreign = origin != rules.cors_origin and differs(host, origin)
-    else:  # browsers leave it out of what needs no CORS, such as pictures; following a link is the visitor's own doing
+    else:  # browsers leave it out of what needs no CORS, such as images; following a link is the visitor's own doing
         is_foreign = rules.cors_origin is None and headers.get("Sec-Fetch-Site") == "cross-site"
         is_foreign = is_foreign and headers.get("Sec-Fetch-Mode") != "navigate"
     if not is_foreign or not await is_loopback(_split(f"//{host}").hostname):

@@ -33,7 +33,7 @@ async def get_examples(request: web.Request) -> web.Response:
 
 
 async def get_example(request: web.Request) -> web.StreamResponse:
-    """Send an example workflow of a pack, or the picture beside it."""
+    """Send an example workflow of a pack, or the image beside it."""
     folder = (await _packs(request)).get(request.match_info["pack"])
     name = request.match_info["file"]
     found = await asyncio.to_thread(lambda: None if folder is None else _example_file(folder, name))

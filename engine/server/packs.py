@@ -159,18 +159,18 @@ class PackRoutes:
 
 
 def binary_message(event: int, data: Any) -> bytes:
-    """Encode a binary message: bytes as they are, or a picture `(format, Pillow picture, largest side or None)`."""
+    """Encode a binary message: bytes as they are, or an image `(format, Pillow image, largest side or None)`."""
     if isinstance(data, (bytes, bytearray)):
         return struct.pack(">I", event) + bytes(data)
-    image_format, picture, largest_px = data
+    image_format, image, largest_px = data
     if largest_px is not None:
-        picture = picture.copy()
-        picture.thumbnail((largest_px, largest_px), Image.Resampling.LANCZOS)
+        image = image.copy()
+        image.thumbnail((largest_px, largest_px), Image.Resampling.LANCZOS)
     is_png = image_format == "PNG"
     encoded = io.BytesIO()
     if is_png:
-        picture.save(encoded, "PNG", compress_level=1)
+        image.save(encoded, "PNG", compress_level=1)
     else:
-        picture.convert("RGB").save(encoded, "JPEG", quality=JPEG_QUALITY)
+        image.convert("RGB").save(encoded, "JPEG", quality=JPEG_QUALITY)
     kind = messages.PREVIEW_IMAGE if event == UNENCODED_PREVIEW_IMAGE else event
     return struct.pack(">II", kind, 2 if is_png else 1) + encoded.getvalue()

@@ -20,7 +20,7 @@ from darkroom.engine.settings import PreviewMethod
 LONGEST_SHOWN = 200
 LARGE_BODY_BYTES = 256 * 1024  # from here on parsed off the event loop
 STRUCTURE = (b"[", b"{", b",")
-MAX_JSON_MARKS = 2_000_000  # parsing costs by their number, a picture in base64 has none
+MAX_JSON_MARKS = 2_000_000  # parsing costs by their number, an image in base64 has none
 PREVIEW_METHODS = ("default", *get_args(PreviewMethod))
 FORM_ERRORS = (ValueError, LookupError, RuntimeError, AssertionError, HttpProcessingError)  # aiohttp's, of a bad form
 
@@ -78,7 +78,7 @@ def read_targets(body: Mapping[str, object]) -> list[str] | None:
 
 
 def read_extra_data(body: Mapping[str, object]) -> dict[str, object]:
-    """Read `extra_data`: `extra_pnginfo` that pictures carry, `quality`, `preview_method`, `checkpoint`.
+    """Read `extra_data`: `extra_pnginfo` that images carry, `quality`, `preview_method`, `checkpoint`.
 
     Raises HTTPBadRequest.
     """

@@ -1,4 +1,4 @@
-"""Encoding of prompts in a chat template, with pictures among their tokens, by Qwen2.5-VL or Qwen3-VL.
+"""Encoding of prompts in a chat template, with images among their tokens, by Qwen2.5-VL or Qwen3-VL.
 
 `T` tokens, `D` width.
 """
@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from darkroom.engine.text.chunk_encoding import Encoded, TokenEncoder, TokenWeights, numbers_of, seen_rows
-from darkroom.engine.text.picture_places import SeenPicture, places_among
+from darkroom.engine.text.image_places import SeenImage, places_among
 from darkroom.engine.text.qwen_tokens import END_TOKEN, NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
 
 
@@ -27,7 +27,7 @@ class QwenEncoding:
 
     slot: str
     template: str
-    picture_template: str
+    image_template: str
     embedding_width: int = 3584
     writes_text: bool = False
 
@@ -42,7 +42,7 @@ class QwenEncoding:
 
 
 class _View(NamedTuple):
-    """The rows [N, D] of a picture, the rows that go to layers by themselves, and its rows and columns of tokens."""
+    """The rows [N, D] of an image, the rows that go to layers by themselves, and its rows and columns of tokens."""
 
     rows: torch.Tensor
     by_layer: Sequence[torch.Tensor]
@@ -50,11 +50,11 @@ class _View(NamedTuple):
 
 
 class Read(NamedTuple):
-    """The states [1, T, D] of tokens in a language model, the first row of each token, and the places of pictures."""
+    """The states [1, T, D] of tokens in a language model, the first row of each token, and the places of images."""
 
     cond: torch.Tensor
     firsts: Sequence[int]
-    pictures: Sequence[SeenPicture]
+    images: Sequence[SeenImage]
 
 
 class QwenEncoder(TokenEncoder):
@@ -70,29 +70,29 @@ class QwenEncoder(TokenEncoder):
         """Return the conditioning [1, T, D] of all tokens, float32.
 
         That of a layer is without the final norm; one beyond the first means the last one, with it. Raises ValueError
-        for a picture where the file had no picture encoder.
+        for an image where the file had no image encoder.
         """
         return self.read(chunk, layer_idx).cond
 
     def read(self, chunk: Sequence[Any], layer_idx: int | None) -> Read:
-        """Return the conditioning as `encode` does, with the places of tokens and pictures in it."""
+        """Return the conditioning as `encode` does, with the places of tokens and images in it."""
         is_last = layer_idx is None or abs(layer_idx) > self.num_layers
-        rows, num_rows, tokens, pictures, added = self._rows(chunk)
+        rows, num_rows, tokens, images, added = self._rows(chunk)
         numbers = numbers_of(tokens)
         num_seen = numbers.index(PAD_TOKEN) if PAD_TOKEN in numbers else len(numbers)
         seen = seen_rows(tokens, num_rows, len(rows), num_seen)
         mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
-        positions = places_among(pictures, len(rows)).to(rows.device) if pictures else None
+        positions = places_among(images, len(rows)).to(rows.device) if images else None
         cond = self._states(rows[None], mask, None if is_last else layer_idx, positions, added).float()
-        return Read(cond, list(accumulate(num_rows, initial=0)), pictures)
+        return Read(cond, list(accumulate(num_rows, initial=0)), images)
 
     def written(self, chunk: Sequence[Any]) -> Generator[torch.Tensor, int, None]:
         """Yield the scores [1, V] of the token that follows, and take it; each is seen by those behind it.
 
-        Raises ValueError for a picture where the file had no picture encoder.
+        Raises ValueError for an image where the file had no image encoder.
         """
-        rows, _, _, pictures, added = self._rows(chunk)
-        positions = places_among(pictures, len(rows)).to(rows.device) if pictures else None
+        rows, _, _, images, added = self._rows(chunk)
+        positions = places_among(images, len(rows)).to(rows.device) if images else None
         model = self.transformer.model
         past = model.empty_past()
         while True:
@@ -104,14 +104,14 @@ class QwenEncoder(TokenEncoder):
 
     def _rows(
         self, chunk: Sequence[Any]
-    ) -> tuple[torch.Tensor, list[int], list[Any], list[SeenPicture], Sequence[torch.Tensor]]:
-        """Return the rows [T, D] of tokens, how many each has, the tokens, their pictures, and those for layers."""
+    ) -> tuple[torch.Tensor, list[int], list[Any], list[SeenImage], Sequence[torch.Tensor]]:
+        """Return the rows [T, D] of tokens, how many each has, the tokens, their images, and those for layers."""
         views = {place: self._see(token) for place, token in enumerate(chunk) if isinstance(token, dict)}
         tokens = [views[place].rows if place in views else token for place, token in enumerate(chunk)]
         rows, num_rows = self._embed(tokens)
         firsts = list(accumulate(num_rows, initial=0))
-        pictures = [SeenPicture(firsts[place], *view.size) for place, view in views.items()]
-        return rows, num_rows, tokens, pictures, _rows_by_layer(pictures, [v.by_layer for v in views.values()], rows)
+        images = [SeenImage(firsts[place], *view.size) for place, view in views.items()]
+        return rows, num_rows, tokens, images, _rows_by_layer(images, [v.by_layer for v in views.values()], rows)
 
     def _states(
         self,
@@ -123,7 +123,7 @@ class QwenEncoder(TokenEncoder):
     ) -> torch.Tensor:
         """Return the output [1, T, D] of the network, or of its layer, for rows [1, T, D].
 
-        `added` [T, D] are the rows that pictures add to the outputs of the first layers.
+        `added` [T, D] are the rows that images add to the outputs of the first layers.
         """
         states: torch.Tensor = self.transformer.model(embeds, mask, layer, positions=positions, added=added)
         return states
@@ -140,10 +140,10 @@ class QwenEncoder(TokenEncoder):
         return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], None)
 
     def _see(self, token: dict[str, Any]) -> _View:
-        """Return what the encoder of pictures sees in the picture of a token."""
+        """Return what the encoder of images sees in the image of a token."""
         if token.get("type") != "image" or self.transformer.visual is None:
             raise ValueError(
-                "image: this file of the text encoder has no picture encoder; got a prompt with a picture, expected a "
+                "image: this file of the text encoder has no image encoder; got a prompt with an image, expected a "
                 "file with the weights 'visual.*'"
             )
         like, _ = self._embed([PAD_TOKEN])
@@ -152,13 +152,13 @@ class QwenEncoder(TokenEncoder):
 
 
 def _rows_by_layer(
-    pictures: Sequence[SeenPicture], features: Sequence[Sequence[torch.Tensor]], like: torch.Tensor
+    images: Sequence[SeenImage], features: Sequence[Sequence[torch.Tensor]], like: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Return the features of all pictures by layer, each in the places of its picture's tokens: [T, D], else zero."""
+    """Return the features of all images by layer, each in the places of its image's tokens: [T, D], else zero."""
     added = [torch.zeros_like(like) for _ in (features[0] if features else ())]
-    for picture, by_layer in zip(pictures, features, strict=True):
+    for image, by_layer in zip(images, features, strict=True):
         for rows, seen in zip(added, by_layer, strict=True):
-            rows[picture.first : picture.first + picture.num_tokens] = seen
+            rows[image.first : image.first + image.num_tokens] = seen
     return added
 
 

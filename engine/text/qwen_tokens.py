@@ -26,7 +26,7 @@ MARKS = (
     "<|endofmeta|>",
 )  # fmt: skip
 QWEN3_MARKS = (*MARKS[:-4], "<tool_response>", "</tool_response>", "<think>", "</think>")
-PAD_TOKEN, START_TOKEN, END_TOKEN, PICTURE_TOKEN = 151643, 151644, 151645, 151655
+PAD_TOKEN, START_TOKEN, END_TOKEN, IMAGE_TOKEN = 151643, 151644, 151645, 151655
 USER_TOKEN, NEW_LINE_TOKEN = 872, 198
 WORDS = (  # Qwen2's way to part a text into words
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -61,9 +61,9 @@ def qwen_vocabulary(marks: tuple[str, ...] = MARKS) -> LibraryVocabulary:
 class QwenTokenizer(ChunkTokenizer):
     """Prompts -> one chunk of tokens, in the template of a chat. Brackets are text: every weight is 1.
 
-    A picture takes the place of a mark `<|image_pad|>`, as `{"type": "image", "data": [1, H, W, 3] of 0..1}`.
-    `template` surrounds prompts, `picture_template` those that come with pictures; `{}` stands for the prompt.
-    With `repeats_pictures` the latter names as many pictures as there are, else one.
+    An image takes the place of a mark `<|image_pad|>`, as `{"type": "image", "data": [1, H, W, 3] of 0..1}`.
+    `template` surrounds prompts, `image_template` those that come with images; `{}` stands for the prompt.
+    With `repeats_images` the latter names as many images as there are, else one.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class QwenTokenizer(ChunkTokenizer):
         *,
         slot: str,
         template: str,
-        picture_template: str,
+        image_template: str,
         vocabulary: Callable[[], LibraryVocabulary] = qwen_vocabulary,
-        repeats_pictures: bool = False,
+        repeats_images: bool = False,
     ) -> None:
         super().__init__(None, slot=slot, vocabulary=vocabulary, pad_token=PAD_TOKEN, min_length=1)
         self._library = vocabulary
         self.template = template
-        self.picture_template = picture_template
-        self.repeats_pictures = repeats_pictures
+        self.image_template = image_template
+        self.repeats_images = repeats_images
 
     def tokenize_with_weights(
         self,
@@ -94,7 +94,7 @@ class QwenTokenizer(ChunkTokenizer):
     ) -> Chunks:
         """Return the chunk by slot, as `ChunkTokenizer.tokenize_with_weights`, whatever `disable_weights` is.
 
-        `llama_template` is a template in place of the tokenizer's. `image` [B, H, W, 3] is the pictures as one tensor,
+        `llama_template` is a template in place of the tokenizer's. `image` [B, H, W, 3] is the images as one tensor,
         `skip_template` leaves the prompt as it is, `thinking` of False says that nothing is to be thought over first.
         """
         image = kwargs.get("image")
@@ -105,7 +105,7 @@ class QwenTokenizer(ChunkTokenizer):
             text += EMPTY_THOUGHT if kwargs.get("thinking") is False else ""
         chunks = super().tokenize_with_weights(text, return_word_ids, tokenizer_options, disable_weights=True)
         (chunk,) = chunks[self.slot]
-        places = [place for place, (token, *_) in enumerate(chunk) if token == PICTURE_TOKEN]
+        places = [place for place, (token, *_) in enumerate(chunk) if token == IMAGE_TOKEN]
         for place, pixels in zip(places, images, strict=False):
             chunk[place] = ({"type": "image", "data": pixels, "original_type": "image"}, *chunk[place][1:])
         return chunks
@@ -114,8 +114,8 @@ class QwenTokenizer(ChunkTokenizer):
         """Return the text of tokens, without marks unless `skip_special_tokens` is False."""
         return self._library().decode(tokens, skip_special_tokens=skip_special_tokens)
 
-    def _template(self, num_pictures: int) -> str:
-        if not num_pictures:
+    def _template(self, num_images: int) -> str:
+        if not num_images:
             return self.template
-        shown = num_pictures if self.repeats_pictures else 1
-        return self.picture_template.replace(IMAGE_PLACEHOLDER, IMAGE_PLACEHOLDER * shown, 1)
+        shown = num_images if self.repeats_images else 1
+        return self.image_template.replace(IMAGE_PLACEHOLDER, IMAGE_PLACEHOLDER * shown, 1)

@@ -1,4 +1,4 @@
-"""Choice among measured strategies: each is added where the picture stays close enough and the speed rises. Pure."""
+"""Choice among measured strategies: each is added where the image stays close enough and the speed rises. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quality: the largest difference of a tuned picture from the plain one. Pure."""
+"""Quality: the largest difference of a tuned image from the plain one. Pure."""
 
 from __future__ import annotations
 

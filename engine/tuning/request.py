@@ -1,4 +1,4 @@
-"""Request to measure the strategies: which model, and which picture. Pure."""
+"""Request to measure the strategies: which model, and which image. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_SIDE_PX, MAX_STEPS, MAX_SETTLE_SECONDS = 4096, 1000, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class TuningRequest:
-    """Picture to measure with: a checkpoint's, or that of a family's random network of a scale.
+    """Image to measure with: a checkpoint's, or that of a family's random network of a scale.
 
     `settle_seconds` is how long each strategy may prepare in the background, `turns_seconds` how long two speeds are
     compared, in three turns at the least; 0 is a single turn. No strategy is begun

@@ -40,7 +40,7 @@ class ForcedTuning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrialSize:
-    """Size of the measured picture and its sampling parameters."""
+    """Size of the measured image and its sampling parameters."""
 
     width_px: int
     height_px: int
@@ -52,7 +52,7 @@ class TrialSize:
 
 
 class Trial:
-    """Sampling of one picture with one model, timed. `wait` blocks until the device has computed everything."""
+    """Sampling of one image with one model, timed. `wait` blocks until the device has computed everything."""
 
     def __init__(self, values: Sequence[Value], size: TrialSize, name: str, wait: Callable[[], None]) -> None:
         self._model, self._clip, self._vae = values
@@ -61,7 +61,7 @@ class Trial:
         self._wait = wait
         self._plain: torch.Tensor | None = None
         self._rounding_error = 0.0  # of the latent
-        self._picture_rounding_error: float | None = None
+        self._image_rounding_error: float | None = None
         self._inputs = self._prepare()
         self.plain_it_per_s: float | None = None
 
@@ -104,7 +104,7 @@ class Trial:
     def compare(self, names: Names, before: Names, tuner: ForcedTuning, settle_seconds: float) -> Measured:
         """Measure strategies in turns with those before the last of them was added."""
         if tuner.target(names[-1]) == "vae":
-            return self._compare_pictures(names, before, tuner)
+            return self._compare_images(names, before, tuner)
         return self._compare_latents(names, before, tuner, settle_seconds)
 
     def _compare_latents(self, names: Names, before: Names, tuner: ForcedTuning, settle_seconds: float) -> Measured:
@@ -122,27 +122,27 @@ class Trial:
         error = relative_error(latent, self._plain)
         return Measured(fast, slow, error, rounding_error=self._rounding_error)
 
-    def _compare_pictures(self, names: Names, before: Names, tuner: ForcedTuning) -> Measured:
+    def _compare_images(self, names: Names, before: Names, tuner: ForcedTuning) -> Measured:
         with tuner.forced(names) as usage:
-            picture, _ = self._decode()
+            image, _ = self._decode()
         if names[-1] not in usage.used:
             return Measured(failure=usage.unused.get(names[-1], "it was not used"))
         with tuner.forced(()):
             plain, _ = self._decode()
         fast, slow = self._in_turns(names, before, tuner, lambda: self._decode()[1])
-        error, rounding = relative_error(picture, plain), self._rounding_error_of(plain, tuner)
+        error, rounding = relative_error(image, plain), self._rounding_error_of(plain, tuner)
         return Measured(fast, slow, error, is_of_steps=False, rounding_error=rounding)
 
-    def _rounding_error_of(self, picture: torch.Tensor, tuner: ForcedTuning) -> float:
-        """Return the error of the plain decoding's picture with one number of the latent rounded otherwise."""
-        if self._picture_rounding_error is None:
+    def _rounding_error_of(self, image: torch.Tensor, tuner: ForcedTuning) -> float:
+        """Return the error of the plain decoding's image with one number of the latent rounded otherwise."""
+        if self._image_rounding_error is None:
             plain, dtype = self._plain, self._vae.vae_dtype
             assert plain is not None
             with tuner.forced(()):
                 self._plain = rounded_otherwise(plain, dtype)
-                self._picture_rounding_error = relative_error(self._decode()[0], picture)
+                self._image_rounding_error = relative_error(self._decode()[0], image)
             self._plain = plain
-        return self._picture_rounding_error
+        return self._image_rounding_error
 
     def _in_turns(
         self, names: Names, before: Names, tuner: ForcedTuning, rate: Callable[[], float]
@@ -171,7 +171,7 @@ class Trial:
         latent = fix_empty_latent_channels(self._model, empty)
         latent_format = self._model.get_model_object("latent_format")
         if latent_format.latent_dimensions == 1:
-            latent = latent.flatten(2)  # [B, C, L]: a sound of as many cells
+            latent = latent.flatten(2)  # [B, C, L]: audio of as many cells
         elif latent_format.num_rows is not None:
             num_columns = max(1, empty[0, 0].numel() // latent_format.num_rows)
             latent = latent.new_zeros(*latent.shape[:2], latent_format.num_rows, num_columns)
@@ -203,12 +203,12 @@ class Trial:
         return drawn, rate_of_request(began, ends, self.now(), size.num_steps)
 
     def _decode(self) -> tuple[torch.Tensor, float]:
-        """Return the picture and the decodings a second."""
+        """Return the image and the decodings a second."""
         assert self._plain is not None
         self._wait()
         began = self.now()
-        picture: torch.Tensor = self._vae.decode(self._plain)
-        return picture, 1.0 / max(self.now() - began, 1e-9)
+        image: torch.Tensor = self._vae.decode(self._plain)
+        return image, 1.0 / max(self.now() - began, 1e-9)
 
 
 def rate_of_request(began: float, ends: Sequence[float], over: float, num_steps: int) -> float:

@@ -85,7 +85,7 @@ class Interface:
         field.wait_for(state="detached")  # a second dialog beside the first is ambiguous
 
     def run(self) -> None:
-        """Queue the workflow and wait until its picture is shown."""
+        """Queue the workflow and wait until its image is shown."""
         self.page.get_by_role("button", name="Run", exact=True).click()
         self.page.wait_for_function(
             "() => app.graph.nodes.find((node) => node.type === 'SaveImage').imgs?.length", timeout=SECONDS * 1000

@@ -66,5 +66,5 @@ def test_a_template_is_loaded_edited_drawn_saved_and_found_in_the_history(
             "() => app.graph.nodes.find((node) => node.type === 'SDTurboScheduler')"
             ".widgets.find((widget) => widget.name === 'steps').value === 3"
         )
-        guest.keep_picture("front_end")
+        guest.keep_image("front_end")
         assert not interface.refused and not interface.complaints()

@@ -33,7 +33,7 @@ def test_a_visitor_draws_sees_it_grow_draws_again_and_finds_both_later(browser: 
         page.fill("#field-steps", "12")
         page.keyboard.press("Control+Enter")
         guest.wait_for(".card .preview")
-        guest.keep_picture("page_drawing")
+        guest.keep_image("page_drawing")
         guest.wait_for(".card.done")
 
         page.click(".card .open")
@@ -46,7 +46,7 @@ def test_a_visitor_draws_sees_it_grow_draws_again_and_finds_both_later(browser: 
         guest.wait_for("dialog[open] .stage img")
         second = dict(zip(*(page.locator(f"dialog {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True))
         assert second["seed"] != first["seed"] and second["Id"] != first["Id"]
-        guest.keep_picture("page_result")
+        guest.keep_image("page_result")
         page.keyboard.press("ArrowRight")
         assert first["Id"] in page.inner_text("dialog dl")
         page.get_by_role("button", name="Use these parameters").click()
@@ -57,7 +57,7 @@ def test_a_visitor_draws_sees_it_grow_draws_again_and_finds_both_later(browser: 
         assert not guest.complaints
 
 
-def test_a_picture_is_given_and_mistakes_are_named_at_their_fields(
+def test_an_image_is_given_and_mistakes_are_named_at_their_fields(
     browser: Browser, worker: RunningWorker, tmp_path: Path
 ) -> None:
     Image.new("RGB", (32, 24), "teal").save(tmp_path / "teal.png")
@@ -80,13 +80,13 @@ def test_a_picture_is_given_and_mistakes_are_named_at_their_fields(
         page.click("#draw")
         guest.wait_for(".card.done img")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-        guest.keep_picture("page_small")
+        guest.keep_image("page_small")
         refused = [line for line in guest.complaints if "422" not in line]
         assert not refused
 
 
 def drop(page: Page, content: bytes) -> None:
-    """Drop a file on the field for a picture, as from a file manager."""
+    """Drop a file on the field for an image, as from a file manager."""
     transfer = page.evaluate_handle(
         """(bytes) => {
             const transfer = new DataTransfer();
@@ -140,7 +140,7 @@ def test_keys_are_asked_for_and_the_operator_sees_the_engines(browser: Browser, 
         guest.wait_for(".engine dl")
         page.get_by_role("cell", name="darkroom-emoji").first.wait_for()
         assert "No job waits or runs." in page.inner_text("#queue")
-        guest.keep_picture("page_admin")
+        guest.keep_image("page_admin")
         refused = [line for line in guest.complaints if not re.search("40[13]|/jobs", line)]
         assert not refused
 
@@ -183,12 +183,12 @@ def test_cards_outlive_a_restart_of_the_worker(browser: Browser, tmp_path: Path,
             page.click("#draw")
             unsent = page.get_by_role("button", name="Send again")
             unsent.wait_for()
-            guest.keep_picture("page_restarting")
+            guest.keep_image("page_restarting")
         with running_worker(tmp_path, None, WORKER_PORT=str(port)):
             guest.wait_for(".card.done", count=2)
             unsent.click()
             guest.wait_for(".card.done", count=3)
-            page.locator("#worker", has_text="a picture, of the last").wait_for()
+            page.locator("#worker", has_text="an image, of the last").wait_for()
             assert page.locator(".card").count() == 3
             assert page.locator(".card .problem:visible").count() == 0
             assert "emoji" in page.locator(".card .remarks").first.inner_text()

@@ -1,6 +1,6 @@
 """Official workflow templates, loaded in ComfyUI's web interface and run on small models of random weights.
 
-What makes a template large is made small on its widgets: pictures, steps, frames. Everything else stays.
+What makes a template large is made small on its widgets: images, steps, frames. Everything else stays.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SECONDS = 90.0
-"""For a picture of the demo model on a busy machine."""
+"""For an image of the demo model on a busy machine."""
 
 
 @dataclass
@@ -28,10 +28,10 @@ class Visitor:
         """Wait until so many elements are visible."""
         self.page.locator(selector).nth(count - 1).wait_for(timeout=SECONDS * 1000)
 
-    def keep_picture(self, name: str) -> None:
-        """Write the page as a picture of the documentation where WRITE_PICTURES is set."""
+    def keep_image(self, name: str) -> None:
+        """Write the page as an image of the documentation where WRITE_PICTURES is set."""
         if os.environ.get("WRITE_PICTURES"):
-            self.page.screenshot(path=PICTURES / f"{name}.jpg", type="jpeg", quality=80)
+            self.page.screenshot(path=IMAGES / f"{name}.jpg", type="jpeg", quality=80)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ async def jobs() -> AsyncIterator[JobServer]:
 
 
 @pytest.mark.slow
-async def test_a_picture_that_came_along_is_drawn_over_and_returned(
+async def test_an_image_that_came_along_is_drawn_over_and_returned(
     tmp_path: Path, jobs: JobServer, small_checkpoint: Path
 ) -> None:
     (port,) = free_ports(1)
@@ -41,12 +41,12 @@ async def test_a_picture_that_came_along_is_drawn_over_and_returned(
     (base / "models" / "checkpoints").mkdir(parents=True)
     (base / "models" / "checkpoints" / CHECKPOINT).hardlink_to(small_checkpoint)
     async with front_process(base, port, CPU="true", PRECISION="fp32", **jobs.environment()) as front:
-        picture = io.BytesIO()
-        Image.new("RGB", (128, 64), "teal").save(picture, "PNG")
+        image = io.BytesIO()
+        Image.new("RGB", (128, 64), "teal").save(image, "PNG")
         loader = {"class_type": "LoadImage", "inputs": {"image": "mine.png"}}
         encoder = {"class_type": "VAEEncode", "inputs": {"pixels": ["10", 0], "vae": ["1", 2]}}
         drawn = workflow(n10=loader, n2=encoder)
-        images = [{"name": "mine.png", "image": base64.b64encode(picture.getvalue()).decode()}]
+        images = [{"name": "mine.png", "image": base64.b64encode(image.getvalue()).decode()}]
         jobs.give("job-1", {"workflow": drawn, "images": images})
         result = await jobs.result_of("job-1", seconds=90)
         (returned,) = result["output"]["images"]

@@ -83,7 +83,7 @@ async def until_begun(engine: FakeEngine, num_runs: int = 1) -> None:
     await until(has_begun)
 
 
-async def test_its_client_gets_a_real_picture_over_https(
+async def test_its_client_gets_a_real_image_over_https(
     tmp_path: Path, autoscaler: StandIn, small_checkpoint: Path
 ) -> None:
     (port,) = free_ports(1)
@@ -101,8 +101,8 @@ async def test_its_client_gets_a_real_picture_over_https(
         await autoscaler.until_status(loadtime=lambda seconds: seconds > 0, seconds=90)
         (answer,) = await ask(tmp_path, autoscaler, request(workflow(), return_outputs_as_base64=True))
         assert answer["url"] == f"https://127.0.0.1:{port}"
-        picture = base64.b64decode(answer["response"]["output"][0]["data"])
-        assert Image.open(io.BytesIO(picture)).size == (96, 64)
+        image = base64.b64decode(answer["response"]["output"][0]["data"])
+        assert Image.open(io.BytesIO(image)).size == (96, 64)
         assert (await autoscaler.until_end(answer["request_idx"]))["status"] == "Success"
     log = front.log.read_text()
     assert "job ended" in log

@@ -1,29 +1,29 @@
-"""Scenes and captions, from pictures made up here: the npm packages are not at hand in a test."""
+"""Scenes and captions, from images made up here: the npm packages are not at hand in a test."""
 
 from __future__ import annotations
 
 import numpy as np
 from PIL import Image
 
-from demo.compose import Pictures, draw_scene, render
+from demo.compose import Images, draw_scene, render
 from demo.evaluate import colour_behind
 from demo.vocabulary import BACKGROUNDS, COUNTS, HUES, THINGS
 
 
-def some_pictures() -> Pictures:
+def some_images() -> Images:
     dot = np.zeros((64, 64, 4), np.uint8)
     dot[16:48, 16:48] = (0, 255, 255, 255)
-    picture = Image.fromarray(dot)
-    return {thing.name: {"": picture} | {colour: picture for colour in HUES if thing.is_dyed} for thing in THINGS}
+    image = Image.fromarray(dot)
+    return {thing.name: {"": image} | {colour: image for colour in HUES if thing.is_dyed} for thing in THINGS}
 
 
-def test_a_caption_says_what_the_picture_shows() -> None:
-    rng, pictures = np.random.default_rng(0), some_pictures()
+def test_a_caption_says_what_the_image_shows() -> None:
+    rng, images = np.random.default_rng(0), some_images()
     for _ in range(200):
-        scene = draw_scene(rng, pictures)
-        picture = render(scene, rng, pictures)
-        assert picture.shape == (128, 128, 3)
-        assert colour_behind(picture) == (scene.background or "white")
+        scene = draw_scene(rng, images)
+        image = render(scene, rng, images)
+        assert image.shape == (128, 128, 3)
+        assert colour_behind(image) == (scene.background or "white")
         words = scene.caption
         assert scene.thing.name in words or scene.thing.plural in words or scene.thing.label in words
         assert scene.colour in words
@@ -33,8 +33,8 @@ def test_a_caption_says_what_the_picture_shows() -> None:
 
 
 def test_the_same_seed_draws_the_same_scene() -> None:
-    pictures = some_pictures()
-    first, second = (draw_scene(np.random.default_rng(7), pictures) for _ in range(2))
+    images = some_images()
+    first, second = (draw_scene(np.random.default_rng(7), images) for _ in range(2))
     assert first == second
 
 

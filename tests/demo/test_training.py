@@ -17,7 +17,7 @@ from demo.run import Budget, Course, load, rate_factor, save
 from demo.train_diffusion import signal_shares
 
 
-def small_pictures() -> torch.Tensor:
+def small_images() -> torch.Tensor:
     torch.manual_seed(0)
     coarse = torch.rand(2, 3, 4, 4) * 2 - 1
     return torch.nn.functional.interpolate(coarse, size=(64, 64), mode="bilinear")
@@ -26,12 +26,12 @@ def small_pictures() -> torch.Tensor:
 @torch.no_grad()
 def test_training_starts_from_an_autoencoder_that_carries_colours() -> None:
     torch.manual_seed(0)
-    vae, pictures = AutoencoderKl(VAE), small_pictures()
+    vae, images = AutoencoderKl(VAE), small_images()
     carry_colours(vae)
     rest_large_blocks(vae)
-    fit_last_layer(vae, [pictures], noise=0.0)
-    error = (vae.decode(vae.encode(pictures)) - pictures).abs().mean()
-    assert error < 0.25 * pictures.abs().mean()
+    fit_last_layer(vae, [images], noise=0.0)
+    error = (vae.decode(vae.encode(images)) - images).abs().mean()
+    assert error < 0.25 * images.abs().mean()
 
 
 @torch.no_grad()
@@ -41,18 +41,18 @@ def test_resting_blocks_add_nothing_when_they_are_computed_after_all() -> None:
     rest_large_blocks(resting)
     whole.load_state_dict(resting.state_dict())
     assert not any(whole.state_dict()[f"{name}.conv2.weight"].any() for name in RESTING_BLOCKS)
-    pictures = small_pictures()
-    torch.testing.assert_close(whole.encode(pictures), resting.encode(pictures))
+    images = small_images()
+    torch.testing.assert_close(whole.encode(images), resting.encode(images))
 
 
 @torch.no_grad()
-def test_folded_moments_give_latents_of_unit_deviation_and_the_same_picture() -> None:
+def test_folded_moments_give_latents_of_unit_deviation_and_the_same_image() -> None:
     torch.manual_seed(0)
-    own, folded, pictures = AutoencoderKl(VAE), AutoencoderKl(VAE), small_pictures()
-    latents = own.encode(pictures)
+    own, folded, images = AutoencoderKl(VAE), AutoencoderKl(VAE), small_images()
+    latents = own.encode(images)
     mean, deviation = latents.mean((0, 2, 3)), latents.std((0, 2, 3))
     folded.load_state_dict(fold_moments(own.state_dict(), mean, deviation))
-    stored = folded.encode(pictures)
+    stored = folded.encode(images)
     torch.testing.assert_close((stored * SCALE).std((0, 2, 3)), torch.ones(4), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(folded.decode(stored), own.decode(latents), atol=1e-3, rtol=1e-3)
 

@@ -79,7 +79,7 @@ def test_every_memory_flag_gives_the_same_bits(
         check_card(engine)
 
 
-def test_a_picture_too_large_for_the_card_is_decoded_in_tiles_and_the_client_is_notified(base: Path) -> None:
+def test_an_image_too_large_for_the_card_is_decoded_in_tiles_and_the_client_is_notified(base: Path) -> None:
     prompt = workflow(second=None, lora=None, control=False, size=192, steps=1)
     with engine_of(base, card_bytes=40 * MIB) as engine:
         outputs, events = run(engine, prompt)

@@ -2,7 +2,7 @@
 
 Real processes of all of them. The engines are fakes, one for each worker, or with `--demo` the workers' own, which
 draw with the demo model, and die with them. Every job that a gateway has acknowledged must end exactly once, completed,
-with its picture, and its webhook must arrive at least once.
+with its image, and its webhook must arrive at least once.
 
     python -m tests.faults.fleet_rounds [--jobs 500] [--workers 4] [--gateways 2] [--kills 20] [--seed N] [--demo]
 """
@@ -41,7 +41,7 @@ BETWEEN_KILLS_SECONDS = (1.0, 3.0)
 END_SECONDS = 600
 LOG_END = 2000  # characters
 DEMO_ENGINE = {"CPU": "1", "OMP_NUM_THREADS": "1"}
-DEMO_PICTURE = {"prompt": "a red apple", "width": 64, "height": 64, "steps": 4}
+DEMO_IMAGE = {"prompt": "a red apple", "width": 64, "height": 64, "steps": 4}
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Fleet:
     async def send(self, job_id: str, webhook: str, draw_lots: random.Random) -> None:
         """Send one job until a gateway takes it, as a client does: the same id again."""
         seed = int(job_id.rpartition("-")[2])  # its own, or an engine would answer from its cache
-        work: dict[str, Any] = {"modifier": "Text2Image", "modifications": {**DEMO_PICTURE, "seed": seed}}
+        work: dict[str, Any] = {"modifier": "Text2Image", "modifications": {**DEMO_IMAGE, "seed": seed}}
         if not self.is_demo:
             workflow = draw(job_id) if draw_lots.random() < 0.7 else wait(draw_lots.uniform(0.1, 1.0))
             work = {"workflow_json": workflow}
@@ -242,7 +242,7 @@ async def judged(fleet: Fleet, receiver: Receiver, engines: list[FakeEngine]) ->
     for _, content in receiver.calls:
         notice = json.loads(content)
         webhooks.setdefault(notice["id"], set()).add(notice["status"])
-    pictures = [bool((await fleet.result(job_id)).get("output")) for job_id in sorted(fleet.acknowledged)]
+    images = [bool((await fleet.result(job_id)).get("output")) for job_id in sorted(fleet.acknowledged)]
     draws = Counter(run.rpartition("-")[0] for engine in engines for run in engine.runs)
     return {
         "acknowledged": len(fleet.acknowledged),
@@ -250,7 +250,7 @@ async def judged(fleet: Fleet, receiver: Receiver, engines: list[FakeEngine]) ->
         "lost": sorted(fleet.acknowledged - set(numbers)),
         "listed_twice": sorted(job_id for job_id, number in numbers.items() if number > 1),
         "not_completed": sorted(job["id"] for job in jobs if job["status"] != "completed"),
-        "without_picture": pictures.count(False),
+        "without_picture": images.count(False),
         "without_webhook": sorted(fleet.acknowledged - set(webhooks)),
         "webhooks_of_two_ends": sorted(job_id for job_id, ends in webhooks.items() if len(ends) > 1),
         "draws": dict(sorted(Counter(draws.values()).items())),

@@ -106,7 +106,7 @@ class KillRounds:
     def _new_job(self, job_id: str) -> Entry:
         chance = self._chance.random
         seconds = 0.0 if chance() < 0.6 else self._chance.uniform(0.05, 0.4)
-        image_url = self._peers.picture_url if chance() < 0.15 else ""
+        image_url = self._peers.image_url if chance() < 0.15 else ""
         body: dict[str, Any] = {"job_id": job_id, "workflow": draw(job_id, seconds, image_url=image_url)}
         if chance() < 0.4:
             body["webhook"] = self._peers.webhook

@@ -1,4 +1,4 @@
-"""The world around a worker, in the test's event loop: a host of pictures, an S3 store, a webhook receiver.
+"""The world around a worker, in the test's event loop: a host of images, an S3 store, a webhook receiver.
 
 Each can be told to answer late, badly, or not at all until it is released.
 """
@@ -19,7 +19,7 @@ from tests.served import served
 from tests.worker.running_front import until
 
 WAIT_SECONDS = 120.0
-PICTURE = base64.b64decode(
+IMAGE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 BUCKET = "pictures"
@@ -80,7 +80,7 @@ class Peers:
         self.url = ""
 
     @property
-    def picture_url(self) -> str:
+    def image_url(self) -> str:
         return f"{self.url}/source/picture.png"
 
     @property
@@ -113,7 +113,7 @@ class Peers:
 
     async def _give(self, _request: web.Request) -> web.Response:
         status = await self.source.behave()
-        return web.Response(status=status, body=PICTURE, content_type="image/png")
+        return web.Response(status=status, body=IMAGE, content_type="image/png")
 
     async def _put(self, request: web.Request) -> web.Response:
         content = await request.read()

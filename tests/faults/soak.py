@@ -126,7 +126,7 @@ class Soak:
 
     def _body(self) -> dict[str, Any]:
         chance, job_id = self._chance.random, f"job-{next(self._numbers)}"
-        image_url = self._peers.picture_url if chance() < 0.15 else ""
+        image_url = self._peers.image_url if chance() < 0.15 else ""
         seconds = 0.0 if chance() < 0.8 else self._chance.uniform(0.05, 0.5)
         body: dict[str, Any] = {"job_id": job_id, "workflow": draw(job_id, seconds, image_url=image_url)}
         if chance() < 0.3:

@@ -72,7 +72,7 @@ async def ends_well(rig: Rig, peers: Peers, point: str) -> None:
 
 def request(point: str, peers: Peers) -> dict[str, Any]:
     job_id = point.replace(" ", "-")
-    workflow = draw(job_id, image_url=peers.picture_url)
+    workflow = draw(job_id, image_url=peers.image_url)
     return {"job_id": job_id, "workflow": workflow, "s3": peers.s3, "webhook": peers.webhook}
 
 
@@ -81,7 +81,7 @@ async def test_killed_while_it_fetches_a_job_fetches_again(rig: Rig, peers: Peer
     peers.source.hold()
     await rig.start()
     await rig.until_ready()
-    await rig.submit("one", draw("one", image_url=peers.picture_url))
+    await rig.submit("one", draw("one", image_url=peers.image_url))
     await peers.source.until_asked()
     await rig.kill_front()
     peers.source.release()

@@ -1,4 +1,4 @@
-"""One request on two engines, on the CPU: its pictures are those of one engine, whatever happens to the other."""
+"""One request on two engines, on the CPU: its images are those of one engine, whatever happens to the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def node(class_type: str, **inputs: Any) -> dict[str, Any]:
 
 
 def seeds(*given: int, batch: int = 1, steps: int = 4) -> dict[str, Any]:
-    """A workflow that saves a batch of small pictures for each seed."""
+    """A workflow that saves a batch of small images for each seed."""
     workflow = {
         "model": node("CheckpointLoaderSimple", ckpt_name="darkroom-emoji.safetensors"),
         "text": node("CLIPTextEncode", clip=["model", 1], text="a red apple"),
@@ -41,7 +41,7 @@ def seeds(*given: int, batch: int = 1, steps: int = 4) -> dict[str, Any]:
     return workflow
 
 
-def pictures(result: dict[str, Any]) -> list[Any]:
+def images(result: dict[str, Any]) -> list[Any]:
     assert result["status"] == "completed", result
     return [numpy.asarray(Image.open(output["local_path"])).astype(int) for output in result["output"]]
 
@@ -59,18 +59,18 @@ async def test_seeds_have_the_same_bits_and_items_of_a_batch_differ_by_rounding_
         split = await drawn(rig, "split", seeds(1, 2, 3), split=True)
         assert "split" not in whole and split["split"] == {"engines": 2, "by": "outputs"}
         assert [output["node_id"] for output in split["output"]] == ["save-1", "save-2", "save-3"]
-        assert all((a == b).all() for a, b in zip(pictures(whole), pictures(split), strict=True))
+        assert all((a == b).all() for a, b in zip(images(whole), images(split), strict=True))
 
         whole = await drawn(rig, "whole-batch", seeds(5, batch=3))
         split = await drawn(rig, "split-batch", seeds(5, batch=3), split=True)
         assert split["split"] == {"engines": 2, "by": "batch"}
-        assert all(abs(a - b).max() <= 2 for a, b in zip(pictures(whole), pictures(split), strict=True))
+        assert all(abs(a - b).max() <= 2 for a, b in zip(images(whole), images(split), strict=True))
 
         exact = await drawn(rig, "exact", seeds(6, batch=3), split=True, quality="exact")
         assert exact["split"]["engines"] == 1 and "quality `exact`" in exact["split"]["reason"]
 
 
-async def test_an_engine_that_dies_with_a_part_costs_no_picture(tmp_path: Path) -> None:
+async def test_an_engine_that_dies_with_a_part_costs_no_image(tmp_path: Path) -> None:
     async with a_rig(tmp_path, ENGINES="2", SPLIT_REQUESTS="true", ENGINE_MAX_RESTARTS="1000") as rig:
         await rig.start()
         await until_both_are_up(rig)
@@ -81,5 +81,5 @@ async def test_an_engine_that_dies_with_a_part_costs_no_picture(tmp_path: Path) 
             while len(busy) < 2:
                 busy = [engine["pid"] for engine in await engines_of(rig) if engine["prompts"]]
             rig.kill_process(busy[round_number % 2])
-            assert len(pictures(await rig.until(f"job-{round_number}"))) == 4
+            assert len(images(await rig.until(f"job-{round_number}"))) == 4
             await until_both_are_up(rig)

@@ -18,7 +18,7 @@ from darkroom.engine.families.flux.controlnet import HintKind
 from darkroom.engine.families.sd3.controlnet import Sd35ControlNet, Sd35ControlNetConfig
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.models.random_weights import write_random_checkpoint
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from tests.engine.families.test_transformer_controlnets import control_network, write_control
 from tests.flow.running_worker import RunningWorker
 from tests.flow.small_models import write_control_net, write_lora
@@ -59,18 +59,18 @@ def file_of(family: ModelFamily) -> str:
 
 
 def sampling_of(worker: RunningWorker, **modifications: Any) -> dict[str, Any]:
-    """The inputs of the sampler, as the picture of an Image2Image request tells them."""
-    asked = {"prompt": "a boat", "input_image": EXAMPLE_PICTURE, "denoise": 0.1, **modifications}
+    """The inputs of the sampler, as the image of an Image2Image request tells them."""
+    asked = {"prompt": "a boat", "input_image": EXAMPLE_IMAGE, "denoise": 0.1, **modifications}
     body = {"input": {"modifier": "Image2Image", "modifications": asked, "return_outputs_as_base64": True}}
     result = worker.generate(body).raise_for_status().json()
-    picture = Image.open(io.BytesIO(base64.b64decode(result["output"][0]["data"])))
-    prompt = json.loads(picture.info["prompt"])
+    image = Image.open(io.BytesIO(base64.b64decode(result["output"][0]["data"])))
+    prompt = json.loads(image.info["prompt"])
     inputs: dict[str, Any] = prompt["3"]["inputs"]
     return inputs
 
 
 def drawn(worker: RunningWorker, modifier: str, **modifications: Any) -> Image.Image:
-    """The picture that a modifier gives."""
+    """The image that a modifier gives."""
     body = {"input": {"modifier": modifier, "modifications": modifications, "return_outputs_as_base64": True}}
     result = worker.generate(body).raise_for_status().json()
     return Image.open(io.BytesIO(base64.b64decode(result["output"][0]["data"]))).convert("RGB")

@@ -1,4 +1,4 @@
-"""Draws the expected pictures anew: `python -m tests.flow.make_expected`. Look at them before committing them."""
+"""Draws the expected images anew: `python -m tests.flow.make_expected`. Look at them before committing them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from tests.flow.bodies import image_request, modifier_request, workflow_request
 from tests.flow.receiver import running_receiver
 from tests.flow.running_worker import ROOT, running_worker
-from tests.flow.test_demo_model import DEMO_PICTURES, drawn
+from tests.flow.test_demo_model import DEMO_IMAGES, drawn
 
 EXPECTED = Path(__file__).parent / "expected"
 
@@ -34,7 +34,7 @@ def main() -> None:
             host.files["/boat.png"] = (EXPECTED / "workflow_0.png").read_bytes()
             result = worker.generate(image_request(f"{host.url}/boat.png")).raise_for_status().json()
             (EXPECTED / "image_to_image.png").write_bytes(worker.output_bytes(result))
-            for name, prompt in DEMO_PICTURES.items():
+            for name, prompt in DEMO_IMAGES.items():
                 Image.fromarray(drawn(worker, prompt=prompt).astype(np.uint8)).save(EXPECTED / name)
 
 

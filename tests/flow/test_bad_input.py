@@ -177,7 +177,7 @@ def png_of(side_px: int) -> bytes:
 
 @pytest.mark.parametrize(
     "content",
-    [b"this is no picture", png_of(64)[:20], b"\x89PNG\r\n\x1a\n" + b"\0" * 100, b""],
+    [b"this is no image", png_of(64)[:20], b"\x89PNG\r\n\x1a\n" + b"\0" * 100, b""],
     ids=["text", "cut short", "a header alone", "nothing"],
 )
 def test_a_broken_image(worker: RunningWorker, receiver: Receiver, content: bytes) -> None:

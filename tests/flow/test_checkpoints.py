@@ -72,9 +72,9 @@ def test_a_killed_worker_goes_on_after_its_start(tmp_path: Path) -> None:
         result = until(lambda: ended(worker, "one"))
         assert result["status"] == "completed", result["message"]
         assert num_resumed(worker) > 0
-        picture = pixels(base64.b64decode(result["output"][0]["data"]))
+        image = pixels(base64.b64decode(result["output"][0]["data"]))
         until(lambda: not list((tmp_path / "state" / "checkpoints").iterdir()))
-        np.testing.assert_array_equal(picture, drawn_anew(worker, 5))
+        np.testing.assert_array_equal(image, drawn_anew(worker, 5))
 
 
 def test_an_urgent_job_takes_the_engine_and_the_other_goes_on_with_its_bits(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ async def test_another_worker_goes_on_by_the_copy_in_s3_with_the_same_bits(tmp_p
             assert result["status"] == "completed", result["message"]
             assert num_resumed(kept) > 0
             until(lambda: not objects(s3, CHECKPOINTS))
-            picture = pixels(s3.get(objects(s3, "far/")[0]["Key"]))
-            np.testing.assert_array_equal(picture, drawn_anew(kept, 5))
+            image = pixels(s3.get(objects(s3, "far/")[0]["Key"]))
+            np.testing.assert_array_equal(image, drawn_anew(kept, 5))
 
 
 def objects(s3: S3Server, prefix: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Each client that works with a worker, unchanged, draws one picture with a real worker and its engine."""
+"""Each client that works with a worker, unchanged, draws one image with a real worker and its engine."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_javascript_module(worker: RunningWorker) -> None:
 def test_openai(worker: RunningWorker) -> None:
     with openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none") as client:
         reply = client.images.generate(prompt="an apple", size="64x64", extra_body={"steps": 1})
-    assert [base64.b64decode(picture.b64_json or "")[:4] for picture in reply.data or []] == [PNG]
+    assert [base64.b64decode(image.b64_json or "")[:4] for image in reply.data or []] == [PNG]
 
 
 def test_comfy_sdk(worker: RunningWorker, workflow: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from darkroom.worker.models.demo_model import DEMO_CHECKPOINT
 from tests.flow.running_worker import RunningWorker
 
 EXPECTED = Path(__file__).parent / "expected"
-DEMO_PICTURES = {
+DEMO_IMAGES = {
     "demo_apple.png": "a red apple on a blue background",
     "demo_heart.png": "a blue heart",
     "demo_star.png": "a yellow star on a black background",
@@ -29,35 +29,35 @@ def drawn(worker: RunningWorker, modifier: str = "Text2Image", **modifications: 
     body = {"input": {"modifier": modifier, "modifications": fields, "return_outputs_as_base64": True}}
     result = worker.generate(body).raise_for_status().json()
     assert DEMO_CHECKPOINT in result["message"]
-    picture = Image.open(io.BytesIO(base64.b64decode(result["output"][0]["data"])))
-    return np.asarray(picture.convert("RGB"), dtype=np.float64)
+    image = Image.open(io.BytesIO(base64.b64decode(result["output"][0]["data"])))
+    return np.asarray(image.convert("RGB"), dtype=np.float64)
 
 
-def as_data_uri(picture: Pixels) -> str:
+def as_data_uri(image: Pixels) -> str:
     file = io.BytesIO()
-    Image.fromarray(picture.astype(np.uint8)).save(file, "PNG")
+    Image.fromarray(image.astype(np.uint8)).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def middle(picture: Pixels) -> Pixels:
+def middle(image: Pixels) -> Pixels:
     """Mean colour of the middle, where the thing is."""
-    colour: Pixels = picture[48:88, 48:88].mean((0, 1))
+    colour: Pixels = image[48:88, 48:88].mean((0, 1))
     return colour
 
 
-def rim(picture: Pixels) -> Pixels:
-    sides = (picture[:6], picture[-6:], picture[:, :6], picture[:, -6:])
+def rim(image: Pixels) -> Pixels:
+    sides = (image[:6], image[-6:], image[:, :6], image[:, -6:])
     colour: Pixels = np.median(np.concatenate([side.reshape(-1, 3) for side in sides]), 0)
     return colour
 
 
-def expected(name: str, picture: Pixels) -> Pixels:
-    return np.asarray(Image.open(EXPECTED / name).convert("RGB"), dtype=np.float64) - picture
+def expected(name: str, image: Pixels) -> Pixels:
+    return np.asarray(Image.open(EXPECTED / name).convert("RGB"), dtype=np.float64) - image
 
 
 @pytest.fixture(scope="module")
 def apple(worker: RunningWorker) -> Pixels:
-    return drawn(worker, prompt=DEMO_PICTURES["demo_apple.png"])
+    return drawn(worker, prompt=DEMO_IMAGES["demo_apple.png"])
 
 
 def test_a_red_apple_is_red_and_its_background_blue(apple: Pixels) -> None:
@@ -70,7 +70,7 @@ def test_a_red_apple_is_red_and_its_background_blue(apple: Pixels) -> None:
 
 
 def test_a_blue_heart_is_blue_on_white(worker: RunningWorker) -> None:
-    heart = drawn(worker, prompt=DEMO_PICTURES["demo_heart.png"])
+    heart = drawn(worker, prompt=DEMO_IMAGES["demo_heart.png"])
     red, _, blue = middle(heart)
     assert blue > red + 60
     assert rim(heart).min() > 190
@@ -78,16 +78,16 @@ def test_a_blue_heart_is_blue_on_white(worker: RunningWorker) -> None:
 
 
 def test_a_yellow_star_is_yellow_on_black(worker: RunningWorker) -> None:
-    star = drawn(worker, prompt=DEMO_PICTURES["demo_star.png"])
+    star = drawn(worker, prompt=DEMO_IMAGES["demo_star.png"])
     red, green, blue = middle(star)
     assert min(red, green) > blue + 60
     assert rim(star).max() < 60
     assert np.abs(expected("demo_star.png", star)).mean() < 1
 
 
-def test_a_little_noise_keeps_the_picture_and_much_follows_the_words(worker: RunningWorker, apple: Pixels) -> None:
+def test_a_little_noise_keeps_the_image_and_much_follows_the_words(worker: RunningWorker, apple: Pixels) -> None:
     source = as_data_uri(apple)
-    kept = drawn(worker, "Image2Image", denoise=0.2, prompt=DEMO_PICTURES["demo_apple.png"], input_image=source)
+    kept = drawn(worker, "Image2Image", denoise=0.2, prompt=DEMO_IMAGES["demo_apple.png"], input_image=source)
     words = "a yellow star on a black background"
     redrawn = drawn(worker, "Image2Image", denoise=0.95, prompt=words, input_image=source)
     assert np.abs(kept - apple).mean() < np.abs(redrawn - apple).mean() / 2
@@ -122,7 +122,7 @@ def inpainting(source: str) -> dict[str, Any]:
 def test_inpainting_redraws_what_the_mask_covers_and_keeps_the_rest(worker: RunningWorker, apple: Pixels) -> None:
     body = {"input": {"workflow_json": inpainting(as_data_uri(apple)), "return_outputs_as_base64": True}}
     result = worker.generate(body).raise_for_status().json()
-    picture = Image.open(io.BytesIO(base64.b64decode(result["output"][0]["data"])))
-    changed = np.abs(np.asarray(picture.convert("RGB"), dtype=np.float64) - apple).mean(2)
+    image = Image.open(io.BytesIO(base64.b64decode(result["output"][0]["data"])))
+    changed = np.abs(np.asarray(image.convert("RGB"), dtype=np.float64) - apple).mean(2)
     assert changed[:48].mean() < 25
     assert changed[80:].mean() > 2 * changed[:48].mean()

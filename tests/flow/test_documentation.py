@@ -1,4 +1,4 @@
-"""The API's document: whole, and every example in it gives a picture when it is sent."""
+"""The API's document: whole, and every example in it gives an image when it is sent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def with_steps(request: dict[str, Any], num_steps: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_steps", [1, pytest.param(None, marks=pytest.mark.slow, id="as it stands")])
-def test_every_example_gives_a_picture(studio: RunningWorker, num_steps: int | None) -> None:
+def test_every_example_gives_an_image(studio: RunningWorker, num_steps: int | None) -> None:
     content = document_of(studio)["paths"]["/generate/sync"]["post"]["requestBody"]["content"]
     examples = content["application/json"]["examples"]
     built_in = {"Text2Image", "Image2Image", "Inpaint", "ControlNet", "LoraText2Image", "HiresFix", "Upscale"}

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from darkroom.engine.families.base import ModelFamily
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.modifiers.registry import build_registry
 from tests.flow.families import DRAWN, MEASURED, STEERED, drawn, file_of, sampling_of
 from tests.flow.running_worker import CHECKPOINT, RunningWorker
@@ -44,17 +44,17 @@ def test_what_the_request_says_wins(families: RunningWorker, family: ModelFamily
 def test_every_modifier_draws_with_a_checkpoint_of_the_family(families: RunningWorker, family: ModelFamily) -> None:
     common = {"prompt": "a boat", "ckpt_name": file_of(family), "steps": 2, "seed": 3}
     sized = {**common, "width": 64, "height": 64}
-    started = {**common, "input_image": EXAMPLE_PICTURE}
+    started = {**common, "input_image": EXAMPLE_IMAGE}
     plain = drawn(families, "Text2Image", **sized)
-    control = {"control_image": EXAMPLE_PICTURE, "control_net_name": file_of(family)}
-    pictures = {
+    control = {"control_image": EXAMPLE_IMAGE, "control_net_name": file_of(family)}
+    images = {
         "ControlNet": drawn(families, "ControlNet", **sized, **control),
         "LoraText2Image": drawn(families, "LoraText2Image", **sized, loras=[file_of(family)]),
         "Image2Image": drawn(families, "Image2Image", **started),
-        "Inpaint": drawn(families, "Inpaint", **started, mask_image=EXAMPLE_PICTURE),
+        "Inpaint": drawn(families, "Inpaint", **started, mask_image=EXAMPLE_IMAGE),
     }
     assert plain.size == (64, 64)
-    assert len({picture.tobytes() for picture in (plain, *pictures.values())}) == 1 + len(pictures)
+    assert len({image.tobytes() for image in (plain, *images.values())}) == 1 + len(images)
     assert drawn(families, "HiresFix", **sized, hires_steps=1).size == (96, 96)
     assert drawn(families, "Upscale", **started, method="latent").size == (128, 128)
     assert len(set(plain.tobytes())) > 10

@@ -18,9 +18,9 @@ from tests.s3_server import S3Server, client
 UPRIGHT = numpy.array([[0, 40, 80, 120], [160, 200, 240, 255]], dtype=numpy.uint8)  # 4 wide, 2 high
 
 
-def encoded(picture: Image.Image, form: str, **options: Any) -> bytes:
+def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
     held = io.BytesIO()
-    picture.save(held, form, **options)
+    image.save(held, form, **options)
     return held.getvalue()
 
 
@@ -62,24 +62,24 @@ def outputs_of(worker: RunningWorker, workflow: dict[str, Any], **fields: Any) -
 
 
 def fetched(output: dict[str, Any]) -> Image.Image:
-    picture = Image.open(io.BytesIO(httpx.get(output["url"]).content))
-    picture.load()
-    return picture
+    image = Image.open(io.BytesIO(httpx.get(output["url"]).content))
+    image.load()
+    return image
 
 
-def difference(picture: Image.Image, wanted: Image.Image) -> float:
-    assert picture.size == wanted.size
-    return float(numpy.abs(numpy.asarray(picture.convert("RGB"), float) - numpy.asarray(wanted, float)).mean())
+def difference(image: Image.Image, wanted: Image.Image) -> float:
+    assert image.size == wanted.size
+    return float(numpy.abs(numpy.asarray(image.convert("RGB"), float) - numpy.asarray(wanted, float)).mean())
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF", "BMP"])
-def test_every_format_of_a_picture_is_read(worker: RunningWorker, form: str) -> None:
+def test_every_format_of_an_image_is_read(worker: RunningWorker, form: str) -> None:
     [output] = outputs_of(worker, load_and_save(data_uri(encoded(upright(), form))))
     assert difference(fetched(output), upright()) < 3
 
 
 @pytest.mark.parametrize("form", ["JPEG", "WEBP", "PNG", "TIFF"])
-def test_a_camera_picture_comes_upright(worker: RunningWorker, form: str) -> None:
+def test_a_camera_image_comes_upright(worker: RunningWorker, form: str) -> None:
     [output] = outputs_of(worker, load_and_save(data_uri(lying(form))))
     assert difference(fetched(output), upright()) < 3
 
@@ -94,8 +94,8 @@ def test_a_mask_is_read_upright_from_a_channel(worker: RunningWorker) -> None:
     assert difference(fetched(output), inverted) < 1
 
 
-def test_a_picture_comes_from_a_bucket_and_goes_to_one(worker: RunningWorker, s3_server: S3Server) -> None:
-    client(s3_server).put_object(Bucket=s3_server.bucket, Key="in/a picture.png", Body=encoded(upright(), "PNG"))
+def test_an_image_comes_from_a_bucket_and_goes_to_one(worker: RunningWorker, s3_server: S3Server) -> None:
+    client(s3_server).put_object(Bucket=s3_server.bucket, Key="in/a image.png", Body=encoded(upright(), "PNG"))
     s3 = {
         "access_key_id": s3_server.access_key_id,
         "secret_access_key": s3_server.secret_access_key,
@@ -107,7 +107,7 @@ def test_a_picture_comes_from_a_bucket_and_goes_to_one(worker: RunningWorker, s3
     }
     [output] = outputs_of(
         worker,
-        load_and_save(f"s3://{s3_server.bucket}/in/a picture.png"),
+        load_and_save(f"s3://{s3_server.bucket}/in/a image.png"),
         request_id="bucket",
         s3=s3,
         output={"format": "webp", "thumbnail_size": 16},
@@ -130,7 +130,7 @@ def test_a_latent_goes_out_and_comes_in_again(worker: RunningWorker, receiver: R
     assert httpx.get(second["url"]).content[-4096:] == receiver.files["/a.latent"][-4096:]
 
 
-def test_the_prompt_is_in_the_picture_only_when_asked_for_though_the_engine_writes_none(
+def test_the_prompt_is_in_the_image_only_when_asked_for_though_the_engine_writes_none(
     worker: RunningWorker,
 ) -> None:
     drawn = load_and_save(data_uri(encoded(upright(), "PNG")))

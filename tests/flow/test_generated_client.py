@@ -69,7 +69,7 @@ def request_of(client: SimpleNamespace, **fields: Any) -> Any:
     return models.GenerateRequest(input_=models.GenerateInput.from_dict({**given, **fields}))
 
 
-def test_a_picture_is_drawn_and_its_result_is_typed(client: SimpleNamespace, worker: RunningWorker) -> None:
+def test_an_image_is_drawn_and_its_result_is_typed(client: SimpleNamespace, worker: RunningWorker) -> None:
     result = client.call("generate.generate_sync").sync(client=client.here, body=request_of(client))
     assert result.status is client.models.JobState.COMPLETED
     assert result.timings.total_ms > 0 and isinstance(result.output[0], client.models.OutputFile)

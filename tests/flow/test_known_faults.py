@@ -182,13 +182,13 @@ class TestWhatUsersComplainOf:
         assert worker.generate(modifier_request(request_id="next")).status_code == 200
         assert "already ended" in cancel(worker, running).json()["message"]
 
-    def test_the_same_prompt_gives_its_pictures_every_time(self, worker: RunningWorker) -> None:
+    def test_the_same_prompt_gives_its_images_every_time(self, worker: RunningWorker) -> None:
         """A cached or equal prompt gives empty outputs."""
         results = [worker.generate(workflow_request(seed=77)).json() for _ in range(3)]
-        pictures = [[httpx.get(item["url"]).content for item in result["output"]] for result in results]
-        assert all(len(group) == 2 for group in pictures)
-        assert pictures[0] == pictures[1] == pictures[2]
-        assert Image.open(io.BytesIO(pictures[2][0])).size == (96, 64)
+        images = [[httpx.get(item["url"]).content for item in result["output"]] for result in results]
+        assert all(len(group) == 2 for group in images)
+        assert images[0] == images[1] == images[2]
+        assert Image.open(io.BytesIO(images[2][0])).size == (96, 64)
 
     def test_nothing_to_save_is_said_before_any_work(self, worker: RunningWorker) -> None:
         """A workflow that saves nothing costs GPU time and gives an empty result."""
@@ -205,10 +205,10 @@ class TestWhatUsersComplainOf:
     def test_a_seed_can_be_random_and_stays_what_was_drawn(self, worker: RunningWorker) -> None:
         """Random seeds cannot be asked for by API, or change when a request is repeated."""
         drawn = [worker.generate(workflow_request("__RANDOM_INT__", request_id=name)).json() for name in ("r1", "r2")]
-        pictures = [worker.output_bytes(result) for result in drawn]
-        assert pictures[0] != pictures[1]
+        images = [worker.output_bytes(result) for result in drawn]
+        assert images[0] != images[1]
         again = worker.generate(workflow_request("__RANDOM_INT__", request_id="r1")).json()
-        assert worker.output_bytes(again) == pictures[0]
+        assert worker.output_bytes(again) == images[0]
 
     def test_a_job_may_go_before_others(self, worker: RunningWorker, running: str) -> None:
         """The front of the queue cannot be reached by API."""
@@ -216,7 +216,7 @@ class TestWhatUsersComplainOf:
             name: modifier_request(request_id=name, priority=10 if name == "urgent" else 0)
             for name in ("handed-over", "ordinary", "urgent")
         }
-        # A picture of its own, which takes a while: else it would be there at once, and end beside the urgent one.
+        # An image of its own, which takes a while: else it would be there at once, and end beside the urgent one.
         requests["ordinary"]["input"]["modifications"] |= {"seed": 99, "steps": 20}
         for name, request in requests.items():
             start(worker, name, request)

@@ -1,4 +1,4 @@
-"""Videos, sounds and pictures for a WebSocket, through the real processes: in by the request, out as files."""
+"""Videos, audio and images for a WebSocket, through the real processes: in by the request, out as files."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def saved(worker: RunningWorker) -> dict[str, dict[str, Any]]:
     return {output["node_id"]: output for output in outputs_of(worker, workflow)}
 
 
-def test_results_have_the_facts_of_videos_and_sounds(saved: dict[str, Any]) -> None:
-    of_sound = {"sample_rate": 44100, "channels": 2, "duration_seconds": 1.0}
+def test_results_have_the_facts_of_videos_and_audio(saved: dict[str, Any]) -> None:
+    of_audio = {"sample_rate": 44100, "channels": 2, "duration_seconds": 1.0}
     expected = {"width": 64, "height": 32, "frames": 4, "fps": 4.0, "duration_seconds": 1.0}
     assert {name: saved["webm"][name] for name in expected} == expected
-    assert {name: saved["mp4"][name] for name in expected | of_sound} == expected | of_sound
-    assert {name: saved["flac"][name] for name in of_sound} == of_sound
+    assert {name: saved["mp4"][name] for name in expected | of_audio} == expected | of_audio
+    assert {name: saved["flac"][name] for name in of_audio} == of_audio
     assert saved["mp4"]["size_bytes"] == len(httpx.get(saved["mp4"]["url"]).content)
 
 
@@ -71,25 +71,25 @@ def test_a_video_of_the_request_is_taken_apart(worker: RunningWorker, saved: dic
     }
     outputs = outputs_of(worker, workflow)
     assert [output["node_id"] for output in outputs] == ["3"] * 4 + ["5"]
-    picture = Image.open(io.BytesIO(httpx.get(outputs[0]["url"]).content))
-    assert picture.size == (64, 32)
-    red, green, blue = picture.convert("RGB").getpixel((5, 5))  # type: ignore[misc]
+    image = Image.open(io.BytesIO(httpx.get(outputs[0]["url"]).content))
+    assert image.size == (64, 32)
+    red, green, blue = image.convert("RGB").getpixel((5, 5))  # type: ignore[misc]
     assert abs(red - 0x20) < 8 and abs(green - 0x40) < 8 and abs(blue - 0xFF) < 8
 
 
 def test_a_file_that_is_no_video_is_refused_with_node_and_field(worker: RunningWorker) -> None:
-    picture = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(picture, "PNG")
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(image, "PNG")
     workflow = {
-        "1": {"class_type": "LoadAudio", "inputs": {"audio": data_uri(picture.getvalue())}},
+        "1": {"class_type": "LoadAudio", "inputs": {"audio": data_uri(image.getvalue())}},
         "2": saving("SaveAudio", audio=["1", 0]),
     }
     answer = worker.generate({"input": {"workflow_json": workflow}})
     assert answer.status_code == 422, answer.text
-    assert "Invalid audio file: the file that came with the request (no video and no sound" in answer.text
+    assert "Invalid audio file: the file that came with the request (no video and no audio" in answer.text
 
 
-def test_pictures_for_a_websocket_are_delivered_as_files(worker: RunningWorker) -> None:
+def test_images_for_a_websocket_are_delivered_as_files(worker: RunningWorker) -> None:
     send = {"class_type": "SaveImageWebsocket", "inputs": {"images": ["1", 0]}}
     for _ in range(2):  # also from the cache
         outputs = outputs_of(worker, {"1": FRAMES, "2": send})

@@ -1,4 +1,4 @@
-"""Every modifier draws a real picture through the real processes; a wrong name comes back with the nearest."""
+"""Every modifier draws a real image through the real processes; a wrong name comes back with the nearest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from tests.flow.running_worker import CHECKPOINT, RunningWorker
 from tests.flow.small_models import CONTROL_NET, LORAS, UPSCALER
 
@@ -18,11 +18,11 @@ SIZE = {"width": 64, "height": 64}
 
 
 def drawn(worker: RunningWorker, modifier: str, modifications: dict[str, Any]) -> numpy.ndarray[Any, Any]:
-    """The pixels of the picture that a request gives."""
+    """The pixels of the image that a request gives."""
     response = worker.generate({"input": {"modifier": modifier, "modifications": modifications}})
     assert response.status_code == 200, response.text
-    picture = Image.open(io.BytesIO(worker.output_bytes(response.json())))
-    return numpy.asarray(picture.convert("RGB"), dtype=numpy.float64)
+    image = Image.open(io.BytesIO(worker.output_bytes(response.json())))
+    return numpy.asarray(image.convert("RGB"), dtype=numpy.float64)
 
 
 def problem_of(worker: RunningWorker, modifier: str, modifications: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def problem_of(worker: RunningWorker, modifier: str, modifications: dict[str, An
     return found
 
 
-def test_loras_change_the_picture_each_for_itself_and_at_no_strength_not_at_all(studio: RunningWorker) -> None:
+def test_loras_change_the_image_each_for_itself_and_at_no_strength_not_at_all(studio: RunningWorker) -> None:
     text = {"prompt": "a fox", **SMALL, **SIZE}
     plain = drawn(studio, "Text2Image", text)
     one = drawn(studio, "LoraText2Image", {**text, "loras": LORAS[0]})
@@ -45,11 +45,9 @@ def test_loras_change_the_picture_each_for_itself_and_at_no_strength_not_at_all(
 
 
 @pytest.mark.parametrize("preprocessor", ["none", "canny"])
-def test_a_control_net_changes_the_picture_and_at_no_strength_does_not(
-    studio: RunningWorker, preprocessor: str
-) -> None:
+def test_a_control_net_changes_the_image_and_at_no_strength_does_not(studio: RunningWorker, preprocessor: str) -> None:
     text = {"prompt": "a fox", **SMALL, **SIZE}
-    control = {**text, "control_image": EXAMPLE_PICTURE, "control_net_name": CONTROL_NET, "preprocessor": preprocessor}
+    control = {**text, "control_image": EXAMPLE_IMAGE, "control_net_name": CONTROL_NET, "preprocessor": preprocessor}
     plain = drawn(studio, "Text2Image", text)
     assert not numpy.array_equal(drawn(studio, "ControlNet", control), plain)
     assert numpy.array_equal(drawn(studio, "ControlNet", {**control, "strength": 0}), plain)
@@ -57,7 +55,7 @@ def test_a_control_net_changes_the_picture_and_at_no_strength_does_not(
 
 @pytest.mark.parametrize("masked_content", ["erase", "keep"])
 def test_inpaint_redraws_the_middle_and_leaves_the_corners(studio: RunningWorker, masked_content: str) -> None:
-    request = {"prompt": "a fox", "input_image": EXAMPLE_PICTURE, "mask_image": EXAMPLE_PICTURE, **SMALL}
+    request = {"prompt": "a fox", "input_image": EXAMPLE_IMAGE, "mask_image": EXAMPLE_IMAGE, **SMALL}
     first = drawn(studio, "Inpaint", {**request, "masked_content": masked_content, "grow_mask_by": 0})
     other = drawn(studio, "Inpaint", {**request, "masked_content": masked_content, "grow_mask_by": 0, "seed": 8})
     changed = numpy.abs(first - other).max(axis=2)
@@ -83,10 +81,10 @@ def test_without_a_mask_what_is_transparent_is_redrawn(studio: RunningWorker) ->
     ],
 )
 def test_upscale_enlarges(studio: RunningWorker, modifications: dict[str, Any], side_px: int) -> None:
-    picture = drawn(studio, "Upscale", {"input_image": EXAMPLE_PICTURE, **modifications})
-    assert picture.shape == (side_px, side_px, 3)
+    image = drawn(studio, "Upscale", {"input_image": EXAMPLE_IMAGE, **modifications})
+    assert image.shape == (side_px, side_px, 3)
     if modifications.get("method") == "pixel":
-        assert picture[side_px // 2, side_px // 2].mean() > 200 > picture[2, 2].mean()
+        assert image[side_px // 2, side_px // 2].mean() > 200 > image[2, 2].mean()
 
 
 @pytest.mark.parametrize("upscale_in", ["latent", "pixel"])
@@ -102,19 +100,19 @@ def test_hires_fix_draws_at_the_larger_size(studio: RunningWorker, upscale_in: s
         ("LoraText2Image", {"prompt": "", "loras": [{"name": LORAS[0], "weight": 1}]}, "loras.0.weight", "strength"),
         (
             "ControlNet",
-            {"prompt": "", "control_image": EXAMPLE_PICTURE, "control_net_name": "sub/Small_Control.pth"},
+            {"prompt": "", "control_image": EXAMPLE_IMAGE, "control_net_name": "sub/Small_Control.pth"},
             "control_net_name",
             CONTROL_NET,
         ),
         (
             "Upscale",
-            {"input_image": EXAMPLE_PICTURE, "method": "model", "upscale_model": "twic"},
+            {"input_image": EXAMPLE_IMAGE, "method": "model", "upscale_model": "twic"},
             "upscale_model",
             UPSCALER,
         ),
-        ("Upscale", {"input_image": EXAMPLE_PICTURE, "interpolation": "lanzcos"}, "interpolation", "lanczos"),
+        ("Upscale", {"input_image": EXAMPLE_IMAGE, "interpolation": "lanzcos"}, "interpolation", "lanczos"),
         ("HiresFix", {"prompt": "", "upscale_method": "bislurp"}, "upscale_method", "bislerp"),
-        ("Inpaint", {"prompt": "", "input_image": EXAMPLE_PICTURE, "sampler_name": "eulr"}, "sampler_name", "euler"),
+        ("Inpaint", {"prompt": "", "input_image": EXAMPLE_IMAGE, "sampler_name": "eulr"}, "sampler_name", "euler"),
         ("Text2Image", {"prompt": "", "ckpt_name": "smal.safetensors"}, "ckpt_name", CHECKPOINT),
     ],
 )
@@ -128,7 +126,7 @@ def test_a_wrong_name_is_said_of_its_parameter_with_the_nearest_right_one(
 
 
 def test_a_missing_upscaler_is_said_before_anything_runs(studio: RunningWorker) -> None:
-    problem = problem_of(studio, "Upscale", {"input_image": EXAMPLE_PICTURE, "method": "model"})
+    problem = problem_of(studio, "Upscale", {"input_image": EXAMPLE_IMAGE, "method": "model"})
     assert problem["field"] == "input.modifications.upscale_model"
 
 

@@ -10,13 +10,13 @@ import httpx
 import pytest
 from PIL import Image
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.worker.inputs.fetch import decode_data_uri
 from tests.flow.bodies import image_request
 from tests.flow.running_worker import RunningWorker
 
 
-def picture(colour: str = "red", side_px: int = 64) -> bytes:
+def image(colour: str = "red", side_px: int = 64) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (side_px, side_px), colour).save(buffer, "PNG")
     return buffer.getvalue()
@@ -32,45 +32,45 @@ def leftovers(worker: RunningWorker) -> list[str]:
 
 
 def test_a_file_part_is_what_its_name_stands_for(worker: RunningWorker) -> None:
-    response = send(worker, image_request("photo"), photo=bytes(decode_data_uri(EXAMPLE_PICTURE)))
+    response = send(worker, image_request("photo"), photo=bytes(decode_data_uri(EXAMPLE_IMAGE)))
     assert response.status_code == 200, response.text
-    inline = worker.generate(image_request(EXAMPLE_PICTURE))
+    inline = worker.generate(image_request(EXAMPLE_IMAGE))
     assert worker.output_bytes(response.json()) == worker.output_bytes(inline.json())
     assert leftovers(worker) == []
 
 
 @pytest.mark.parametrize("part", ["input", "json"])
 def test_the_json_part_may_hold_the_input_object_alone(worker: RunningWorker, part: str) -> None:
-    assert send(worker, image_request("photo")["input"], part=part, photo=picture()).status_code == 200
+    assert send(worker, image_request("photo")["input"], part=part, photo=image()).status_code == 200
 
 
 def test_the_same_request_with_the_same_file_runs_once_and_with_another_is_refused(worker: RunningWorker) -> None:
     body = image_request("photo", request_id="with-file")
-    first = send(worker, body, photo=picture("red"))
-    again = send(worker, body, photo=picture("red"))
+    first = send(worker, body, photo=image("red"))
+    again = send(worker, body, photo=image("red"))
     assert first.status_code == again.status_code == 200
     assert first.json()["timings"] == again.json()["timings"]
-    assert send(worker, body, photo=picture("blue")).status_code == 409
+    assert send(worker, body, photo=image("blue")).status_code == 409
     assert leftovers(worker) == []
 
 
 def test_one_file_may_stand_in_several_places_and_several_files_in_one_request(worker: RunningWorker) -> None:
     modifications = {"prompt": "a fox", "input_image": "photo", "mask_image": "mask", "steps": 2}
     body = {"input": {"modifier": "Inpaint", "modifications": modifications}}
-    assert send(worker, body, photo=picture(), mask=bytes(decode_data_uri(EXAMPLE_PICTURE))).status_code == 200
+    assert send(worker, body, photo=image(), mask=bytes(decode_data_uri(EXAMPLE_IMAGE))).status_code == 200
     modifications["mask_image"] = "photo"
-    assert send(worker, body, photo=picture()).status_code == 200
+    assert send(worker, body, photo=image()).status_code == 200
 
 
 def test_a_part_that_nothing_names_is_refused_by_name(worker: RunningWorker) -> None:
-    response = send(worker, image_request("photo"), photo=picture(), other=picture())
+    response = send(worker, image_request("photo"), photo=image(), other=image())
     (problem,) = response.json()["error"]["problems"]
     assert (response.status_code, problem["field"], problem["type"]) == (422, "other", "unused_file")
     assert leftovers(worker) == []
 
 
-@pytest.mark.parametrize("content", [b"no picture", b"", picture()[:20]], ids=["text", "nothing", "cut short"])
-def test_a_file_that_is_no_picture_is_refused_at_once_with_its_parameter(worker: RunningWorker, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"no image", b"", image()[:20]], ids=["text", "nothing", "cut short"])
+def test_a_file_that_is_no_image_is_refused_at_once_with_its_parameter(worker: RunningWorker, content: bytes) -> None:
     response = send(worker, image_request("photo"), photo=content)
     (problem,) = response.json()["error"]["problems"]
     assert (response.status_code, problem["node_id"]) == (422, "10")
@@ -103,7 +103,7 @@ def test_a_body_that_is_no_whole_form_is_refused(
 
 
 def test_a_json_part_that_is_no_json_is_refused(worker: RunningWorker) -> None:
-    response = httpx.post(f"{worker.url}/generate/sync", data={"input": "{"}, files={"photo": picture()}, timeout=60)
+    response = httpx.post(f"{worker.url}/generate/sync", data={"input": "{"}, files={"photo": image()}, timeout=60)
     assert (response.status_code, response.json()["error"]["problems"][0]["field"]) == (422, "body")
 
 

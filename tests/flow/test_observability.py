@@ -43,7 +43,7 @@ Series = dict[str, list[dict[str, str]]]
 
 @pytest.fixture(scope="module")
 def exposition(worker: RunningWorker) -> str:
-    """The metrics of a worker that has drawn a picture, with two GPUs added."""
+    """The metrics of a worker that has drawn an image, with two GPUs added."""
     assert worker.generate(workflow_request()).status_code == 200
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pynvml", Nvml())

@@ -30,7 +30,7 @@ ENVIRONMENT = {
 QUERY = "X-Amz-Signature=planted-signature&token=planted-token"
 
 
-def picture() -> bytes:
+def image() -> bytes:
     held = io.BytesIO()
     Image.linear_gradient("L").save(held, "PNG")
     return held.getvalue()
@@ -62,7 +62,7 @@ def s3_of(server: S3Server, secret: str) -> dict[str, Any]:
 
 def send_everything(worker: RunningWorker, receiver: Receiver, s3: S3Server) -> list[str]:
     """Requests that go well and requests that fail at each stage, all with secrets in them; gives the replies."""
-    receiver.files[f"/in.png?{QUERY}"] = picture()
+    receiver.files[f"/in.png?{QUERY}"] = image()
     address = receiver.url.removeprefix("http://")
     good_url = f"http://planted-user:planted-password@{address}/in.png?{QUERY}"
     hook = {"url": f"{receiver.url}/refuse-once?token=planted-hook-token", "secret": "planted-hook-secret"}
@@ -106,12 +106,12 @@ def test_no_planted_secret_comes_out_anywhere(guarded: RunningWorker, receiver: 
     deliveries = [receiver.next(), receiver.next()]
     assert [json.loads(reply)["status"] for reply in replies[:3]] == ["completed", "completed", "failed"]
     assert "upload_error" in replies[1]
-    pictures = [httpx.get(json.loads(reply)["output"][0]["url"]).content for reply in replies[:2]]
-    assert all(b"LoadImage" in content for content in pictures)  # METADATA=full: it does say how it was made
+    images = [httpx.get(json.loads(reply)["output"][0]["url"]).content for reply in replies[:2]]
+    assert all(b"LoadImage" in content for content in images)  # METADATA=full: it does say how it was made
     engines = environments_below(guarded.process.pid)
     assert any("BASE" not in item and "PATH=" in item for item in engines)
     shown = [*replies, *ask_everything(guarded), *engines, guarded.log.read_text()]
-    shown += [content.decode("latin-1") for content in pictures]
+    shown += [content.decode("latin-1") for content in images]
     shown += [path.read_bytes().decode("latin-1") for path in (guarded.base / "output").rglob("*.png")]
     shown += [delivery.body.decode() for delivery in deliveries]
     assert not [text[:2000] for text in shown if "planted-" in text]

@@ -74,14 +74,14 @@ def text_of(source: str, slot: int = 0) -> dict[str, Any]:
 
 
 def write_clip(path: Path) -> list[np.ndarray[Any, Any]]:
-    """Write a lossless clip with a sound; return its frames."""
+    """Write a lossless clip with audio; return its frames."""
     rng = np.random.default_rng(0)
     base = rng.integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
     frames = [np.roll(base, 3 * number, axis=1) for number in range(NUM_FRAMES)]
     with av.open(str(path), "w") as container:
         video = container.add_stream("ffv1", rate=FPS)
         video.width, video.height, video.pix_fmt = WIDTH, HEIGHT, "bgr0"
-        sound = container.add_stream("pcm_s16le", rate=RATE, layout="mono")
+        audio = container.add_stream("pcm_s16le", rate=RATE, layout="mono")
         for number, pixels in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame.pts, frame.time_base = number, Fraction(1, FPS)
@@ -90,8 +90,8 @@ def write_clip(path: Path) -> list[np.ndarray[Any, Any]]:
         tone = np.sin(np.arange(RATE * NUM_FRAMES // FPS) * 2 * np.pi * 440 / RATE)
         wave = av.AudioFrame.from_ndarray((tone[None] * 2**14).astype(np.int16), format="s16", layout="mono")
         wave.sample_rate = RATE
-        container.mux(sound.encode(wave))
-        container.mux(sound.encode(None))
+        container.mux(audio.encode(wave))
+        container.mux(audio.encode(None))
     return frames
 
 
@@ -166,10 +166,10 @@ def test_other_outputs_of_all_batches_are_in_the_result_in_their_order(worker: R
     assert_same_frames(frames_of(by_node["3"][0]), [255 - frame for frame in clip[1]])
     assert [item["text"] for item in by_node["6"]] == ["7", "7", "6"]
     assert [len(by_node[name]) for name in ("2", "3", "4", "8")] == [1, 1, NUM_FRAMES, 1]
-    pictures = [
+    images = [
         np.asarray(Image.open(io.BytesIO(httpx.get(item["url"], trust_env=False).content))) for item in by_node["4"]
     ]
-    assert_same_frames(pictures, clip[1])
+    assert_same_frames(images, clip[1])
 
 
 def slowly(num_frames: int = 1) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def test_a_video_that_is_not_saved_is_delivered_from_the_temporary_folder(worker
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_format_gives_a_video_with_sound(worker: RunningWorker, form: str) -> None:
+def test_a_format_gives_a_video_with_audio(worker: RunningWorker, form: str) -> None:
     [output] = outputs_of(worker, {"1": load(), "2": combine(form=form, audio=["1", 2])})
     ending, codec = FORMATS[form]
     assert output["filename"].endswith(f".{ending}") and output["frames"] == NUM_FRAMES
@@ -231,12 +231,12 @@ def test_a_format_gives_a_video_with_sound(worker: RunningWorker, form: str) -> 
 @pytest.mark.parametrize("form", ["image/gif", "image/webp", "video/ffmpeg-gif"])
 def test_an_animation_has_every_frame(worker: RunningWorker, form: str) -> None:
     [output] = outputs_of(worker, {"1": load(), "2": combine(form=form, pingpong=True)})
-    with Image.open(io.BytesIO(httpx.get(output["url"], trust_env=False).content)) as picture:
-        assert getattr(picture, "n_frames", 1) == 2 * NUM_FRAMES - 2 and picture.size == (WIDTH, HEIGHT)
+    with Image.open(io.BytesIO(httpx.get(output["url"], trust_env=False).content)) as image:
+        assert getattr(image, "n_frames", 1) == 2 * NUM_FRAMES - 2 and image.size == (WIDTH, HEIGHT)
 
 
 @pytest.mark.parametrize("form", ["video/8bit-png", "video/16bit-png"])
-def test_pictures_come_out_each(worker: RunningWorker, clip: Any, form: str) -> None:
+def test_images_come_out_each(worker: RunningWorker, clip: Any, form: str) -> None:
     outputs = outputs_of(worker, {"1": load(frame_load_cap=4), "2": combine(form=form)})
     contents = [httpx.get(item["url"], trust_env=False).content for item in outputs]
     assert [item["filename"].rsplit(".", 2)[1] for item in outputs] == ["001", "002", "003", "004"]
@@ -257,7 +257,7 @@ def test_frames_are_chosen_while_a_video_is_loaded(worker: RunningWorker, clip: 
     assert_same_frames(frames_of(output), clip[1][:2])
 
 
-def test_nodes_on_pictures_masks_and_latents_give_what_they_say(worker: RunningWorker) -> None:
+def test_nodes_on_images_masks_and_latents_give_what_they_say(worker: RunningWorker) -> None:
     merged = {"merge_strategy": "match A", "scale_method": "bilinear", "crop": "disabled"}
     masks = {"mask": ["m", 0]}
     workflow = {
@@ -295,7 +295,7 @@ def test_nodes_on_pictures_masks_and_latents_give_what_they_say(worker: RunningW
     assert texts_of(worker, {**workflow, **shown}) == {f"t{name}": text for name, (_, text) in expected.items()}
 
 
-def test_a_video_is_described_and_its_sound_taken_over(worker: RunningWorker) -> None:
+def test_a_video_is_described_and_its_audio_taken_over(worker: RunningWorker) -> None:
     workflow = {
         "1": load(force_rate=4),
         "2": node("VHS_VideoInfo", video_info=["1", 3]),
@@ -312,8 +312,8 @@ def test_a_video_is_described_and_its_sound_taken_over(worker: RunningWorker) ->
     source, loaded = ([texts[f"{name}{slot}"] for slot in range(5)] for name in "sl")
     assert source == [8.0, 20.0, 2.5, WIDTH, HEIGHT] and loaded == [4.0, 10.0, 2.5, WIDTH, HEIGHT]
     assert [texts[f"b{slot}"] for slot in range(10)] == [*source, *loaded]
-    [sound] = [item for item in outputs if item["output_type"] == "audio"]
-    assert (sound["sample_rate"], sound["duration_seconds"]) == (RATE, pytest.approx(2.0, abs=0.01))
+    [audio] = [item for item in outputs if item["output_type"] == "audio"]
+    assert (audio["sample_rate"], audio["duration_seconds"]) == (RATE, pytest.approx(2.0, abs=0.01))
 
 
 def test_files_that_a_node_prunes_are_gone_and_the_last_stays(worker: RunningWorker) -> None:

@@ -1,4 +1,4 @@
-"""Text2Audio: the nodes that each family's prompts and latents need, and checkpoints that make no sounds."""
+"""Text2Audio: the nodes that each family's prompts and latents need, and checkpoints that make no audio."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_no_network_can_do_is_refused(
         registry.build("Text2Audio", {"prompt": "rain", **given}, {}, family)
 
 
-def test_a_sound_longer_than_the_networks_make_is_refused_with_the_limit(registry: ModifierRegistry) -> None:
+def test_audio_longer_than_the_networks_make_is_refused_with_the_limit(registry: ModifierRegistry) -> None:
     with pytest.raises(ModificationsRejected) as refused:
         registry.build("Text2Audio", {"prompt": "rain", "seconds": 60}, {}, STABLE | {"max_seconds": 47.6})
     (problem,) = refused.value.problems

@@ -1,4 +1,4 @@
-"""The modifier Edit: its graph by the family of the checkpoint, with one to three pictures, and what it refuses."""
+"""The modifier Edit: its graph by the family of the checkpoint, with one to three images, and what it refuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def registry() -> ModifierRegistry:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """An engine with a checkpoint and pictures of the names that the prompts have."""
+    """An engine with a checkpoint and images of the names that the prompts have."""
     base: Path = tmp_path_factory.mktemp("edit")
     for folder in ("models/checkpoints", "input"):
         (base / folder).mkdir(parents=True)
@@ -52,36 +52,36 @@ def classes(prompt: dict[str, Any]) -> list[str]:
     return sorted(node["class_type"] for node in prompt.values())
 
 
-@pytest.mark.parametrize(("modifications", "num_pictures"), [(ONE, 1), (THREE, 3)])
-def test_qwens_text_encoder_sees_the_pictures(
-    registry: ModifierRegistry, engine: Engine, modifications: dict[str, Any], num_pictures: int
+@pytest.mark.parametrize(("modifications", "num_images"), [(ONE, 1), (THREE, 3)])
+def test_qwens_text_encoder_sees_the_images(
+    registry: ModifierRegistry, engine: Engine, modifications: dict[str, Any], num_images: int
 ) -> None:
     prompt = registry.build("Edit", modifications, family=family(engine, "qwen_image"))
     assert not engine.check(prompt).node_problems
-    assert classes(prompt).count("LoadImage") == num_pictures and "ReferenceLatent" not in classes(prompt)
+    assert classes(prompt).count("LoadImage") == num_images and "ReferenceLatent" not in classes(prompt)
     encoders = [node["inputs"] for node in prompt.values() if node["class_type"] == "TextEncodeQwenImageEditPlus"]
-    assert [sum(name.startswith("image") for name in inputs) for inputs in encoders] == [num_pictures] * 2
+    assert [sum(name.startswith("image") for name in inputs) for inputs in encoders] == [num_images] * 2
     assert {inputs["prompt"] for inputs in encoders} == {"make it winter", ""}
     sampler = prompt["3"]["inputs"]
     assert (sampler["cfg"], sampler["scheduler"], prompt["14"]["inputs"]["shift"]) == (2.5, "simple", 3.0)
 
 
-@pytest.mark.parametrize(("modifications", "num_pictures"), [(ONE, 1), (THREE, 3)])
-def test_kontext_sees_the_latents_of_the_pictures(
-    registry: ModifierRegistry, engine: Engine, modifications: dict[str, Any], num_pictures: int
+@pytest.mark.parametrize(("modifications", "num_images"), [(ONE, 1), (THREE, 3)])
+def test_kontext_sees_the_latents_of_the_images(
+    registry: ModifierRegistry, engine: Engine, modifications: dict[str, Any], num_images: int
 ) -> None:
     prompt = registry.build("Edit", modifications, family=family(engine, "flux"))
     assert not engine.check(prompt).node_problems
-    assert classes(prompt).count("ReferenceLatent") == classes(prompt).count("LoadImage") == num_pictures
+    assert classes(prompt).count("ReferenceLatent") == classes(prompt).count("LoadImage") == num_images
     assert "TextEncodeQwenImageEditPlus" not in classes(prompt) and prompt["3"]["inputs"]["cfg"] == 1.0
     seen, node_id = [], prompt["17"]["inputs"]["conditioning"][0]
     while prompt[node_id]["class_type"] == "ReferenceLatent":
         seen.append(prompt[node_id]["inputs"]["latent"][0])
         node_id = prompt[node_id]["inputs"]["conditioning"][0]
-    assert seen == ["32", "22", "12"][3 - num_pictures :] and prompt[node_id]["inputs"]["text"] == "make it winter"
+    assert seen == ["32", "22", "12"][3 - num_images :] and prompt[node_id]["inputs"]["text"] == "make it winter"
 
 
-def test_the_third_picture_may_be_given_without_the_second(registry: ModifierRegistry, engine: Engine) -> None:
+def test_the_third_image_may_be_given_without_the_second(registry: ModifierRegistry, engine: Engine) -> None:
     given = {**ONE, "input_image_3": "c.png"}
     for name in ("qwen_image", "flux"):
         prompt = registry.build("Edit", given, family=family(engine, name))
@@ -104,7 +104,7 @@ SIXTEEN = {**THREE, "further_images": ["a.png", "b.png", "c.png"] * 4 + ["a.png"
         ({**ONE, "further_images": ["c.png", "b.png"]}, ["a.png", "c.png", "b.png"]),
     ],
 )
-def test_pictures_between_the_words_come_in_their_order(
+def test_images_between_the_words_come_in_their_order(
     registry: ModifierRegistry, engine: Engine, modifications: dict[str, Any], shown: list[str]
 ) -> None:
     given = {**modifications, "negative_prompt": "blur"}
@@ -123,24 +123,24 @@ def test_pictures_between_the_words_come_in_their_order(
 
 
 @pytest.mark.parametrize(("name", "method"), [("qwen_image", "encoder"), ("flux", "references")])
-def test_more_than_three_pictures_are_refused_where_the_method_takes_three(
+def test_more_than_three_images_are_refused_where_the_method_takes_three(
     registry: ModifierRegistry, engine: Engine, name: str, method: str
 ) -> None:
     with pytest.raises(ModificationsRejected) as caught:
         registry.build("Edit", SIXTEEN, family=family(engine, name))
     (problem,) = caught.value.problems
     assert problem["field"] == "further_images"
-    assert problem["message"] == f"too many pictures for the method `{method}`; got 16, expected at most 3"
+    assert problem["message"] == f"too many images for the method `{method}`; got 16, expected at most 3"
 
 
-def test_more_than_sixteen_pictures_are_refused(registry: ModifierRegistry, engine: Engine) -> None:
+def test_more_than_sixteen_images_are_refused(registry: ModifierRegistry, engine: Engine) -> None:
     with pytest.raises(ModificationsRejected) as caught:
         registry.build("Edit", {**ONE, "further_images": ["b.png"] * 16}, family=family(engine, "qwen_image21"))
     (problem,) = caught.value.problems
     assert problem["field"] == "further_images" and problem["allowed"]["anyOf"][0]["maxItems"] == 13
 
 
-def test_a_missing_further_picture_is_named_by_its_place(registry: ModifierRegistry, engine: Engine) -> None:
+def test_a_missing_further_image_is_named_by_its_place(registry: ModifierRegistry, engine: Engine) -> None:
     given = {**ONE, "further_images": ["b.png", "none.png"]}
     prompt = registry.build("Edit", given, family=family(engine, "qwen_image21"))
     (node_id,) = engine.checks.find_problems(prompt).node_problems
@@ -148,16 +148,16 @@ def test_a_missing_further_picture_is_named_by_its_place(registry: ModifierRegis
     assert Edit.field_at("10", "image") == "input_image"
 
 
-def test_the_network_is_given_the_pictures(registry: ModifierRegistry, tmp_path: Path) -> None:
-    """Small random networks draw another picture for another reference, order or instruction, and the same again."""
+def test_the_network_is_given_the_images(registry: ModifierRegistry, tmp_path: Path) -> None:
+    """Small random networks draw another image for another reference, order or instruction, and the same again."""
     for folder in ("models/checkpoints", "input"):
         (tmp_path / folder).mkdir(parents=True)
     write_random_checkpoint(tmp_path / "models" / "checkpoints" / "m.safetensors", family=family_named("qwen_image21"))
     generator = np.random.default_rng(1)
     for name in ("a.png", "b.png"):
-        picture = generator.integers(0, 255, (48, 80, 3), dtype=np.uint8)
-        Image.fromarray(picture).save(tmp_path / "input" / name)
-    pictures: list[bytes] = []
+        image = generator.integers(0, 255, (48, 80, 3), dtype=np.uint8)
+        Image.fromarray(image).save(tmp_path / "input" / name)
+    images: list[bytes] = []
     with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
         for changed in (
             {},
@@ -169,15 +169,15 @@ def test_the_network_is_given_the_pictures(registry: ModifierRegistry, tmp_path:
         ):
             prompt = registry.build("Edit", {**ONE, "steps": 2, **changed}, family=family(engine, "qwen_image21"))
             prompt["40"]["inputs"]["resolution"] = 64
-            prompt["9"]["inputs"]["filename_prefix"] = f"p{len(pictures)}"
-            request = RunRequest(f"p{len(pictures)}", prompt, engine.check(prompt).outputs, {})
+            prompt["9"]["inputs"]["filename_prefix"] = f"p{len(images)}"
+            request = RunRequest(f"p{len(images)}", prompt, engine.check(prompt).outputs, {})
             assert engine.submit(request, lambda event: None).result().status == "success"
-            (file,) = (tmp_path / "output").glob(f"p{len(pictures)}_*.png")
+            (file,) = (tmp_path / "output").glob(f"p{len(images)}_*.png")
             with Image.open(file) as opened:
                 assert opened.size == (96, 64)  # of the area of 64 x 64, in steps of 32
-                pictures.append(opened.tobytes())
-    assert pictures[0] == pictures[-1]
-    assert len(set(pictures)) == len(pictures) - 1
+                images.append(opened.tobytes())
+    assert images[0] == images[-1]
+    assert len(set(images)) == len(images) - 1
 
 
 @pytest.mark.parametrize("name", ["sd15", "sdxl"])
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_edits_nothing_is_refused(registry: ModifierRegistry, 
     with pytest.raises(ModificationsRejected) as caught:
         registry.build("Edit", ONE, family=family(engine, name))
     (problem,) = caught.value.problems
-    assert problem["field"] == "ckpt_name" and "edits pictures by an instruction" in problem["message"]
+    assert problem["field"] == "ckpt_name" and "edits images by an instruction" in problem["message"]
 
 
 def test_the_method_may_be_given_where_the_family_is_not_known(registry: ModifierRegistry) -> None:

@@ -25,7 +25,7 @@ from tests.parity.models import write_models_of
 from tests.parity.recorded import Case
 
 SMALL = {"seed": 1, "steps": 1, "prompt": "a lighthouse"}
-PICTURE = {"input_image": "photo.png", "mask_image": "mask.png"}
+IMAGE = {"input_image": "photo.png", "mask_image": "mask.png"}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_packed_files_are_loaded_by_the_nodes_that_read_them(engine: Engine) -> 
 
 
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])
-def test_a_picture_is_edited_by_a_model_of_separate_files(engine: Engine, family: str) -> None:
+def test_an_image_is_edited_by_a_model_of_separate_files(engine: Engine, family: str) -> None:
     given = {"prompt": "x", "input_image": "a.png", "unet_name": "n", "clip_names": "t", "vae_name": "v"}
     prompt = build(engine, "Edit", given, family)
     assert "VAELoader" in links_into(prompt, "VAEEncode") and "UNETLoader" in classes(prompt)
@@ -179,7 +179,7 @@ def test_a_problem_of_the_graph_is_reported_of_the_field(registry: ModifierRegis
 
 @pytest.mark.parametrize("family", [item.name for item in families() if "inpaint" in item.variant_defaults])
 def test_a_network_that_paints_is_shown_the_mask(engine: Engine, family: str) -> None:
-    given = {"prompt": "x", "ckpt_name": "m.safetensors", **PICTURE}
+    given = {"prompt": "x", "ckpt_name": "m.safetensors", **IMAGE}
     painted, plain = build(engine, "Inpaint", given, family, "inpaint"), build(engine, "Inpaint", given, family)
     assert "InpaintModelConditioning" in links_into(painted, "KSampler") and "SetLatentNoiseMask" not in classes(
         painted
@@ -210,7 +210,7 @@ def test_fill_paints_from_its_files(engine: Engine) -> None:
     assert (file.family, file.variant) == ("flux", "inpaint")
     given = {
         **SMALL,
-        **PICTURE,
+        **IMAGE,
         "unet_name": network,
         "clip_names": [case["DualCLIPLoader"]["clip_name1"], case["DualCLIPLoader"]["clip_name2"]],
         "vae_name": case["VAELoader"]["vae_name"],

@@ -219,7 +219,7 @@ def test_a_problem_of_the_graph_finds_its_way_back_to_the_field(registry: Modifi
 
 
 LARGE = {"width": 1024, "height": 768, "steps": 25, "cfg": 6.0, "sampler_name": "dpmpp_2m", "scheduler": "karras"}
-PICTURE = {"input_image": "a.png", "prompt": ""}
+IMAGE = {"input_image": "a.png", "prompt": ""}
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ PICTURE = {"input_image": "a.png", "prompt": ""}
         ("ControlNet", {"prompt": "", "control_image": "a.png", "control_net_name": "c"}, "3"),
         ("HiresFix", {"prompt": ""}, "3"),
         ("HiresFix", {"prompt": ""}, "24"),
-        ("Image2Image", PICTURE, "3"),
-        ("Inpaint", PICTURE, "3"),
-        ("Upscale", {**PICTURE, "method": "latent"}, "3"),
+        ("Image2Image", IMAGE, "3"),
+        ("Inpaint", IMAGE, "3"),
+        ("Upscale", {**IMAGE, "method": "latent"}, "3"),
     ],
 )
 def test_what_is_left_out_is_the_default_of_the_checkpoints_family(

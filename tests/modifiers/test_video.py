@@ -12,9 +12,9 @@ from darkroom.modifiers.registry import ModifierRegistry, build_registry
 
 LTX = {"video_latent": "EmptyLTXVLatentVideo", "video_start": "LTXVImgToVideo", "frames": 97, "frame_rate": 25.0}
 WAN = {"video_latent": "EmptyHunyuanLatentVideo", "width": 832, "height": 480, "frames": 81, "frame_rate": 16.0}
-WAN_PICTURE = {"video_start": "WanImageToVideo", "width": 832, "height": 480, "frames": 81, "frame_rate": 16.0}
+WAN_IMAGE = {"video_start": "WanImageToVideo", "width": 832, "height": 480, "frames": 81, "frame_rate": 16.0}
 WAN22 = {"video_latent": "Wan22ImageToVideoLatent", "video_start": "Wan22ImageToVideoLatent", "frame_rate": 24.0}
-PICTURE = {"prompt": "waves", "input_image": "a.png"}
+IMAGE = {"prompt": "waves", "input_image": "a.png"}
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +39,16 @@ def test_networks_that_read_the_frame_rate_are_given_it(registry: ModifierRegist
     prompt = registry.build("Text2Video", {"prompt": "a boat", "fps": 30}, {}, LTX)
     assert prompt["11"]["inputs"] == {"positive": ["6", 0], "negative": ["7", 0], "frame_rate": 30.0}
     assert sampled_from(prompt) == (["11", 0], ["11", 1], ["5", 0])
-    begun = registry.build("Image2Video", PICTURE, {}, LTX)
+    begun = registry.build("Image2Video", IMAGE, {}, LTX)
     assert begun["5"]["inputs"]["image"] == ["10", 0] and begun["11"]["inputs"]["positive"] == ["5", 0]
     assert sampled_from(begun) == (["11", 0], ["11", 1], ["5", 2])
 
 
-def test_a_video_begins_with_a_picture_as_its_family_does(registry: ModifierRegistry) -> None:
-    prompt = registry.build("Image2Video", PICTURE, {}, WAN_PICTURE)
+def test_a_video_begins_with_an_image_as_its_family_does(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Image2Video", IMAGE, {}, WAN_IMAGE)
     assert prompt["5"]["class_type"] == "WanImageToVideo" and prompt["5"]["inputs"]["start_image"] == ["10", 0]
     assert sampled_from(prompt) == (["5", 0], ["5", 1], ["5", 2])
-    second = registry.build("Image2Video", PICTURE, {}, WAN22)
+    second = registry.build("Image2Video", IMAGE, {}, WAN22)
     assert second["5"]["inputs"]["vae"] == ["4", 2] and sampled_from(second) == (["6", 0], ["7", 0], ["5", 0])
 
 
@@ -59,14 +59,14 @@ def test_other_families_have_empty_latents_of_their_own(registry: ModifierRegist
 
 
 @pytest.mark.parametrize("kind", ["CosmosImageToVideoLatent", "CosmosPredict2ImageToVideoLatent"])
-def test_latents_that_begin_with_a_picture_leave_the_prompts_as_they_are(registry: ModifierRegistry, kind: str) -> None:
-    prompt = registry.build("Image2Video", PICTURE, {}, {"video_start": kind})
+def test_latents_that_begin_with_an_image_leave_the_prompts_as_they_are(registry: ModifierRegistry, kind: str) -> None:
+    prompt = registry.build("Image2Video", IMAGE, {}, {"video_start": kind})
     assert prompt["5"]["inputs"]["start_image"] == ["10", 0] and prompt["5"]["inputs"]["vae"] == ["4", 2]
     assert sampled_from(prompt) == (["6", 0], ["7", 0], ["5", 0])
 
 
-def test_a_picture_beside_the_prompt_leaves_the_negative_one_as_it_is(registry: ModifierRegistry) -> None:
-    prompt = registry.build("Image2Video", PICTURE, {}, {"video_start": "HunyuanImageToVideo"})
+def test_an_image_beside_the_prompt_leaves_the_negative_one_as_it_is(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Image2Video", IMAGE, {}, {"video_start": "HunyuanImageToVideo"})
     assert prompt["5"]["inputs"]["positive"] == ["6", 0]
     assert sampled_from(prompt) == (["5", 0], ["7", 0], ["5", 1])
 
@@ -77,11 +77,11 @@ def test_the_files_of_a_model_take_the_place_of_a_checkpoint_at_the_latent_too(r
     assert prompt["5"]["inputs"]["vae"] == prompt["8"]["inputs"]["vae"] == ["vae", 0]
 
 
-@pytest.mark.parametrize(("name", "family"), [("Text2Video", WAN_PICTURE), ("Image2Video", WAN), ("Text2Video", {})])
+@pytest.mark.parametrize(("name", "family"), [("Text2Video", WAN_IMAGE), ("Image2Video", WAN), ("Text2Video", {})])
 def test_a_model_that_draws_no_such_videos_is_refused(
     registry: ModifierRegistry, name: str, family: dict[str, Any]
 ) -> None:
-    given = PICTURE if name == "Image2Video" else {"prompt": "a boat"}
+    given = IMAGE if name == "Image2Video" else {"prompt": "a boat"}
     with pytest.raises(ModificationsRejected) as caught:
         registry.build(name, given, {}, family)
     assert [problem["field"] for problem in caught.value.problems] == ["ckpt_name"]
@@ -95,4 +95,4 @@ def test_every_node_of_a_familys_videos_is_taken(registry: ModifierRegistry) -> 
     for kind in latents:
         assert registry.build("Text2Video", {"prompt": "a", "video_latent": kind}, {}, {})["5"]["class_type"] == kind
     for kind in starts:
-        assert registry.build("Image2Video", {**PICTURE, "video_start": kind}, {}, {})["5"]["class_type"] == kind
+        assert registry.build("Image2Video", {**IMAGE, "video_start": kind}, {}, {})["5"]["class_type"] == kind

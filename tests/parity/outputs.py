@@ -1,4 +1,4 @@
-"""Comparison of outputs with the reference's: latents, sounds and meshes by distance, pictures by pixels, texts."""
+"""Comparison of outputs with the reference's: latents, audio and meshes by distance, images by pixels, texts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OLD_LATENT_SCALE = 0.18215
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest allowed differences: latents and sounds by relative L2 distance, pictures in levels of 255."""
+    """Largest allowed differences: latents and audio by relative L2 distance, images in levels of 255."""
 
     latent_rel_l2: float = 1e-3
     png_mean: float = 1.0
     png_max: float = 8.0
-    sound_rel_l2: float = 1e-3
+    audio_rel_l2: float = 1e-3
 
     def with_own(self, own: Mapping[str, Any]) -> Tolerance:
         """Return this tolerance with those limits in place of its own that a case brings."""
@@ -63,10 +63,10 @@ def compare_output(name: str, expected: bytes, found: bytes, tolerance: Toleranc
     if name.endswith(".txt"):
         return Comparison(f"{name} equal", "" if expected == found else f"{name}: got {found!r}, expected {expected!r}")
     if name.endswith(".flac"):
-        return _compare_sounds(name, _sound(expected), _sound(found), tolerance.sound_rel_l2)
+        return _compare_audio(name, _audio(expected), _audio(found), tolerance.audio_rel_l2)
     if name.endswith(".exr"):
         return _compare_arrays(name, _floats(expected), _floats(found), tolerance)
-    return _compare_pictures(name, expected, found, tolerance)
+    return _compare_images(name, expected, found, tolerance)
 
 
 def _compare_latents(name: str, expected: bytes, found: bytes, limit: float) -> Comparison:
@@ -98,7 +98,7 @@ def _mesh(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
     return np.frombuffer(parts[0], np.float32).reshape(-1, 3), np.frombuffer(parts[1], np.uint32)
 
 
-def _compare_sounds(name: str, wanted: NDArray[np.float64], given: NDArray[np.float64], limit: float) -> Comparison:
+def _compare_audio(name: str, wanted: NDArray[np.float64], given: NDArray[np.float64], limit: float) -> Comparison:
     if wanted.shape != given.shape:
         return Comparison("", f"{name}: got {given.shape[0]} samples and channels, expected {wanted.shape[0]}")
     distance = float(np.linalg.norm(wanted - given)) / max(float(np.linalg.norm(wanted)), 1e-12)
@@ -106,7 +106,7 @@ def _compare_sounds(name: str, wanted: NDArray[np.float64], given: NDArray[np.fl
     return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}")
 
 
-def _compare_pictures(name: str, expected: bytes, found: bytes, tolerance: Tolerance) -> Comparison:
+def _compare_images(name: str, expected: bytes, found: bytes, tolerance: Tolerance) -> Comparison:
     wanted, given = Image.open(io.BytesIO(expected)), Image.open(io.BytesIO(found))
     if (wanted.size, wanted.mode) != (given.size, given.mode):
         return Comparison("", f"{name}: got {given.mode} {given.size}, expected {wanted.mode} {wanted.size}")
@@ -116,7 +116,7 @@ def _compare_pictures(name: str, expected: bytes, found: bytes, tolerance: Toler
 def _compare_arrays(
     name: str, wanted: NDArray[np.float64], given: NDArray[np.float64], tolerance: Tolerance
 ) -> Comparison:
-    """Compare pictures of one shape, in levels of 255."""
+    """Compare images of one shape, in levels of 255."""
     if wanted.shape != given.shape:
         return Comparison("", f"{name}: got shape {given.shape}, expected {wanted.shape}")
     difference = np.abs(wanted - given)
@@ -133,8 +133,8 @@ def _floats(data: bytes) -> NDArray[np.float64]:
     return frame.to_ndarray(format="gbrpf32le").astype(np.float64) * 255
 
 
-def _sound(data: bytes) -> NDArray[np.float64]:
-    """Read a sound file as one row of samples, with its rate behind them so that it is compared too."""
+def _audio(data: bytes) -> NDArray[np.float64]:
+    """Read an audio file as one row of samples, with its rate behind them so that it is compared too."""
     with av.open(io.BytesIO(data), mode="r") as container:
         stream = container.streams.audio[0]
         frames = [frame.to_ndarray().astype(np.float64).ravel() for frame in container.decode(stream)]

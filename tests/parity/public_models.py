@@ -90,7 +90,7 @@ UNETS: Mapping[str, Mapping[str, Any]] = {
     "sv3d-u": {**VIDEO, "adm_in_channels": 256},
     "sv3d-p": {**VIDEO, "adm_in_channels": 1280},
 }  # fmt: skip
-PICTURES = {
+IMAGES = {
     "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 2, 4, 4], "num_res_blocks": 2,
     "attn_resolutions": [], "dropout": 0.0,
 }  # fmt: skip
@@ -134,7 +134,7 @@ def open_clip_block(prefix: str, width: int) -> Shapes:
 
 
 def open_clip_vision(width: int, num_layers: int, patch: int, projection: int) -> Shapes:
-    """Return a picture encoder of OpenCLIP for 224 pixels under its own names."""
+    """Return an image encoder of OpenCLIP for 224 pixels under its own names."""
     found: Shapes = {
         "class_embedding": [width], "positional_embedding": [(224 // patch) ** 2 + 1, width],
         "proj": [width, projection], "conv1.weight": [width, 3, patch, patch], "ln_pre.weight": [width],
@@ -311,7 +311,7 @@ def coders(ops: Any) -> dict[str, Callable[[], Any]]:
     from comfy.ldm.modules.temporal_ae import VideoDecoder
 
     def kl(z_channels: int, *, ch_mult: Iterable[int] = (1, 2, 4, 4), has_quant: bool = True) -> Callable[[], Any]:
-        config = {**PICTURES, "double_z": True, "z_channels": z_channels, "ch_mult": list(ch_mult)}
+        config = {**IMAGES, "double_z": True, "z_channels": z_channels, "ch_mult": list(ch_mult)}
         if has_quant:
             return lambda: AutoencoderKL(ddconfig=config, embed_dim=z_channels)
         parts = "comfy.ldm.modules.diffusionmodules.model."
@@ -323,7 +323,7 @@ def coders(ops: Any) -> dict[str, Callable[[], Any]]:
 
     def kl_video() -> Any:
         built = kl(4)()
-        built.decoder = VideoDecoder(**PICTURES, z_channels=4, video_kernel_size=[3, 1, 1], alpha=0.0)
+        built.decoder = VideoDecoder(**IMAGES, z_channels=4, video_kernel_size=[3, 1, 1], alpha=0.0)
         return built
 
     return {

@@ -1,6 +1,6 @@
 """Published workflows, drawn by the engine in this process as ComfyUI draws them.
 
-The cases are those that ComfyUI's own examples and other serverless workers ship, on small models: smaller pictures,
+The cases are those that ComfyUI's own examples and other serverless workers ship, on small models: smaller images,
 fewer steps, other words; the README lists where each comes from. A fast share runs with `./test.sh`, the others with
 `./test.sh -m slow tests/parity`.
 """

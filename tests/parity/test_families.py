@@ -1,4 +1,4 @@
-"""ComfyUI's recorded latents and pictures of the other families, drawn again by the engine in this process.
+"""ComfyUI's recorded latents and images of the other families, drawn again by the engine in this process.
 
 A fast share of each family's cases runs with `./test.sh`, on small networks; all of them run with
 `./test.sh -m slow tests/engine/families`.

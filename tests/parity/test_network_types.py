@@ -1,7 +1,7 @@
 """Cases of Wan recorded in float32, drawn with networks of 16 bits: every variant, by its own inputs.
 
 Wan's first layers compute in float32 whatever the type of the others, so that each of its networks mixes types where
-its further inputs (controls, cameras, sounds, faces) meet the patches. A few cases run with `./test.sh`, all with
+its further inputs (controls, cameras, audio, faces) meet the patches. A few cases run with `./test.sh`, all with
 `-m slow`.
 """
 

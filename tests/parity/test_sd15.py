@@ -1,4 +1,4 @@
-"""ComfyUI's recorded latents and pictures of Stable Diffusion 1.5, drawn again by the engine in this process.
+"""ComfyUI's recorded latents and images of Stable Diffusion 1.5, drawn again by the engine in this process.
 
 A fast share runs with `./test.sh`, on one small checkpoint: what no case of the smaller models of Stable Diffusion XL
 does (`test_families.py`, `test_examples.py`). Each case's models are made when it is the first to need them. All others

@@ -120,7 +120,7 @@ FAMILY_RULES = (
     Rule(r"^wan_vae:decoder\.head\.2\.weight$", gain=0.6),
     Rule(r"per_channel_statistics\.mean-of-means$", deviation=0.2),
     Rule(r"per_channel_statistics\.", deviation=0.1, mean=1.0),
-    # autoencoders of sounds
+    # autoencoders of audio
     Rule(r"\.layers\.\d+\.alpha$", deviation=0.1, mean=-1.0),
     Rule(r"(\.weight_g|\.weight\.original0)$", deviation=0.1, mean=0.6),
 )
@@ -135,8 +135,8 @@ def sd15_weights(model: str, key: str, shape: Sequence[int], *, is_upscaler: boo
         return np.full(shape, 2.0, np.float32)
     drawn = draw_noise(model, key, shape)
     if key.endswith("bias"):
-        is_picture = is_upscaler and tuple(shape) == (3,)
-        return drawn * np.float32(0.05) + np.float32(0.5 if is_picture else 0.0)
+        is_image = is_upscaler and tuple(shape) == (3,)
+        return drawn * np.float32(0.05) + np.float32(0.5 if is_image else 0.0)
     if len(shape) == 1 and key.endswith(".weight"):  # normalisation layers
         return 1 + np.float32(0.1) * drawn
     rule = _first((*CONTROL_RULES, *ADAPTER_RULES, *SD15_RULES), key)

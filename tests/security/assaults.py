@@ -63,7 +63,7 @@ Assault = Callable[[Target], Awaitable[list[httpx.Response | None]]]
 
 
 def load_image(image: str) -> dict[str, Any]:
-    """Return a workflow that loads and saves a picture."""
+    """Return a workflow that loads and saves an image."""
     return {
         "1": {"class_type": "LoadImage", "inputs": {"image": image}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "attack"}},
@@ -261,8 +261,8 @@ async def regular_expressions(target: Target) -> list[httpx.Response | None]:
     return [await target.generate({"workflow_json": graph})]
 
 
-async def pictures(target: Target) -> list[httpx.Response | None]:
-    """Send pictures that unpack to far more than they are."""
+async def images(target: Target) -> list[httpx.Response | None]:
+    """Send images that unpack to far more than they are."""
     content = target.chance.choice([many_frames, large_canvas, packed_text])()
     data = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     return [await target.generate({"workflow_json": load_image(data)})]
@@ -309,7 +309,7 @@ async def large_outputs(target: Target) -> list[httpx.Response | None]:
     return [await target.generate({"workflow_json": graph, "output": output})]
 
 
-async def sounds(target: Target) -> list[httpx.Response | None]:
+async def audio(target: Target) -> list[httpx.Response | None]:
     """Send a FLAC of some bytes that declares 300 s of 8 channels at 655 kHz: 1.6 billion samples."""
     graph = {
         "1": {"class_type": "LoadAudio", "inputs": {"audio": f"data:audio/flac;base64,{declared_flac()}"}},
@@ -389,7 +389,7 @@ async def costly_pages(target: Target) -> list[httpx.Response | None]:
 
 
 async def packed_workflows(target: Target) -> list[httpx.Response | None]:
-    """Send pictures whose workflow unpacks to millions of values or to hundreds of levels, one and many at once."""
+    """Send images whose workflow unpacks to millions of values or to hundreds of levels, one and many at once."""
     many, deep = b'{"1": [' + b"[]," * (2 * MIB) + b"[]]}", b'{"1": ' + b"[" * 900 + b"]" * 900 + b"}"
     text = b"prompt\0\0" + zlib.compress(target.chance.choice([many, deep]))
     content = base64.b64encode(b"\x89PNG\r\n\x1a\n" + _chunk(b"zTXt", text)).decode()
@@ -443,9 +443,9 @@ ASSAULTS: dict[str, Assault] = {
         rebinding,
         traversal,
         regular_expressions,
-        pictures,
+        images,
         large_outputs,
-        sounds,
+        audio,
         model_files,
         hostile_pack,
         costly_pages,

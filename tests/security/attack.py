@@ -228,7 +228,7 @@ def scripts() -> dict[str, Callable[..., None]]:
             f"{method} /endless": endless(200),
             f"{method} /refusal": endless(403, Content_Type="application/xml"),
             f"{method} /dribble": dribbling_head,
-            f"{method} /nolength": answer_without_length(b"not a picture"),
+            f"{method} /nolength": answer_without_length(b"not an image"),
             f"{method} /inwards": answer(302, Location="http://169.254.169.254/latest/meta-data/"),
         }
     return answers

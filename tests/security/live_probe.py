@@ -52,7 +52,7 @@ async def probe(url: str, until: float, seen: Observations) -> None:
 
 
 async def send_honest_job(url: str, key: str) -> str:
-    """Have one small picture made and return how that ended."""
+    """Have one small image made and return how that ended."""
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=url, timeout=HONEST_SECONDS, trust_env=False, headers=headers) as http:
         try:

@@ -49,8 +49,8 @@ class LoadNamed:
     def load(self, name):
         import torch
 
-        picture = Image.open(folder_paths.get_annotated_filepath(name)).convert("RGB")
-        return (torch.from_numpy(numpy.asarray(picture).astype(numpy.float32) / 255)[None],)
+        image = Image.open(folder_paths.get_annotated_filepath(name)).convert("RGB")
+        return (torch.from_numpy(numpy.asarray(image).astype(numpy.float32) / 255)[None],)
 
 
 NODE_CLASS_MAPPINGS = {"BringName": BringName, "SaveAndName": SaveAndName, "LoadNamed": LoadNamed}

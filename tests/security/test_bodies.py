@@ -110,7 +110,7 @@ async def test_length_of_strings_is_bounded(tmp_path: Path, engine: FakeEngine) 
         assert (await front.http.post("/generate/sync", content=filled('"' + "a" * 900 + '"'))).status_code == 200
 
 
-async def test_a_large_picture_in_a_body_is_no_structure(front: RunningFront) -> None:
+async def test_a_large_image_in_a_body_is_no_structure(front: RunningFront) -> None:
     reply = await front.http.post("/generate/sync", content=filled('"' + "A" * 20 * MIB + '"'))
     assert reply.status_code == 200
 

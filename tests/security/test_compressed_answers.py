@@ -30,11 +30,11 @@ from darkroom.worker.settings.environment import HubAccess
 from darkroom.worker.settings.platforms import VastConfig, VastTiming
 from darkroom.worker.storage.webhook_rows import WebhookRow
 from tests.security.lying_server import BUFFERED_BYTES, MIB, LyingServer, answer, endless
-from tests.worker.inputs.test_fetch import asking, fetcher, picture
+from tests.worker.inputs.test_fetch import asking, fetcher, image
 from tests.worker.models.downloading import downloader_at, entry_of
 
 ROOT = Path(__file__).parents[2]
-PICTURE = picture()
+IMAGE = image()
 EXPANDED_BYTES = 64 * MIB
 PEAK_BYTES = 24 * MIB
 
@@ -83,20 +83,20 @@ async def test_an_encoded_input_is_refused_before_it_is_read(liar: LyingServer, 
 
 @pytest.mark.parametrize("encoding", ["identity", "", "Identity"])
 async def test_an_input_that_is_not_encoded_is_taken(liar: LyingServer, tmp_path: Path, encoding: str) -> None:
-    liar.scripts["GET /a.png"] = answer(200, PICTURE, Content_Encoding=encoding)
+    liar.scripts["GET /a.png"] = answer(200, IMAGE, Content_Encoding=encoding)
     source = fetcher(tmp_path)
-    assert (await source.fetch(asking(f"{liar.url}/a.png"), "job")).path.read_bytes() == PICTURE
+    assert (await source.fetch(asking(f"{liar.url}/a.png"), "job")).path.read_bytes() == IMAGE
     await source.close()
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content_Encoding": "gzip, gzip"}])
 async def test_the_body_of_a_redirect_is_never_read(liar: LyingServer, tmp_path: Path, headers: dict[str, str]) -> None:
     liar.scripts["GET /from"] = endless(302, Location="/to", **headers)
-    liar.scripts["GET /to"] = answer(200, PICTURE)
+    liar.scripts["GET /to"] = answer(200, IMAGE)
     source = fetcher(tmp_path)
     fetched = await source.fetch(asking(f"{liar.url}/from"), "job")
     await source.close()
-    assert fetched.path.read_bytes() == PICTURE and liar.sent_bytes < BUFFERED_BYTES
+    assert fetched.path.read_bytes() == IMAGE and liar.sent_bytes < BUFFERED_BYTES
 
 
 async def test_an_endless_error_page_is_not_read(liar: LyingServer, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_an_endless_error_page_is_not_read(liar: LyingServer, tmp_path: Pa
 
 
 async def test_a_server_sets_no_cookie_for_the_next_job(liar: LyingServer, tmp_path: Path) -> None:
-    liar.scripts["GET /"] = answer(200, PICTURE, Set_Cookie="planted=1; Path=/")
+    liar.scripts["GET /"] = answer(200, IMAGE, Set_Cookie="planted=1; Path=/")
     source = fetcher(tmp_path)
     for name in ("a", "b"):
         await source.fetch(asking(f"{liar.url}/{name}"), "job")

@@ -22,7 +22,7 @@ from darkroom.worker.errors import EngineUnreachable, SettingsInvalid
 from darkroom.worker.settings.engines import EngineLaunch
 from tests.flow.running_worker import RunningWorker
 from tests.s3_server import free_ports
-from tests.security.worker_process import PICTURE, inodes_of, job, processes_below, tcp_listeners, worker_process
+from tests.security.worker_process import IMAGE, inodes_of, job, processes_below, tcp_listeners, worker_process
 
 
 def mode_of(path: Path) -> int:
@@ -38,7 +38,7 @@ def test_no_engine_listens_on_a_port_and_a_killed_one_comes_back_on_its_socket(t
     folder = tmp_path / "state" / "engine"
     sockets = [folder / f"engine-{number}.sock" for number in (0, 1)]
     with worker_process(tmp_path, ENGINES="2") as worker:
-        assert worker.generate(job(PICTURE)).status_code == 200
+        assert worker.generate(job(IMAGE)).status_code == 200
         assert engine_urls(worker) == ["unix:engine-0.sock", "unix:engine-1.sock"]
         below = processes_below(worker.process.pid)
         assert len(below) >= 2
@@ -50,14 +50,14 @@ def test_no_engine_listens_on_a_port_and_a_killed_one_comes_back_on_its_socket(t
         worker.process.wait()
         assert all(path.exists() for path in sockets)
     with worker_process(tmp_path) as worker:
-        assert worker.generate(job(PICTURE)).status_code == 200
+        assert worker.generate(job(IMAGE)).status_code == 200
         (engine,) = processes_below(worker.process.pid)
         os.kill(engine, signal.SIGKILL)
         deadline = time.monotonic() + 60
         while worker.get("/ready").status_code != 200 or processes_below(worker.process.pid) in ([], [engine]):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert worker.generate(job(PICTURE)).status_code == 200
+        assert worker.generate(job(IMAGE)).status_code == 200
         assert engine_urls(worker) == ["unix:engine-0.sock"]
     assert not sockets[0].exists()
 
@@ -70,7 +70,7 @@ def test_a_port_that_the_operator_asks_for_needs_the_token_of_this_start(tmp_pat
     token_file.parent.mkdir(parents=True, mode=0o700)
     token_file.write_text("that of the start before")
     with worker_process(tmp_path, ENGINE_ARGS=f"--port {port}") as worker:
-        assert worker.generate(job(PICTURE)).status_code == 200
+        assert worker.generate(job(IMAGE)).status_code == 200
         token = token_file.read_text()
         assert len(token) > 30 and " " not in token and mode_of(token_file) == 0o600
         assert httpx.get(f"{url}/history").status_code == 401

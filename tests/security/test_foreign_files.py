@@ -34,7 +34,7 @@ def sent(worker: RunningWorker, workflow: dict[str, Any], expected_status: int) 
 
 @pytest.fixture(scope="module")
 def secret(files_worker: RunningWorker) -> RunningWorker:
-    """The worker after a job that has brought and saved a picture and a latent of its own."""
+    """The worker after a job that has brought and saved an image and a latent of its own."""
     workflow = {
         "1": {"class_type": "LoadImage", "inputs": {"image": data_uri(SECRET_PNG)}},
         "2": saving(["1", 0], "private/secret"),
@@ -53,7 +53,7 @@ def secret(files_worker: RunningWorker) -> RunningWorker:
     "name",
     ["private/secret_00001_.png [output]", FETCHED, f"{FETCHED} [input]", f"upload:{FETCHED.partition('/')[2]}"],
 )
-def test_another_jobs_picture_is_refused_with_node_and_field(secret: RunningWorker, class_type: str, name: str) -> None:
+def test_another_jobs_image_is_refused_with_node_and_field(secret: RunningWorker, class_type: str, name: str) -> None:
     workflow = load_and_save(name, class_type)
     if class_type == "LoadImageMask":
         workflow["1"]["inputs"]["channel"] = "red"
@@ -112,8 +112,8 @@ def test_the_operators_files_stay_usable_by_name(secret: RunningWorker, name: st
     for path in ("of the operator.png", "shop/own.png"):
         SECRET.save(secret.base / "input" / path)
     answer = sent(secret, load_and_save(name), 200)
-    picture = Image.open(io.BytesIO(secret.output_bytes(answer)))
-    assert numpy.array_equal(numpy.asarray(picture), numpy.asarray(SECRET))
+    image = Image.open(io.BytesIO(secret.output_bytes(answer)))
+    assert numpy.array_equal(numpy.asarray(image), numpy.asarray(SECRET))
 
 
 def test_the_text_of_a_prompt_may_say_anything(secret: RunningWorker) -> None:

@@ -1,4 +1,4 @@
-"""Small files that would be large pictures are refused before the engine has anything to do."""
+"""Small files that would be large images are refused before the engine has anything to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS
+from darkroom.worker.media.image_bounds import MAX_INPUT_PIXELS
 from tests.flow.running_worker import RunningWorker
 from tests.flow.test_files import data_uri
 

@@ -10,7 +10,7 @@ from tests.flow.running_worker import CHECKPOINT, RunningWorker
 
 LOADER: dict[str, Any] = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": CHECKPOINT}}
 MASK: dict[str, Any] = {"class_type": "SolidMask", "inputs": {"value": 1.0, "width": 8, "height": 8}}
-PICTURE: dict[str, Any] = {"class_type": "MaskToImage", "inputs": {"mask": ["1", 0]}}
+IMAGE: dict[str, Any] = {"class_type": "MaskToImage", "inputs": {"mask": ["1", 0]}}
 
 
 def problems_of(worker: RunningWorker, workflow: dict[str, Any]) -> list[dict[str, Any]]:
@@ -21,7 +21,7 @@ def problems_of(worker: RunningWorker, workflow: dict[str, Any]) -> list[dict[st
 
 def test_a_link_to_an_input_that_a_node_does_not_have_is_refused(files_worker: RunningWorker) -> None:
     preview = {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "a", "image": ["2", 0]}}
-    [problem] = problems_of(files_worker, {"1": MASK, "2": PICTURE, "3": preview})
+    [problem] = problems_of(files_worker, {"1": MASK, "2": IMAGE, "3": preview})
     assert (problem["node_id"], problem["field"], problem["type"]) == ("3", "image", "unknown_input")
     assert "images" in problem["allowed"]
 
@@ -29,13 +29,13 @@ def test_a_link_to_an_input_that_a_node_does_not_have_is_refused(files_worker: R
 def test_an_unknown_link_to_nowhere_is_refused(files_worker: RunningWorker) -> None:
     for link in (["99", 0], ["1", 5], ["3", 0]):
         saving = {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "a", "prompt": link}}
-        [problem] = problems_of(files_worker, {"1": MASK, "2": PICTURE, "3": saving})
+        [problem] = problems_of(files_worker, {"1": MASK, "2": IMAGE, "3": saving})
         assert problem["node_id"] == "3", problem
 
 
 def test_a_value_under_an_unknown_name_is_passed_over(files_worker: RunningWorker) -> None:
     saving = {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "a", "image": "x"}}
-    answer = files_worker.generate({"input": {"workflow_json": {"1": MASK, "2": PICTURE, "3": saving}}})
+    answer = files_worker.generate({"input": {"workflow_json": {"1": MASK, "2": IMAGE, "3": saving}}})
     assert answer.status_code == 200, answer.text
 
 
@@ -103,7 +103,7 @@ def test_a_prefix_that_nothing_can_be_saved_under_is_refused(
     files_worker: RunningWorker, prefix: str, is_linked: bool
 ) -> None:
     saving = {"images": ["2", 0], "filename_prefix": ["4", 0] if is_linked else prefix}
-    workflow = {"1": MASK, "2": PICTURE, "3": {"class_type": "SaveImage", "inputs": saving}}
+    workflow = {"1": MASK, "2": IMAGE, "3": {"class_type": "SaveImage", "inputs": saving}}
     if is_linked:
         workflow["4"] = {"class_type": "PrimitiveString", "inputs": {"value": prefix}}
     [problem] = problems_of(files_worker, workflow)

@@ -15,7 +15,7 @@ from tests.faults.rig import Rig, a_rig
 from tests.worker.running_front import until
 
 WAYS = ("python", "lock", "swallow")
-IN_TIME_SECONDS = 40.0  # from the cancellation to the next job's picture, at the default settings
+IN_TIME_SECONDS = 40.0  # from the cancellation to the next job's image, at the default settings
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.fakes import FakeEngine, Lie, draw, paint
 from tests.worker.running_front import RunningFront, running_front, until
 
 KIB, MIB = 1024, 1024 * 1024
-PICTURE = (
+IMAGE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
     "gg=="
 )
@@ -90,7 +90,7 @@ GARBAGE: dict[str, Lie] = {
     "endless": endless,
     "no HTTP": no_http,
 }
-JOBS: dict[str, Callable[[], dict[str, Any]]] = {"POST /upload": lambda: paint(image=PICTURE)}
+JOBS: dict[str, Callable[[], dict[str, Any]]] = {"POST /upload": lambda: paint(image=IMAGE)}
 SHOWN = {"GET /system_stats", "GET /object_info", "GET /queue", "GET /history"}
 """Routes that the front asks by itself, so that readiness shows their answers without any job."""
 

@@ -33,7 +33,7 @@ from tests.security.lying_server import (
     endless,
     never_reading,
 )
-from tests.worker.inputs.test_fetch import picture
+from tests.worker.inputs.test_fetch import image
 from tests.worker.running_front import running_front
 from tests.worker.running_front import until as wait_until
 
@@ -221,7 +221,7 @@ async def test_an_input_of_a_lying_store_is_refused_by_its_job(
     liar: LyingServer, tmp_path: Path, engine: FakeEngine
 ) -> None:
     liar.scripts["GET /b/a.png"] = endless(200)
-    liar.scripts["GET /b/good.png"] = answer_without_length(picture())
+    liar.scripts["GET /b/good.png"] = answer_without_length(image())
     settings: dict[str, Any] = {"allowed_private_hosts": ("127.0.0.1",), "input_max_bytes": MIB}
     async with running_front(tmp_path, engine, **settings) as front:
         refused = await front.sync(paint("x", "s3://b/a.png"), s3=asked_of(liar))

@@ -14,14 +14,14 @@ from darkroom.worker.guard.safe_address import resolve_host
 from darkroom.worker.jobs.fetched_inputs import FETCHED_AT_ONCE
 from tests.fakes import FakeEngine, paint
 from tests.security.lying_server import LyingServer, Wire, answer
-from tests.worker.inputs.test_fetch import picture
+from tests.worker.inputs.test_fetch import image
 from tests.worker.running_front import running_front
 
 NUM_INPUTS = 3 * FETCHED_AT_ONCE
 
 
 async def test_a_job_fetches_a_few_inputs_at_a_time(liar: LyingServer, tmp_path: Path, engine: FakeEngine) -> None:
-    most, content = 0, picture()
+    most, content = 0, image()
 
     def slow(wire: Wire) -> None:
         nonlocal most

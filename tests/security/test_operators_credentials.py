@@ -18,7 +18,7 @@ from darkroom.worker.settings.outputs import S3Config
 from darkroom.worker.storage.webhook_rows import SecretSource, WebhookRow, webhook_insert
 from tests.fakes import FakeEngine, draw, paint
 from tests.s3_server import S3Server, client
-from tests.worker.inputs.test_fetch import picture
+from tests.worker.inputs.test_fetch import image
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront, running_front
 
@@ -51,7 +51,7 @@ def store(s3_server: S3Server) -> S3Server:
     s3 = client(s3_server)
     s3.create_bucket(Bucket=OTHER_BUCKET)
     for key in ("open/a.png", "open-not/a.png", "other-customer/private.png"):
-        s3.put_object(Bucket=s3_server.bucket, Key=key, Body=picture())
+        s3.put_object(Bucket=s3_server.bucket, Key=key, Body=image())
     return s3_server
 
 

@@ -60,7 +60,7 @@ async def test_limits_hold_for_modifiers(
         ("Text2Audio", {"seconds": 30, "audio_latent": "EmptyAceStepLatentAudio"}, "seconds"),
     ],
 )
-async def test_seconds_of_videos_and_sounds(
+async def test_seconds_of_videos_and_audio(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modifier: str, modifications: dict[str, Any], field: str
 ) -> None:
     monkeypatch.setitem(OBJECT_INFO, "VAEDecode", {**OBJECT_INFO["VAEDecode"], "output": ["IMAGE"]})

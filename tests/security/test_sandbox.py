@@ -29,7 +29,7 @@ from darkroom.worker.settings.engines import EngineLaunch, SandboxConfig
 from darkroom.worker.settings.environment import load_settings
 from tests.flow.running_worker import ROOT, RunningWorker, stop, wait_until_ready
 from tests.s3_server import free_ports
-from tests.security.worker_process import PICTURE, job, processes_below
+from tests.security.worker_process import IMAGE, job, processes_below
 
 ENGINE_UID = 10002
 OTHER_UID = 12345
@@ -172,7 +172,7 @@ def sandboxed(request: pytest.FixtureRequest) -> Iterator[Attacked]:
 
 
 def test_no_secret_is_readable(sandboxed: Attacked) -> None:
-    assert sandboxed.worker.generate(job(PICTURE)).json()["status"] == "completed"  # another job, with its output
+    assert sandboxed.worker.generate(job(IMAGE)).json()["status"] == "completed"  # another job, with its output
     own = str(
         sandboxed.worker.base / "state" / "custom_nodes.json"
     )  # which the engine itself writes, in a folder of its own
@@ -183,8 +183,8 @@ def test_no_secret_is_readable(sandboxed: Attacked) -> None:
 
 def test_inputs_of_other_jobs_cannot_be_found(sandboxed: Attacked) -> None:
     """The job that has one reads it, by a name that only its content gives."""
-    picture = sandboxed.worker.output_bytes(sandboxed.worker.generate(job(PICTURE)).json())
-    address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    image = sandboxed.worker.output_bytes(sandboxed.worker.generate(job(IMAGE)).json())
+    address = f"data:image/png;base64,{base64.b64encode(image).decode()}"
     reads = {
         "1": {"class_type": "LoadImage", "inputs": {"image": address}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "read"}},
@@ -228,11 +228,11 @@ def test_a_link_to_the_database_is_no_output(sandboxed: Attacked) -> None:
     reply = sandboxed.attack("link")
     assert "stolen" not in json.dumps(reply.get("output"))
     (sandboxed.worker.base / "output" / "stolen_00001_.png").unlink()
-    assert sandboxed.worker.generate(job(PICTURE)).json()["status"] == "completed"
+    assert sandboxed.worker.generate(job(IMAGE)).json()["status"] == "completed"
 
 
 def test_the_worker_serves_on_after_all_of_it(sandboxed: Attacked) -> None:
-    assert sandboxed.worker.generate(job(PICTURE)).json()["status"] == "completed"
+    assert sandboxed.worker.generate(job(IMAGE)).json()["status"] == "completed"
     (backend,) = sandboxed.worker.get("/health").json()["backends"]
     assert backend["state"] == "up" and backend["memory_bytes"] > 50_000_000 and not sum(backend["restarts"].values())
     if os.geteuid() == 0:
@@ -253,7 +253,7 @@ def test_a_killed_engine_takes_its_daemons_along_and_comes_back() -> None:
         wait_until_ready(running.worker)
         assert restarts == {LossReason.CRASHED.value: 1}
         assert not [pid for pid in all_processes() if "sleep\x004242" in command_line(pid)]
-        assert running.worker.generate(job(PICTURE)).json()["status"] == "completed"
+        assert running.worker.generate(job(IMAGE)).json()["status"] == "completed"
 
 
 @pytest.mark.slow

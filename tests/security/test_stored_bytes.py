@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.worker.inputs.fetch import decode_data_uri
 from darkroom.worker.jobs.checkpoints import JobCheckpoints, _key_of
 from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.running_front import RunningFront, running_front
 
-PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
+IMAGE = bytes(decode_data_uri(EXAMPLE_IMAGE))
 ALLOWED_BYTES = 100_000
 FILE_BYTES = 40_000
 SHOP = {"Authorization": "Bearer shops-own-key"}
@@ -32,8 +32,8 @@ SETTINGS: dict[str, Any] = {
 
 
 def file(number: int) -> bytes:
-    """A picture with something of its own behind its end."""
-    return PICTURE + str(number).encode() + bytes(FILE_BYTES - len(PICTURE) - 1)
+    """An image with something of its own behind its end."""
+    return IMAGE + str(number).encode() + bytes(FILE_BYTES - len(IMAGE) - 1)
 
 
 @contextlib.asynccontextmanager

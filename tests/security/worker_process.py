@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.flow.running_worker import RunningWorker, running_worker
 
-PICTURE = {
+IMAGE = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 255}},
     "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "picture"}},
 }

@@ -24,7 +24,7 @@ MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "ima
 
 @router.get("/", response_class=HTMLResponse)
 async def index() -> Response:
-    """Return the page that draws pictures."""
+    """Return the page that draws images."""
     return own_page("index.html")
 
 

@@ -35,7 +35,7 @@ _STYLE: Final = re.compile(r"<style(?:\s[^>]*)?>(.*?)</style>", re.DOTALL)
 def file_headers(media_type: str) -> dict[str, str]:
     """Return the security headers of a file that a user's workflow made or a caller uploaded.
 
-    Such a file may be an HTML page or an SVG with a script, which must not run with our origin. A browser shows a sound
+    Such a file may be an HTML page or an SVG with a script, which must not run with our origin. A browser shows audio
     or a video in a document of its own that loads the same address again, which a sandbox without an origin would
     block; as the type of the reply is final, these need none.
     """
@@ -49,7 +49,7 @@ def file_headers(media_type: str) -> dict[str, str]:
 def policy_for(page: str, *, has_inline_styles: bool = False) -> str:
     """Return the Content-Security-Policy of our own page: its own scripts and styles, requests to its own origin.
 
-    Pictures, sounds and videos may come from anywhere, since uploads may be in any store. `has_inline_styles`: its
+    Images, audio and videos may come from anywhere, since uploads may be in any store. `has_inline_styles`: its
     scripts set `style` attributes, as Swagger UI's do.
     """
     styles = ("'unsafe-inline'",) if has_inline_styles else tuple(_hashes(_STYLE.findall(page)))

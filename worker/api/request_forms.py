@@ -14,7 +14,7 @@ from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.guard.json_body import parse_text
 from darkroom.worker.guard.json_scan import FoundJson
 from darkroom.worker.json.values import JsonObject, object_at
-from darkroom.worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
+from darkroom.worker.prompts.sent_images import SentImagesInvalid, read_images, substitute_images
 from darkroom.worker.prompts.workflows.forms import (
     EXPECTED,
     HOLDERS,
@@ -128,7 +128,7 @@ def _with_workflow(given: dict[str, object], name: str, value: object, found_jso
     """Return the fields of `input` with the workflow of one of them in `workflow_json`. Raises RequestRejected."""
     workflow, page = read_workflow(value, f"input.{name}", found_json)
     if name != "workflow_json" or "images" in given:
-        workflow = _with_pictures(workflow, given.get("images"))
+        workflow = _with_images(workflow, given.get("images"))
     rest = {key: item for key, item in given.items() if key not in (*CLIENT_FIELDS, name)}
     if name in ("output", "prompt") and isinstance(rest.get("workflow"), Mapping):
         page = page or object_at(rest, "workflow")
@@ -138,14 +138,14 @@ def _with_workflow(given: dict[str, object], name: str, value: object, found_jso
     return {"extra_data": {"extra_pnginfo": {"workflow": page}}, **opened} if page else opened
 
 
-def _with_pictures(workflow: JsonObject, images: object) -> JsonObject:
+def _with_images(workflow: JsonObject, images: object) -> JsonObject:
     """Return a workflow with the images that worker-comfyui's clients send along. Raises RequestRejected."""
     try:
-        read = read_pictures(images)
+        read = read_images(images)
     except SentImagesInvalid as refused:
         message = "; ".join([refused.message, *refused.details])[:1000]
         raise RequestRejected([Problem(message, field="input.images", type="images")]) from None
-    return substitute_pictures(workflow, read) if read else workflow
+    return substitute_images(workflow, read) if read else workflow
 
 
 def read_workflow(value: object, field: str, found_json: FoundJson) -> tuple[JsonObject, JsonObject]:

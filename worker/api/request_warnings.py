@@ -75,7 +75,7 @@ def find_size_warnings(prompt: JsonObject, object_info: JsonObject) -> list[tupl
             if isinstance(value, int) and not isinstance(value, bool) and value % LATENT_CELL_PX:
                 low = value - value % LATENT_CELL_PX
                 message = (
-                    f"{side}: not a multiple of {LATENT_CELL_PX}, so the picture gets another size; got {value}, "
+                    f"{side}: not a multiple of {LATENT_CELL_PX}, so the image gets another size; got {value}, "
                     f"expected a number such as {low or LATENT_CELL_PX} or {low + LATENT_CELL_PX}"
                 )
                 found.append((node_id, side, {"node_id": node_id, "field": side, "type": "size", "message": message}))

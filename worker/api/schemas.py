@@ -36,7 +36,7 @@ OWN_DOWNLOAD_HEADERS = OWN_HEADERS | {"accept-encoding", "range", "if-none-match
 
 
 class ExtraData(RequestModel):
-    """Extra data that ComfyUI's clients send with a prompt; a picture with full metadata carries its `workflow`."""
+    """Extra data that ComfyUI's clients send with a prompt; an image with full metadata carries its `workflow`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -44,7 +44,7 @@ class ExtraData(RequestModel):
 
 
 class OutputInput(RequestModel):
-    """Delivery format of this request's pictures. Fields that are left out keep the node's format."""
+    """Delivery format of this request's images. Fields that are left out keep the node's format."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -122,7 +122,7 @@ class GenerateInput(StoresInput):
     output: OutputInput | None = None
     extra_data: ExtraData | None = None
     return_outputs_as_base64: bool = False
-    previews: bool = Field(default=False, description="Pictures of the unfinished picture in the streams of the job.")
+    previews: bool = Field(default=False, description="Images of the unfinished image in the streams of the job.")
     quality: QualityName | None = Field(
         default=None,
         description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `close`: that, but its "

@@ -20,7 +20,7 @@ class PlainAutoscaler:
 
         self._costs: dict[str, float] = {}
         self._load = gauge(
-            "darkroom_pending_cost_units", "Cost of the jobs here; 100 is one 512x512 picture of 20 guided steps"
+            "darkroom_pending_cost_units", "Cost of the jobs here; 100 is one 512x512 image of 20 guided steps"
         )
         self._speed = gauge(
             "darkroom_speed_cost_units_per_second", "Cost done in a second; 0 until the worker is qualified"

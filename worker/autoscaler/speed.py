@@ -15,14 +15,14 @@ def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
     if workload is Workload.COMPUTED:
         return _positive(report, "workload_per_second")
     engines = [engine for engine in report.get("engines", ()) if engine["serves"]] or [report]
-    pictures_per_second = sum(map(_pictures_per_second, engines))
+    pictures_per_second = sum(map(_images_per_second, engines))
     return pictures_per_second * (UNIT_COST if workload is Workload.STATIC else 1.0)
 
 
-def _pictures_per_second(engine: JsonObject) -> float:
-    """Return the pictures per second of the requested workload.
+def _images_per_second(engine: JsonObject) -> float:
+    """Return the images per second of the requested workload.
 
-    Where a CPU ran a smaller one, its pictures are not comparable, so they are 512x512 ones of 20 steps.
+    Where a CPU ran a smaller one, its images are not comparable, so they are 512x512 ones of 20 steps.
     """
     if engine.get("shrunk"):
         return _positive(engine, "workload_per_second") / UNIT_COST

@@ -17,14 +17,14 @@ LOOK_SECONDS = 0.1
 
 
 def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a report as lines of text: speed, seconds a picture, and the verdict with its reason."""
+    """Yield a report as lines of text: speed, seconds an image, and the verdict with its reason."""
     workload = (
         f"{report.get('model')} at {report.get('width_px')}x{report.get('height_px')}, {report.get('steps')} steps"
     )
     if report.get("its_per_second") is not None:
         yield f"speed          {report['its_per_second']:.2f} it/s ({workload})"
     if report.get("seconds_per_picture") is not None:
-        yield f"a picture      {report['seconds_per_picture']:.2f} s"
+        yield f"an image      {report['seconds_per_picture']:.2f} s"
     if report.get("shrunk"):
         yield f"smaller        {report['shrunk']}"
     for warning in report.get("warnings") or ():

@@ -1,4 +1,4 @@
-"""`darkroom generate`: pictures of a prompt, a modifier, a file or a stored workflow, with a progress bar."""
+"""`darkroom generate`: images of a prompt, a modifier, a file or a stored workflow, with a progress bar."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _assigned(text: str) -> tuple[str, Any]:
 
 
 def _with_next_seed(request: Request, index: int) -> Request:
-    """Return the request for the picture of this index: a seed that was given counts up."""
+    """Return the request for the image of this index: a seed that was given counts up."""
     if index == 0 or not isinstance(seed := request.modifications.get("seed"), int):
         return request
     return Request(

@@ -94,15 +94,15 @@ def gateway(
 @app.command()
 def generate(
     subject: Annotated[
-        str, typer.Argument(help="a prompt, a modifier's name, or a workflow's file: JSON or a picture that has it")
+        str, typer.Argument(help="a prompt, a modifier's name, or a workflow's file: JSON or an image that has it")
     ] = "",
     values: Annotated[
         list[str] | None,
         typer.Argument(help="NAME=VALUE: parameters of a modifier, overrides of a workflow; =@FILE for a file"),
     ] = None,
     url: Annotated[str, typer.Option(help="where the front listens")] = "",
-    output: Annotated[Path, typer.Option("-o", "--output", help="the picture's file; more get a number")] = Path(
-        "picture.png"
+    output: Annotated[Path, typer.Option("-o", "--output", help="the image's file; more get a number")] = Path(
+        "image.png"
     ),
     workflow: Annotated[str, typer.Option("-w", "--workflow", help="a stored workflow: NAME or NAME@VERSION")] = "",
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="how many jobs")] = 1,
@@ -118,7 +118,7 @@ def generate(
     api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,
 ) -> None:
-    """Generate pictures, show the progress and save them."""
+    """Generate images, show the progress and save them."""
     from darkroom.worker.cli import generate as generate_command  # 0.1 s that the other commands save
 
     if not (subject or workflow):
@@ -135,7 +135,7 @@ def generate(
 
 @app.command()
 def plan(
-    file: Annotated[Path, typer.Argument(help="a workflow's file: JSON or a picture that has it")],
+    file: Annotated[Path, typer.Argument(help="a workflow's file: JSON or an image that has it")],
     url: Annotated[str, typer.Option(help="where the front listens")] = "",
     card: Annotated[str, typer.Option(help="a card to plan the memory for, such as 'RTX 4090'")] = "",
     vram_gb: Annotated[float | None, typer.Option("--vram-gb", help="memory of a card to plan for, in GiB")] = None,
@@ -213,7 +213,7 @@ def benchmark(
 def mcp(
     url: Annotated[str, typer.Option(help="where the front listens")] = "",
     folder: Annotated[
-        Path | None, typer.Option(help="where pictures are saved, and the only place that files are sent from")
+        Path | None, typer.Option(help="where images are saved, and the only place that files are sent from")
     ] = None,
     api_key: Annotated[str, typer.Option(envvar=API_KEY_VARIABLE, help="for a worker that asks for one")] = "",
     insecure: Annotated[bool, typer.Option("--insecure", help=INSECURE)] = False,

@@ -13,7 +13,7 @@ from darkroom.start import command_of
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.engines.sandbox import EngineUser, Sandbox, SandboxPaths
 from darkroom.worker.errors import SettingsInvalid
-from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS
+from darkroom.worker.media.image_bounds import MAX_INPUT_PIXELS
 from darkroom.worker.settings.engines import EngineLaunch, SandboxConfig
 
 PACKAGE = Path(__file__).parents[2]

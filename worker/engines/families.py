@@ -1,6 +1,6 @@
 """Families of models as an engine reports them. Pure.
 
-Which families there are, and what each needs for a picture, is the engine's: the front has no list of its own.
+Which families there are, and what each needs for an image, is the engine's: the front has no list of its own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CFG_WITHOUT_GUIDANCE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class PictureDefaults:
-    """Parameters of a picture that a family has by default."""
+class ImageDefaults:
+    """Parameters of an image that a family has by default."""
 
     width: int
     height: int
@@ -44,20 +44,20 @@ class PictureDefaults:
     attention: float = 0.0  # share of the work that grows with the square of the cells
     tflop: float = 0.0  # of one pass of the full network over one item, 10^12 operations; 0: not known
     billions: float = 0.0  # of weights of that network; 0: not known
-    edit: str | None = None  # how its networks edit pictures by an instruction
+    edit: str | None = None  # how its networks edit images by an instruction
     inpaint: str | None = None  # how they paint below a mask
     guidance: float | None = None  # that the network itself is given
     shift: float | None = None  # of the noise levels
     shift_by: str | None = None  # the node that shifts them
     text_type: str | None = None  # of the nodes that load text encoders
     video_latent: str | None = None  # the node of a video's empty latent
-    video_start: str | None = None  # the node of a video that begins with a picture
+    video_start: str | None = None  # the node of a video that begins with an image
     frames: int | None = None  # of a video
     frame_rate: float | None = None  # frames a second
     own_latent_frames: int | None = None  # of a video whose latent has other than one for each four frames
-    audio_latent: str | None = None  # the node of a sound's empty latent
-    seconds: float | None = None  # of a sound
-    max_seconds: float | None = None  # the longest sound that its networks were trained with
+    audio_latent: str | None = None  # the node of audio's empty latent
+    seconds: float | None = None  # of audio
+    max_seconds: float | None = None  # the longest audio that its networks were trained with
 
     def of_network(self) -> dict[str, object]:
         """Return the parameters that depend on the kind of network, by name."""
@@ -70,7 +70,7 @@ class PictureDefaults:
 
     @property
     def latent_frames(self) -> int:
-        """Latent frames of a video, 1 for pictures."""
+        """Latent frames of a video, 1 for images."""
         return self.own_latent_frames or latent_frames_of(self.frames or 1)
 
     @property
@@ -90,16 +90,16 @@ class Family:
     """
 
     name: str
-    default: PictureDefaults
+    default: ImageDefaults
     is_default: bool = False
     pixel_cost: float = 1.0
-    variants: Mapping[str, PictureDefaults] = field(default_factory=dict)
+    variants: Mapping[str, ImageDefaults] = field(default_factory=dict)
     file_words: tuple[str, ...] = ()
     other_file_words: tuple[str, ...] = ()
     file_billions: Mapping[str, float] = field(default_factory=dict)
 
     def attention_factor(self, pixels: float) -> float:
-        """Return how much dearer a pixel is among so many of one picture or video than among those of the default."""
+        """Return how much dearer a pixel is among so many of one image or video than among those of the default."""
         own = self.default.width * self.default.height * self.default.latent_frames
         return 1.0 + self.default.attention * (pixels / own - 1.0)
 
@@ -154,9 +154,9 @@ def read_families(answer: object) -> tuple[Family, ...]:
     )
 
 
-def _read_defaults(described: Any) -> PictureDefaults | None:
+def _read_defaults(described: Any) -> ImageDefaults | None:
     try:
-        defaults = PictureDefaults(
+        defaults = ImageDefaults(
             width=int(described["width"]),
             height=int(described["height"]),
             steps=int(described["steps"]),
@@ -186,7 +186,7 @@ def _read_defaults(described: Any) -> PictureDefaults | None:
     return defaults if defaults.work > 0 else None
 
 
-def _read_variants(described: object) -> dict[str, PictureDefaults]:
+def _read_variants(described: object) -> dict[str, ImageDefaults]:
     items = described.items() if isinstance(described, Mapping) else ()
     return {str(name): defaults for name, item in items if (defaults := _read_defaults(item)) is not None}
 

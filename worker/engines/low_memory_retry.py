@@ -1,6 +1,6 @@
-"""Prompt that needs less memory: nodes that process a picture whole are replaced by tiled ones. Pure.
+"""Prompt that needs less memory: nodes that process an image whole are replaced by tiled ones. Pure.
 
-It is the second attempt of a job that ran out of memory. Tiles overlap and are blended, so that the picture is the same
+It is the second attempt of a job that ran out of memory. Tiles overlap and are blended, so that the image is the same
 but for small differences where they meet.
 """
 

@@ -1,6 +1,6 @@
 """Outcome of a prompt, read from the engine's history entry. Pure.
 
-It alone distinguishes failures inside the engine that are the caller's: a model file that is no model, a picture that
+It alone distinguishes failures inside the engine that are the caller's: a model file that is no model, an image that
 is none.
 """
 

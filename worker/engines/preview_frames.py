@@ -1,4 +1,4 @@
-"""Binary WebSocket messages of ComfyUI with pictures of unfinished latents. Pure.
+"""Binary WebSocket messages of ComfyUI with images of unfinished latents. Pure.
 
 A message begins with its type, a big-endian 32-bit number. Type 4 names its node and prompt in JSON, type 1 has the
 encoding alone and belongs to the prompt that runs.
@@ -17,12 +17,12 @@ PREVIEW_WITH_METADATA: Final = 4
 MEDIA_TYPES: Final = {1: "image/jpeg", 2: "image/png"}
 ANIMATION: Final = "image/webp"  # of a video, in messages that name its node
 MAX_FRAME_BYTES: Final = 2**20
-"""Largest picture that is passed on; ours have at most 512 pixels a side."""
+"""Largest image that is passed on; ours have at most 512 pixels a side."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewFrame:
-    """One picture of an unfinished latent. `prompt_id` and `node_id` are empty where the engine does not name them."""
+    """One image of an unfinished latent. `prompt_id` and `node_id` are empty where the engine does not name them."""
 
     media_type: str
     image: bytes
@@ -31,7 +31,7 @@ class PreviewFrame:
 
 
 def read_frame(message: bytes) -> PreviewFrame | None:
-    """Return the picture of a binary message; None for a message of another type and for a malformed one."""
+    """Return the image of a binary message; None for a message of another type and for a malformed one."""
     try:
         kind, number = struct.unpack(">II", message[:8])
         if len(message) > MAX_FRAME_BYTES:

@@ -1,6 +1,6 @@
-"""Checks of a whole input file: its kind, and the limits on pictures, videos and sounds. Blocking: call it in a thread.
+"""Checks of a whole input file: its kind, and the limits on images, videos and audio. Blocking: call it in a thread.
 
-Images are opened in a media process. Nothing of a video or a sound is decoded. One that cannot be read is left to the
+Images are opened in a media process. Nothing of a video or audio is decoded. One that cannot be read is left to the
 engine, which names what is wrong with it before anything runs.
 """
 
@@ -29,7 +29,7 @@ def check_input(path: Path, media: Media, limits: InputLimits, processes: MediaP
             facts = media_facts_of(path)
         except MediaTooSlow:
             raise BrokenFile(
-                f"is not read to its end in {MOST_SECONDS:g} s; expected a video or sound that ends"
+                f"is not read to its end in {MOST_SECONDS:g} s; expected a video or audio that ends"
             ) from None
         _check_length(facts or {}, limits)
     return kind
@@ -53,9 +53,9 @@ def _check_length(facts: dict[str, Any], limits: InputLimits) -> None:
         raise BrokenFile(f"has {seconds:g} seconds; expected at most {limits.max_seconds:g} (INPUT_MAX_SECONDS)")
     samples = round(seconds * facts.get("sample_rate", 0)) * facts.get("channels", 0)
     if samples > (max_samples := round(limits.max_seconds * SAMPLES_PER_SECOND)):
-        sound = f"{seconds:g} s of {facts['channels']} channels at {facts['sample_rate']} Hz"
+        audio = f"{seconds:g} s of {facts['channels']} channels at {facts['sample_rate']} Hz"
         raise BrokenFile(
-            f"has {samples} samples of sound ({sound}); expected at most {max_samples}, "
+            f"has {samples} samples of audio ({audio}); expected at most {max_samples}, "
             f"{SAMPLES_PER_SECOND} for each second of INPUT_MAX_SECONDS"
         )
     pixels = facts.get("width", 0) * facts.get("height", 0) * facts.get("frames", 0)

@@ -151,7 +151,7 @@ class DeliveredOutputs:
         return {"url": outcome}
 
     async def _finish(self, job: Job, directory: Path) -> list[OutputRecord]:
-        """Return the records with converted pictures. The work is done off the event loop, a few pictures at a time."""
+        """Return the records with converted images. The work is done off the event loop, a few images at a time."""
         level = self._level(job)
         texts = {} if level == "none" else await asyncio.to_thread(_kept_texts, directory)
         wanted = Processing(job.request.output, level, texts, self._coding)
@@ -192,7 +192,7 @@ def _media_type_of(file: Mapping[str, object]) -> str:
 
 
 def texts_of(entry: JsonObject) -> dict[str, str]:
-    """Return the metadata of a picture of this run, as in ComfyUI: the prompt that ran, the client's `extra_pnginfo`.
+    """Return the metadata of an image of this run, as in ComfyUI: the prompt that ran, the client's `extra_pnginfo`.
 
     `entry` is the run's history entry, whose prompt contains the names of fetched files, never their addresses.
     """

@@ -84,7 +84,7 @@ class FetchedInputs:
     async def keep_inline(self, prompt: JsonObject, object_info: JsonObject, job_id: str) -> JsonObject:
         """Store the inline data of a prompt and return the prompt with `upload:` addresses in its place.
 
-        A queue of jobs with inline pictures would fill the memory and the database. Raises RequestRejected with every
+        A queue of jobs with inline images would fill the memory and the database. Raises RequestRejected with every
         broken input, and DiskLow.
         """
         kept: dict[Reference, str] = {}

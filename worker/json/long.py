@@ -1,4 +1,4 @@
-"""JSON with very long strings in it, such as pictures in base64, read and written without blocking other threads.
+"""JSON with very long strings in it, such as images in base64, read and written without blocking other threads.
 
 The library's reader and writer process a string in one call and block other threads meanwhile: 0.1 and 0.2 s for the
 76 MiB that a request may have. Here long strings are cut out and processed in pieces, and the rest is left to the

@@ -1,4 +1,4 @@
-"""Size, frames, duration and rates of videos and sounds, and a video's first frame. Blocking: call it in a thread.
+"""Size, frames, duration and rates of videos and audio, and a video's first frame. Blocking: call it in a thread.
 
 Media are read by a child process without our environment: FFmpeg's demuxers are large, and files come from node packs.
 """
@@ -15,22 +15,22 @@ from darkroom.start import command_of
 
 MEDIA = ("video/", "audio/")
 MEDIA_FACTS = ("width", "height", "frames", "fps", "duration_seconds", "sample_rate", "channels")
-"""Facts by name: pixels, number of frames, frames a second, seconds, Hz of a sound and number of its channels."""
+"""Facts by name: pixels, number of frames, frames a second, seconds, Hz of audio and number of its channels."""
 
 COMMAND = (*command_of("darkroom.engine"), "media-facts")
 MOST_SECONDS = 60.0
 
 
 class UnreadableMedia(Exception):
-    """A video or sound that cannot be read; the message gives the reason."""
+    """A video or audio that cannot be read; the message gives the reason."""
 
 
 class MediaTooSlow(UnreadableMedia):
-    """A video or sound whose end was not reached in `MOST_SECONDS`."""
+    """A video or audio whose end was not reached in `MOST_SECONDS`."""
 
 
 def is_media(media_type: object) -> bool:
-    """Return True for a video or a sound."""
+    """Return True for a video or audio."""
     return isinstance(media_type, str) and media_type.startswith(MEDIA)
 
 
@@ -39,7 +39,7 @@ def is_video(media_type: object) -> bool:
 
 
 def with_media_facts(records: Sequence[tuple[Mapping[str, Any], Path | None]]) -> list[dict[str, Any]]:
-    """Return records of outputs, given with their files, with the facts of videos and sounds.
+    """Return records of outputs, given with their files, with the facts of videos and audio.
 
     They are `MEDIA_FACTS`, as far as a file has them; none for files that cannot be read.
     """
@@ -49,7 +49,7 @@ def with_media_facts(records: Sequence[tuple[Mapping[str, Any], Path | None]]) -
 
 
 def media_facts_of(file: Path) -> dict[str, Any] | None:
-    """Return the facts of a video or sound, None for one that cannot be read. Raises MediaTooSlow."""
+    """Return the facts of a video or audio, None for one that cannot be read. Raises MediaTooSlow."""
     try:
         return _read_facts([file])[0]
     except MediaTooSlow:

@@ -1,4 +1,4 @@
-"""Detection of file types by magic bytes, and checks that pictures and latents are complete.
+"""Detection of file types by magic bytes, and checks that images and latents are complete.
 
 Formats: PNG, JPEG, GIF, WebP, TIFF, BMP, AVIF; safetensors for latents; binary glTF and the common audio and video
 containers for other inputs. By hand: no library that is kept up knows latents and gives a media type for each
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from darkroom.contract import image_kinds
 from darkroom.contract.image_kinds import describe_unread, is_avif, unread_kind_of
+from darkroom.worker.media.image_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from darkroom.worker.media.latent_header import BadLatent, check_latent_header
 from darkroom.worker.media.lenient_pillow import lenient_pillow
-from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -136,31 +136,31 @@ def check_kind(head: bytes, media: Media) -> FileKind:
 _WANTED: dict[Media, str] = {
     "image": "an image (PNG, JPEG, WebP, GIF, TIFF, BMP or AVIF)",
     "latent": "a latent (safetensors)",
-    "file": "an image, a sound or a video",
+    "file": "an image, audio or a video",
 }
 
 
 def check_file(path: Path, media: Media, max_pixels: int = MAX_INPUT_PIXELS) -> FileKind:
     """Check a whole file for an input that takes `media` and return its kind.
 
-    Pictures and latents are opened. `max_pixels` limits the sum over all frames. Raises BrokenFile.
+    Images and latents are opened. `max_pixels` limits the sum over all frames. Raises BrokenFile.
     """
     with path.open("rb") as file:
         kind = check_kind(file.read(HEAD_BYTES), media)
     if kind.is_image:
-        check_picture(path, kind, max_pixels)
+        check_image(path, kind, max_pixels)
     elif kind is LATENT and media == "latent":
         check_latent(path)
     return kind
 
 
-def check_picture(path: Path, kind: FileKind, max_pixels: int = MAX_INPUT_PIXELS) -> None:
-    """Check that a picture can be drawn, without holding it at full size where the format allows.
+def check_image(path: Path, kind: FileKind, max_pixels: int = MAX_INPUT_PIXELS) -> None:
+    """Check that an image can be drawn, without holding it at full size where the format allows.
 
     Limits are checked before anything is decoded. A file that is cut short or damaged passes if Pillow draws what is
     there, as ComfyUI does; the engine reports it when it reads the file. Raises BrokenFile.
     """
-    from PIL import Image  # imported lazily: a front without pictures does not need it
+    from PIL import Image  # imported lazily: a front without images does not need it
 
     try:
         check_structure(path, kind.extension, max_pixels)
@@ -183,23 +183,23 @@ def check_picture(path: Path, kind: FileKind, max_pixels: int = MAX_INPUT_PIXELS
 
 
 def _open(path: Path, kind: FileKind, max_pixels: int, *, is_whole: bool) -> None:
-    """Open a picture, and decode it or read its checksums. Raises BrokenFile, OutOfBounds, and what Pillow raises."""
+    """Open an image, and decode it or read its checksums. Raises BrokenFile, OutOfBounds, and what Pillow raises."""
     from PIL import Image
 
-    with Image.open(path, formats=_PILLOW_FORMATS[kind.extension]) as picture:
-        if max(picture.size) > MAX_SIDE_PX:
-            raise BrokenFile(f"is {picture.width}x{picture.height} px; a side may have {MAX_SIDE_PX}")
-        check_opened(picture, max_pixels)
-        is_large = picture.width * picture.height > MAX_DECODED_PX
+    with Image.open(path, formats=_PILLOW_FORMATS[kind.extension]) as image:
+        if max(image.size) > MAX_SIDE_PX:
+            raise BrokenFile(f"is {image.width}x{image.height} px; a side may have {MAX_SIDE_PX}")
+        check_opened(image, max_pixels)
+        is_large = image.width * image.height > MAX_DECODED_PX
         if is_whole and (kind is PNG or is_large):
-            picture.verify()  # for PNG the checksum of every chunk, without decoding
+            image.verify()  # for PNG the checksum of every chunk, without decoding
         elif not is_large:
-            _decode_small(picture)
+            _decode_small(image)
 
 
-def _decode_small(picture: Image.Image) -> None:
-    picture.draft("RGB", (picture.width // 8, picture.height // 8))
-    picture.load()
+def _decode_small(image: Image.Image) -> None:
+    image.draft("RGB", (image.width // 8, image.height // 8))
+    image.load()
 
 
 def _damage_types() -> tuple[type[Exception], ...]:

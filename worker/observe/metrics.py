@@ -98,7 +98,7 @@ class Metrics:
         self._total = self._histogram("darkroom_job_seconds", "Time from a job's acceptance to its end")
         self._wait = self._histogram("darkroom_job_wait_seconds", "Time from a job's acceptance to its engine's start")
         self._run = self._histogram("darkroom_job_run_seconds", "Time of a job on its engine")
-        self._picture = self._histogram("darkroom_picture_seconds", "Time on the engine of each output of a job")
+        self._image = self._histogram("darkroom_picture_seconds", "Time on the engine of each output of a job")
         self._jobs = Gauge("darkroom_jobs", "Jobs that have not ended, by state", ["state"], registry=registry)
         self._queue = self._gauge("darkroom_queue_jobs", "Jobs that no engine has begun")
         self._oldest = self._gauge("darkroom_queue_oldest_age_seconds", "Age of the oldest job that waits; 0: none")
@@ -141,7 +141,7 @@ class Metrics:
         if job.run_seconds is not None:
             self._run.observe(job.run_seconds)
             for _ in range(job.num_outputs):
-                self._picture.observe(job.run_seconds / job.num_outputs)
+                self._image.observe(job.run_seconds / job.num_outputs)
         for stage, milliseconds in job.phase_ms.items():
             if milliseconds is not None:
                 self._stage.labels(stage).observe(milliseconds / 1000)

@@ -1,6 +1,6 @@
-"""Removal of the tags of a sound: Vorbis comments and pictures of FLAC and Ogg, ID3 and APE tags of MP3.
+"""Removal of the tags of audio: Vorbis comments and images of FLAC and Ogg, ID3 and APE tags of MP3.
 
-The samples are not encoded again. Mutagen is imported lazily: a front without sounds does not need it.
+The samples are not encoded again. Mutagen is imported lazily: a front without audio does not need it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 
-class BrokenSound(ValueError):
-    """A sound whose structure does not match its format."""
+class BrokenAudio(ValueError):
+    """Audio whose structure does not match its format."""
 
 
 def remove_tags(source: Path, target: Path, media_type: str) -> bool:
-    """Copy a sound of one of `TAGGED_TYPES` to `target` without its tags.
+    """Copy audio of one of `TAGGED_TYPES` to `target` without its tags.
 
     Returns False, and writes nothing, if it has none. Raises BrokenSound.
     """
@@ -30,18 +30,18 @@ def remove_tags(source: Path, target: Path, media_type: str) -> bool:
         return cleaner(target, deletes=True)
     except (MutagenError, EOFError, ValueError) as error:
         target.unlink(missing_ok=True)
-        raise BrokenSound(f"audio tags: unreadable; got {error or type(error).__name__}") from None
+        raise BrokenAudio(f"audio tags: unreadable; got {error or type(error).__name__}") from None
 
 
 def _clean_flac(path: Path, *, deletes: bool) -> bool:
     from mutagen.flac import FLAC
 
-    sound = FLAC(path)
-    has_tags = bool(sound.tags or sound.pictures)
+    audio = FLAC(path)
+    has_tags = bool(audio.tags or audio.images)
     if has_tags and deletes:
-        sound.clear_pictures()
-        sound.save()
-        sound.delete()
+        audio.clear_pictures()
+        audio.save()
+        audio.delete()
     return has_tags
 
 
@@ -53,12 +53,12 @@ def _clean_ogg(path: Path, *, deletes: bool) -> bool:
     from mutagen.oggtheora import OggTheora
     from mutagen.oggvorbis import OggVorbis
 
-    sound = File(path, options=[OggOpus, OggVorbis, OggFLAC, OggSpeex, OggTheora])
-    if sound is None:
+    audio = File(path, options=[OggOpus, OggVorbis, OggFLAC, OggSpeex, OggTheora])
+    if audio is None:
         raise ValueError("Ogg of an unknown codec")
-    has_tags = bool(sound.tags)
+    has_tags = bool(audio.tags)
     if has_tags and deletes:
-        sound.delete()
+        audio.delete()
     return has_tags
 
 

@@ -202,7 +202,7 @@ def _write_inline(inline: InlineOutput, directory: Path) -> Output:
 
 
 def _output(listed: ListedFile, path: Path) -> Output:
-    """Return the output of a file. Raises DeliveryFailed for a picture, video or sound without a byte."""
+    """Return the output of a file. Raises DeliveryFailed for an image, video or audio without a byte."""
     media_type, size_bytes = look_at(path)
     if not size_bytes and media_type.startswith(NEVER_EMPTY):
         reason = "its encoder may be missing on this machine, as those of graphics cards"

@@ -36,7 +36,7 @@ class ConfinedCoding:
         try:
             self._run("convert", source, target, form=form, quality=quality, texts=texts)
         except MediaJobFailed as failed:
-            raise ConversionFailed(_with_start(f"the picture cannot be made {form}", failed)) from None
+            raise ConversionFailed(_with_start(f"the image cannot be made {form}", failed)) from None
 
     def make_thumbnail(self, source: Path, target: Path, longer_side_px: int) -> Size:
         """Write a WebP thumbnail of an image. Raises ConversionFailed."""
@@ -72,7 +72,7 @@ class ConfinedCoding:
                 "rewrite", source, target, **wanted
             )
         if level == "full":
-            return False  # only pictures get the prompt embedded
+            return False  # only images get the prompt embedded
         if media_type in TAGGED_TYPES:
             return self._changes("remove_tags", source, target, media_type=media_type)
         if media_type == SVG_TYPE:

@@ -1,4 +1,4 @@
-"""Conversion of pictures to another format, and thumbnails. Runs in media processes alone (`media_child.py`).
+"""Conversion of images to another format, and thumbnails. Runs in media processes alone (`media_child.py`).
 
 Transparency is composed onto white if the format has none, and 16 bits are
 reduced to 8 if it has no more. All frames of an animation and the colour profile are kept. The source's metadata is not
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from darkroom.worker.media.image_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from darkroom.worker.media.kinds import HEAD_BYTES, kind_of
-from darkroom.worker.media.picture_bounds import MAX_INPUT_PIXELS, OutOfBounds, check_opened, check_structure
 from darkroom.worker.outputs.embedded import exif_of
 from darkroom.worker.outputs.options import ImageFormat
 
@@ -27,7 +27,7 @@ PNG_COMPRESSION = 4  # as ComfyUI saves
 
 
 class ConversionFailed(Exception):
-    """A picture that cannot be converted to the format; the message gives the reason."""
+    """An image that cannot be converted to the format; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,47 +37,47 @@ class Size:
 
 
 def convert(source: Path, target: Path, form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -> None:
-    """Convert the picture of `source` to another format and write it to `target`. Raises ConversionFailed.
+    """Convert the image of `source` to another format and write it to `target`. Raises ConversionFailed.
 
-    A picture with more pixels in all frames than an input may have is not converted. MemoryError passes through.
+    An image with more pixels in all frames than an input may have is not converted. MemoryError passes through.
     """
     from PIL import Image, ImageOps
 
     try:
         _check_bounds(source)
-        with Image.open(source) as picture:
-            check_opened(picture, MAX_INPUT_PIXELS)
-            num_frames = getattr(picture, "n_frames", 1)
+        with Image.open(source) as image:
+            check_opened(image, MAX_INPUT_PIXELS)
+            num_frames = getattr(image, "n_frames", 1)
             if num_frames > 1 and form == "jpeg":
-                raise ConversionFailed(f"jpeg holds one picture, this file has {num_frames}")
-            options = _options(form, quality, texts) | _profile(picture)
+                raise ConversionFailed(f"jpeg holds one image, this file has {num_frames}")
+            options = _options(form, quality, texts) | _profile(image)
             if num_frames > 1:
-                _save_frames(picture, target, form, options)
+                _save_frames(image, target, form, options)
             else:
-                ImageOps.exif_transpose(picture, in_place=True)
-                _bare(_plain(picture, form)).save(target, form.upper(), **options)
+                ImageOps.exif_transpose(image, in_place=True)
+                _bare(_plain(image, form)).save(target, form.upper(), **options)
     except OutOfBounds as error:
-        raise ConversionFailed(f"the picture {error}") from None
+        raise ConversionFailed(f"the image {error}") from None
     except Image.DecompressionBombError:
-        raise ConversionFailed("the picture has too many pixels") from None
+        raise ConversionFailed("the image has too many pixels") from None
     except (OSError, SyntaxError, ValueError, KeyError, EOFError, RuntimeError) as error:  # of Pillow's coders
-        raise ConversionFailed(f"the picture cannot be made {form} ({reason(error)})") from None
+        raise ConversionFailed(f"the image cannot be made {form} ({reason(error)})") from None
 
 
 def make_thumbnail(source: Path, target: Path, longer_side_px: int) -> Size:
-    """Write a WebP thumbnail of the (first) picture, never larger than the picture. Raises ConversionFailed."""
+    """Write a WebP thumbnail of the (first) image, never larger than the image. Raises ConversionFailed."""
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(source) as picture:
-            picture.draft("RGB", (longer_side_px, longer_side_px))
-            ImageOps.exif_transpose(picture, in_place=True)
-            small = _bare(_plain(picture, "webp"))
+        with Image.open(source) as image:
+            image.draft("RGB", (longer_side_px, longer_side_px))
+            ImageOps.exif_transpose(image, in_place=True)
+            small = _bare(_plain(image, "webp"))
             small.thumbnail((longer_side_px, longer_side_px), Image.Resampling.LANCZOS)
             small.save(target, "WEBP", quality=THUMBNAIL_QUALITY)
             return Size(small.width, small.height)
     except Image.DecompressionBombError:
-        raise ConversionFailed("the picture has too many pixels") from None
+        raise ConversionFailed("the image has too many pixels") from None
     except (OSError, SyntaxError, ValueError, EOFError, RuntimeError) as error:
         raise ConversionFailed(f"no thumbnail can be made ({reason(error)})") from None
 
@@ -108,16 +108,16 @@ def _options(form: ImageFormat, quality: int | None, texts: Mapping[str, str]) -
     return {"quality": quality or DEFAULT_QUALITY[form]} | ({"exif": exif} if exif else {})
 
 
-def _profile(picture: Image.Image) -> dict[str, object]:
-    profile = picture.info.get("icc_profile")
-    return {"icc_profile": profile} if profile and picture.mode != "CMYK" else {}
+def _profile(image: Image.Image) -> dict[str, object]:
+    profile = image.info.get("icc_profile")
+    return {"icc_profile": profile} if profile and image.mode != "CMYK" else {}
 
 
-def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options: dict[str, object]) -> None:
+def _save_frames(image: Image.Image, target: Path, form: ImageFormat, options: dict[str, object]) -> None:
     from PIL import ImageSequence
 
     frames, durations = [], []
-    for frame in ImageSequence.Iterator(picture):
+    for frame in ImageSequence.Iterator(image):
         durations.append(frame.info.get("duration") or 100)
         frames.append(_bare(_plain(frame, form).copy()))
     first, *rest = frames
@@ -127,33 +127,33 @@ def _save_frames(picture: Image.Image, target: Path, form: ImageFormat, options:
         save_all=True,
         append_images=rest,
         duration=durations,
-        loop=picture.info.get("loop", 0),
+        loop=image.info.get("loop", 0),
         **options,
     )
 
 
-def _bare(picture: Image.Image) -> Image.Image:
-    """Remove a picture's metadata, since Pillow's encoders write a comment found there, and return it."""
-    picture.info = {key: value for key, value in picture.info.items() if key == "transparency"}
-    return picture
+def _bare(image: Image.Image) -> Image.Image:
+    """Remove an image's metadata, since Pillow's encoders write a comment found there, and return it."""
+    image.info = {key: value for key, value in image.info.items() if key == "transparency"}
+    return image
 
 
-def _plain(picture: Image.Image, form: ImageFormat) -> Image.Image:
-    """Convert a picture to a mode that the format supports.
+def _plain(image: Image.Image, form: ImageFormat) -> Image.Image:
+    """Convert an image to a mode that the format supports.
 
     For PNG it is unchanged. Otherwise it is RGB, or RGBA if there is transparency.
     """
     from PIL import Image
 
-    if form == "png" and picture.mode in ("1", "L", "LA", "I;16", "RGB", "RGBA", "P"):
-        return picture
-    if picture.mode.startswith("I"):
-        picture = picture.convert("I").point(lambda value: value * (1 / 257)).convert("L")
-    has_alpha = "A" in picture.mode or "transparency" in picture.info
+    if form == "png" and image.mode in ("1", "L", "LA", "I;16", "RGB", "RGBA", "P"):
+        return image
+    if image.mode.startswith("I"):
+        image = image.convert("I").point(lambda value: value * (1 / 257)).convert("L")
+    has_alpha = "A" in image.mode or "transparency" in image.info
     mode = "RGBA" if has_alpha else "RGB"
-    picture = picture if picture.mode == mode else picture.convert(mode)
+    image = image if image.mode == mode else image.convert(mode)
     if has_alpha and form == "jpeg":
-        ground = Image.new("RGBA", picture.size, "white")
-        ground.alpha_composite(picture)
-        picture = ground.convert("RGB")
-    return picture
+        ground = Image.new("RGBA", image.size, "white")
+        ground.alpha_composite(image)
+        image = ground.convert("RGB")
+    return image

@@ -35,7 +35,7 @@ OutputRecord = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """The processing of every picture of a job. `texts` are the metadata that it may contain."""
+    """The processing of every image of a job. `texts` are the metadata that it may contain."""
 
     options: OutputOptions
     level: MetadataLevel
@@ -57,21 +57,21 @@ def delivered_names(records: Sequence[JsonObject], options: OutputOptions) -> li
 
 
 def needs_processing(record: JsonObject, level: MetadataLevel) -> bool:
-    """Return True if an output could need processing: a picture or video, or a file that may contain metadata. Pure."""
-    is_seen = _is_picture(record) or is_video(record.get("media_type"))
+    """Return True if an output could need processing: an image or video, or a file that may contain metadata. Pure."""
+    is_seen = _is_image(record) or is_video(record.get("media_type"))
     return bool(record.get("path")) and (is_seen or level != "full")
 
 
-def _is_picture(record: JsonObject) -> bool:
-    """Return True for a picture of pixels, which can be converted and made smaller."""
+def _is_image(record: JsonObject) -> bool:
+    """Return True for an image of pixels, which can be converted and made smaller."""
     media_type = str(record.get("media_type"))
     return media_type.startswith("image/") and media_type != SVG_TYPE
 
 
 def new_format(record: JsonObject, options: OutputOptions) -> ImageFormat | None:
-    """Return the format to which a record's picture must be converted; None if it is unchanged. Pure."""
+    """Return the format to which a record's image must be converted; None if it is unchanged. Pure."""
     media_type = str(record.get("media_type"))
-    if options.format is None or not _is_picture(record):
+    if options.format is None or not _is_image(record):
         return None
     is_so = media_type == MEDIA_TYPES[options.format] and options.quality is None
     return None if is_so else options.format
@@ -92,7 +92,7 @@ def process_output(record: JsonObject, name: str, folder: Path, wanted: Processi
         made |= _converted(source, folder, name, form, wanted)
     if made["path"] == record["path"]:
         made |= _with_metadata(source, folder, Path(name).stem + source.suffix, media_type, wanted)
-    is_seen = _is_picture(record) or is_video(media_type)
+    is_seen = _is_image(record) or is_video(media_type)
     if wanted.options.thumbnail_size is not None and is_seen:
         made |= _thumbnail(
             record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size, wanted.coding

@@ -1,7 +1,7 @@
-"""Generation metadata in PNG, JPEG and WebP pictures, added or removed without encoding the picture again.
+"""Generation metadata in PNG, JPEG and WebP images, added or removed without encoding the image again.
 
 The layout is ComfyUI's: text chunks `prompt` and `workflow` in PNG; elsewhere `key:text` in the Exif tags Model and
-Make (and those counting down from it). A picture's orientation is kept.
+Make (and those counting down from it). An image's orientation is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REWRITTEN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 
 
 def wanted_texts(level: MetadataLevel, texts: Mapping[str, str]) -> dict[str, str]:
-    """Select the entries of `texts` (`prompt`, `workflow` and those of the client) that a picture is to contain."""
+    """Select the entries of `texts` (`prompt`, `workflow` and those of the client) that an image is to contain."""
     match level:
         case "none":
             return {}
@@ -46,7 +46,7 @@ def needs_rewrite(source: Path, media_type: str, level: MetadataLevel, texts: Ma
 
 
 def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]) -> bool:
-    """Write the picture to `target` with the metadata that `level` selects; return False if it needs no change.
+    """Write the image to `target` with the metadata that `level` selects; return False if it needs no change.
 
     `full` adds missing entries and removes nothing. Raises ValueError for a file that is broken or cannot hold the
     metadata.
@@ -72,7 +72,7 @@ def rewrite(source: Path, target: Path, media_type: str, level: MetadataLevel, t
 
 def exif_of(texts: Mapping[str, str], orientation: int = 1) -> bytes:
     """Return an Exif block (`Exif\\0\\0` and TIFF) that contains the texts; empty if there is nothing to store."""
-    from PIL import Image  # imported lazily: only needed if pictures are changed
+    from PIL import Image  # imported lazily: only needed if images are changed
 
     exif = Image.Exif()
     if "prompt" in texts:

@@ -27,7 +27,7 @@ def link_or_copy(root: Path, origin: Path, directory: Path, name: str) -> Path:
     """Create a hard link, or a copy if the file systems differ or do not support links. Never overwrites a file.
 
     Only a file with a counter in its name is linked. A node that always writes to the same name opens the existing
-    file, so a link would let it overwrite the previous job's picture.
+    file, so a link would let it overwrite the previous job's image.
 
     No symbolic link below `root` is followed: code in the engine could replace a folder by a link to the front's
     secrets while the front takes the file.

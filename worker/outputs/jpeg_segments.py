@@ -55,7 +55,7 @@ def rewrite_jpeg(source: Path, target: Path, *, drops: bool, exif: bytes) -> Non
                 is_due = False
             if not (drops and _is_metadata(marker, content)):
                 out.write(_segment(marker, content))
-        shutil.copyfileobj(file, out)  # the rest of the picture
+        shutil.copyfileobj(file, out)  # the rest of the image
 
 
 def _segment(marker: int, content: bytes) -> bytes:

@@ -11,7 +11,7 @@ from darkroom.worker.json.values import JsonObject
 
 TEMPORARY = "temp"
 SKIPPED_TYPES = frozenset({"preview"})  # no folder of the engine
-SKIPPED_LISTS = frozenset({"animated", "unfinished_batch"})  # flags: pictures are animated, a batch is not the last
+SKIPPED_LISTS = frozenset({"animated", "unfinished_batch"})  # flags: images are animated, a batch is not the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | Inlin
     """List everything in a history entry's `outputs`, whatever the list's name.
 
     Temporary files are left out, unless no node saved any other: then they are what the workflow is for. A node that
-    lists `files` lists its pictures there too, so its `images` are skipped then.
+    lists `files` lists its images there too, so its `images` are skipped then.
     """
     listed = [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
     is_saved = any(isinstance(item, ListedFile) and item.kind != TEMPORARY for item in listed)
@@ -64,8 +64,8 @@ def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | Inlin
 
 def _listed_by(node_id: str, shown: JsonObject) -> Iterator[ListedFile | InlineOutput]:
     for output_type, items in shown.items():
-        is_pictures_of_files = output_type == "images" and shown.get("files")
-        if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_pictures_of_files:
+        is_images_of_files = output_type == "images" and shown.get("files")
+        if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_images_of_files:
             continue
         for item in items:
             if not isinstance(item, Mapping) or "filename" not in item:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from darkroom.worker.media.containers.png import CHECKSUM_BYTES, SIGNATURE, TEXT_CHUNKS, BrokenPng, read_chunks
 
-METADATA_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf`: in ComfyUI's animated pictures
+METADATA_CHUNKS = TEXT_CHUNKS | {b"eXIf", b"tIME", b"comf"}  # `comf`: in ComfyUI's animated images
 MAX_KEY_BYTES = 79
 MAX_TEXT_BYTES = 16 << 20  # a longer text is not read
 COPY_BYTES = 256 * 1024

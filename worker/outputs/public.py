@@ -13,7 +13,7 @@ Link = Callable[[str], str]
 
 
 def public_record(record: Mapping[str, Any], link: Link | None, *, shows_folders: bool = True) -> dict[str, object]:
-    """Return a record without internal fields, of which videos and sounds keep their size in bytes.
+    """Return a record without internal fields, of which videos and audio keep their size in bytes.
 
     `local_path` is the file's path on this machine with `shows_folders`, else below the job's folder. A file that was
     not uploaded gets a link, made from that path. The thumbnail in the record is treated in the same way.

@@ -1,4 +1,4 @@
-"""Numbered pictures that a node lists under one name with FFmpeg's placeholder, as `frames_00001.%03d.png`."""
+"""Numbered images that a node lists under one name with FFmpeg's placeholder, as `frames_00001.%03d.png`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 PLACEHOLDER = re.compile(r"%0?([1-9]?)d")
 FIRST = 1
-"""Number of the first picture, as FFmpeg counts."""
+"""Number of the first image, as FFmpeg counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Removal of generation metadata from copies of files other than PNG, JPEG, WebP, SVG and plain sounds.
+"""Removal of generation metadata from copies of files other than PNG, JPEG, WebP, SVG and plain audio.
 
 ComfyUI and its packs write the prompt into a GIF's comment, the header of a latent or checkpoint, the tags of a video,
 or the description of a mesh. Each is located by the container's structure and overwritten with that container's own

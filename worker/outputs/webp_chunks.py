@@ -50,16 +50,16 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack("<4sI", kind, len(content)) + content + b"\0" * (len(content) % 2)
 
 
-def _extended_header(kind: bytes, picture: bytes) -> bytes:
+def _extended_header(kind: bytes, image: bytes) -> bytes:
     """Return a VP8X header from the start of the image data of a file without one (RFC 9649 3.4, RFC 6386 9.1)."""
-    if kind == b"VP8L" and len(picture) >= 5:
-        bits = int.from_bytes(picture[1:5], "little")
+    if kind == b"VP8L" and len(image) >= 5:
+        bits = int.from_bytes(image[1:5], "little")
         width, height, has_alpha = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, bits >> 28 & 1
-    elif kind == b"VP8 " and len(picture) >= 10:
-        width, height = (value & 0x3FFF for value in struct.unpack_from("<HH", picture, 6))
+    elif kind == b"VP8 " and len(image) >= 10:
+        width, height = (value & 0x3FFF for value in struct.unpack_from("<HH", image, 6))
         has_alpha = 0
     else:
-        raise BrokenRiff("has no picture")
+        raise BrokenRiff("has no image")
     sides = (max(width, 1) - 1).to_bytes(3, "little") + (max(height, 1) - 1).to_bytes(3, "little")
     return bytes((ALPHA_FLAG if has_alpha else 0, 0, 0, 0)) + sides
 

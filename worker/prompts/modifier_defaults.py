@@ -78,7 +78,7 @@ async def find_all_defaults(
 def parameters_of(family: Family | None) -> Mapping[str, object] | None:
     """Return the default parameters of a family; None where the workflows' own stand.
 
-    Of the default family they are only those of its networks, not those of a picture.
+    Of the default family they are only those of its networks, not those of an image.
     """
     if family is None:
         return None

@@ -1,7 +1,7 @@
 """Parts of one prompt that several engines can run at the same time, for the results of one run. Pure.
 
-A prompt with several pictures is split in one of two ways. By `outputs`: every part runs some of the output nodes, with
-all that they need, so each picture has the bits of the whole run. By `batch`: the one latent that creates a batch is
+A prompt with several images is split in one of two ways. By `outputs`: every part runs some of the output nodes, with
+all that they need, so each image has the bits of the whole run. By `batch`: the one latent that creates a batch is
 cut, and each part runs some items of it. An item has the same noise in every batch, but a processor rounds the last
 bits of wide and narrow batches differently. Each way knows which nodes allow it; any other prompt is run whole, with
 the reason.

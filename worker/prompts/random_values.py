@@ -1,4 +1,4 @@
-"""Substitution of `__RANDOM_INT__` in a prompt: done once and stored, so that a retry makes the same picture."""
+"""Substitution of `__RANDOM_INT__` in a prompt: done once and stored, so that a retry makes the same image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RANDOM_INT = "__RANDOM_INT__"
 
 def repeatable(job_id: str, bound: int) -> Callable[[], int]:
     """Return the draws of a job that another worker may get too: there they are the same."""
-    generator = random.Random(job_id)  # noqa: S311 - seeds of pictures
+    generator = random.Random(job_id)  # noqa: S311 - seeds of images
     return lambda: generator.randrange(bound)
 
 

@@ -26,8 +26,8 @@ class SentImagesInvalid(Exception):
         self.details = tuple(details)
 
 
-def read_pictures(images: Any) -> dict[str, str]:
-    """Return data URIs, or addresses, by the pictures' names. Raises SentImagesInvalid."""
+def read_images(images: Any) -> dict[str, str]:
+    """Return data URIs, or addresses, by the images' names. Raises SentImagesInvalid."""
     if images is None:
         return {}
     is_list = isinstance(images, list) and all(
@@ -58,16 +58,16 @@ def _check_base64(text: str) -> None:
         base64.b64decode(text[start : start + CHECKED_LENGTH], validate=True)
 
 
-def substitute_pictures(workflow: JsonObject, pictures: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of the workflow with the data of each picture in the inputs that name it."""
+def substitute_images(workflow: JsonObject, images: Mapping[str, str]) -> dict[str, Any]:
+    """Return a copy of the workflow with the data of each image in the inputs that name it."""
     if is_page_format(workflow):
-        return {**workflow, "nodes": [_with_pictures(node, pictures) for node in _nodes_of(workflow)]}
+        return {**workflow, "nodes": [_with_images(node, images) for node in _nodes_of(workflow)]}
     filled: dict[str, Any] = {node_id: copy.copy(node) for node_id, node in workflow.items()}
     for node in filled.values():
         inputs = node.get("inputs") if isinstance(node, dict) else None
         if isinstance(inputs, Mapping):
             node["inputs"] = {
-                name: pictures.get(value, value) if isinstance(value, str) else value for name, value in inputs.items()
+                name: images.get(value, value) if isinstance(value, str) else value for name, value in inputs.items()
             }
     return filled
 
@@ -77,12 +77,12 @@ def _nodes_of(page: JsonObject) -> list[Any]:
     return nodes if isinstance(nodes, list) else []
 
 
-def _with_pictures(node: object, pictures: Mapping[str, str]) -> object:
-    """Return a node of a page's workflow with the data of each picture in place of its name."""
+def _with_images(node: object, images: Mapping[str, str]) -> object:
+    """Return a node of a page's workflow with the data of each image in place of its name."""
     values = node.get("widgets_values") if isinstance(node, Mapping) else None
     if not isinstance(node, Mapping) or not isinstance(values, list):
         return node
-    filled = [pictures.get(value, value) if isinstance(value, str) else value for value in values]
+    filled = [images.get(value, value) if isinstance(value, str) else value for value in values]
     return {**node, "widgets_values": filled}
 
 

@@ -338,8 +338,8 @@ class Qualifier:
                 )
         if first is None:
             first, loading = warm, _loading_seconds(warm, timings[0])
-        is_picture = isinstance(ran, TextToImage)
-        return Measured(ran, tuple(timings), tuple(used) if is_picture else (), first, loading)
+        is_image = isinstance(ran, TextToImage)
+        return Measured(ran, tuple(timings), tuple(used) if is_image else (), first, loading)
 
     def _history(self) -> list[PastRun]:
         """Return the fleet's history; empty where the file cannot be read, and the table of GPUs is used instead."""

@@ -82,7 +82,7 @@ async def run_timed(engine: EngineClient, prompt: JsonObject) -> RunTiming:
 
 
 def remove_outputs(outputs: Mapping[str, JsonObject], folders: LocalFolders | None) -> None:
-    """Remove the files that a run saved: no client asked for these pictures."""
+    """Remove the files that a run saved: no client asked for these images."""
     if folders is None:
         return
     for shown in outputs.values():

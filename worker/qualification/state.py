@@ -36,7 +36,7 @@ class Qualification:
 
     @property
     def workload_per_second(self) -> float | None:
-        """Workload per second of all engines that serve together; 100 is one 512x512 picture of 20 steps.
+        """Workload per second of all engines that serve together; 100 is one 512x512 image of 20 steps.
 
         None before there is a figure, never 0.
         """

@@ -124,7 +124,7 @@ def machine_key(facts: EngineFacts, driver: str | None) -> str:
 
 
 def request_for(workload: TextToImage, *, is_cpu: bool) -> dict[str, object]:
-    """Return the body that asks an engine to measure with the benchmark's model; on a CPU with a small picture."""
+    """Return the body that asks an engine to measure with the benchmark's model; on a CPU with a small image."""
     family = workload.family
     model: dict[str, object] = (
         {"checkpoint": workload.checkpoint}

@@ -179,7 +179,7 @@ def _why_slow(speed: Speed, expectation: Expectation) -> str | None:
             return f"{measured:.3g} {unit}, {of} {least:.3g} ({expectation.source})"
     for most, share in ((expectation.max_seconds, 1.0), (expectation.expected_seconds, 1 / SLOW_BELOW)):
         if most is not None and seconds > most * share:
-            return f"{seconds:.3g} s a picture, more than {most * share:.3g} s ({expectation.source})"
+            return f"{seconds:.3g} s an image, more than {most * share:.3g} s ({expectation.source})"
     return None
 
 
@@ -199,7 +199,7 @@ class BenchmarkReport(Data):
         default=None, description="A checkpoint's bytes by the time from its file to the first step that it adds."
     )
     first_run_seconds: float | None = Field(default=None, description="The warm-up: the model is loaded in it.")
-    workload: float | None = Field(default=None, description="Of one run; 100 is one 512x512 picture of 20 steps.")
+    workload: float | None = Field(default=None, description="Of one run; 100 is one 512x512 image of 20 steps.")
     workload_per_second: float | None = None
     workload_is_estimate: bool = False
     num_runs: int = 0

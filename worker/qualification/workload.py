@@ -6,7 +6,7 @@ the engine); otherwise `DarkroomRandomCheckpoint` makes the full-size network wi
 same cost per step and without a download. A workflow of the user's own may stand in its place.
 
 A CPU would need minutes for that. There the network is a small one, or the checkpoint the user names; a first small
-run measures how fast a step is, and the picture (and, if need be, the steps) shrink until all runs fit
+run measures how fast a step is, and the image (and, if need be, the steps) shrink until all runs fit
 `CPU_BUDGET_SECONDS`. The report says what was run, and counts it in the same unit of work.
 """
 
@@ -263,14 +263,14 @@ def calibration(workload: TextToImage) -> TextToImage:
 
 
 def fit_to_cpu(workload: TextToImage, calibrated: TextToImage, seconds: float) -> TextToImage:
-    """Return the largest picture, and then the most steps, with which warm-up and timed runs fit the budget.
+    """Return the largest image, and then the most steps, with which warm-up and timed runs fit the budget.
 
     `seconds` is what the calibration took after its model was there; time grows with pixels and steps.
     """
     per_pixel_step = seconds / (calibrated.width_px * calibrated.height_px * calibrated.num_steps)
     for side in CPU_SIZES_PX:
         width, height = min(workload.width_px, side), min(workload.height_px, side)
-        # The larger the picture, the slower a pixel: attention grows faster than it, by half again at the unit's.
+        # The larger the image, the slower a pixel: attention grows faster than it, by half again at the unit's.
         step_seconds = per_pixel_step * width * height * (1 + 0.5 * (width * height) / UNIT_PIXELS)
         num_steps = int(CPU_BUDGET_SECONDS / (MIN_RUNS + 1) / max(step_seconds, 1e-9))
         if num_steps >= min(workload.num_steps, 4) or side == CPU_SIZES_PX[-1]:
@@ -335,7 +335,7 @@ def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = 
 def estimated_workload_per_second(small_network: float, matrix_tflops: float | None) -> float:
     """Return the estimated speed of a CPU with the full network, where only the small one was run.
 
-    A small network in a small picture spends most of its time between its operations, so by its arithmetic alone
+    A small network in a small image spends most of its time between its operations, so by its arithmetic alone
     (`small_network`, in the unit) a machine seems ten to a hundred times as slow as it is.
     """
     return max(small_network, UNIT_WORKLOAD * MATRIX_SHARE * (matrix_tflops or 0.0) * 1e12 / UNIT_FLOPS)

@@ -65,7 +65,7 @@ class EngineSettings(Section):
     """Number of engines of our own; `auto`: one for each GPU ([engines](engines.md))."""
 
     splits_requests: Annotated[bool, env("SPLIT_REQUESTS")] = False
-    """Run requests with several pictures on several engines of the worker at once, unless a request has its own `split`
+    """Run requests with several images on several engines of the worker at once, unless a request has its own `split`
     ([engines](engines.md#one-request-on-several-engines))."""
 
     max_concurrent_runs: Annotated[

@@ -111,10 +111,10 @@ class PromptLimits(Section):
     """Its texts and structure; files in base64 do not count."""
 
     max_pixels: Annotated[PositiveInt | None, env("PROMPT_MAX_PIXELS")] = None
-    """Width times height of any picture or latent that a workflow makes. Empty: no limit, as for the next six."""
+    """Width times height of any image or latent that a workflow makes. Empty: no limit, as for the next six."""
 
     max_batch: Annotated[PositiveInt | None, env("PROMPT_MAX_BATCH")] = None
-    """Pictures in one batch."""
+    """Images in one batch."""
 
     max_frames: Annotated[PositiveInt | None, env("PROMPT_MAX_FRAMES")] = None
     """Frames of a video."""
@@ -123,7 +123,7 @@ class PromptLimits(Section):
     """Width times height times frames of a video."""
 
     max_seconds: Annotated[PositiveSeconds | None, env("PROMPT_MAX_SECONDS")] = None
-    """Seconds of a sound, and of a video: its frames by the frame rate of the node that saves them."""
+    """Seconds of audio, and of a video: its frames by the frame rate of the node that saves them."""
 
     max_steps: Annotated[PositiveInt | None, env("PROMPT_MAX_STEPS")] = None
     """Steps of all samplers of a workflow together."""

@@ -91,7 +91,7 @@ class NetworkSettings(Section):
 
 
 class InputLimits(Section):
-    """Limits of one download, and of the pixels in all frames of a picture."""
+    """Limits of one download, and of the pixels in all frames of an image."""
 
     max_bytes: Annotated[PositiveInt, env("INPUT_MAX_BYTES")] = 100 * MIB
     """Largest input file."""
@@ -103,10 +103,10 @@ class InputLimits(Section):
     """Redirects a download may follow; each is checked anew."""
 
     max_pixels: Annotated[PositiveInt, env("INPUT_MAX_PIXELS")] = 1 << 27
-    """Pixels that all frames of an input picture may have together; free memory may allow fewer."""
+    """Pixels that all frames of an input image may have together; free memory may allow fewer."""
 
     max_seconds: Annotated[PositiveSeconds, env("INPUT_MAX_SECONDS")] = 3600.0
-    """Seconds of an input video or sound."""
+    """Seconds of an input video or audio."""
 
     max_video_pixels: Annotated[PositiveInt | None, env("INPUT_MAX_VIDEO_PIXELS")] = None
     """Width times height times frames of an input video. Empty: no limit; the engine refuses what its memory does not
@@ -255,4 +255,4 @@ class OutputConfig(Section):
     """Comma list of `owner/name`: repositories of the Hugging Face hub that requests may write to with `HF_TOKEN`."""
 
     metadata: Annotated[Metadata, LOWER, env("METADATA")] = "none"
-    """Metadata in pictures: `none`, `prompt` or `full` (prompt and workflow)."""
+    """Metadata in images: `none`, `prompt` or `full` (prompt and workflow)."""

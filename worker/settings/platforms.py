@@ -33,7 +33,7 @@ class AutoscalerSettings(Section):
     platforms set ([autoscalers](deploying.md#autoscalers))."""
 
     workload: Annotated[Workload, LOWER, env("WORKLOAD")] = Workload.COMPUTED
-    """Unit of load: `computed` from pixels, steps and passes (100 is one 512x512 picture of 20 steps), `static` (100
+    """Unit of load: `computed` from pixels, steps and passes (100 is one 512x512 image of 20 steps), `static` (100
     each) or `1`."""
 
     assumed_speed: Annotated[float, Field(gt=0, allow_inf_nan=False), env("ASSUMED_SPEED")] = 20.0

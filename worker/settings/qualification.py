@@ -76,7 +76,7 @@ class BenchmarkConfig(Section):
     """Fewer sampling steps a second are `slow`."""
 
     max_seconds: Annotated[PositiveSeconds | None, env("BENCHMARK_MAX_SECONDS")] = None
-    """More seconds a picture are `slow`."""
+    """More seconds an image are `slow`."""
 
     history: Annotated[Path | None, env("BENCHMARK_HISTORY")] = None
     """A file that the workers of a fleet share: results are added to it, and other workers are compared with its
@@ -86,7 +86,7 @@ class BenchmarkConfig(Section):
     """On a bad verdict: `error` stays closed and tries again, `serve` serves anyway, `exit` ends with code 3."""
 
     tuning: Annotated[str, BeforeValidator(_check_tuning), env("TUNING")] = "auto"
-    """Strategies that the engine may use to be faster, each only where it is measured to be and draws the same picture:
+    """Strategies that the engine may use to be faster, each only where it is measured to be and draws the same image:
     `auto`, `off`, or a comma list of names from [performance](performance.md)."""
 
     tuning_seconds: Annotated[Seconds, Field(le=3600), env("TUNING_SECONDS")] = 30.0

@@ -127,7 +127,7 @@ class JobRequest:
     quality: QualityName = DEFAULT_QUALITY
     timeout_seconds: float | None = None  # of its run on an engine; None: the worker's limit
     expires_seconds: float | None = None  # from its arrival until an engine begins; None: no limit
-    wants_previews: bool = False  # pictures of unfinished latents in the job's streams
+    wants_previews: bool = False  # images of unfinished latents in the job's streams
     receipt: str = ""  # the broker's delivery that the job came with; empty: it came by HTTP
     parameters: Mapping[str, Any] = field(default_factory=dict)  # what its caller chose, for the result
     deadline_ms: int | None = None  # epoch milliseconds by which the job is to have ended
@@ -304,7 +304,7 @@ def body_hash(
 ) -> str:
     """Return the SHA-256 of the canonical JSON of the request's `input` without its id, and of the two result headers.
 
-    A large input, with pictures in it, is hashed in pieces, so that other threads can run in between.
+    A large input, with images in it, is hashed in pieces, so that other threads can run in between.
     """
     plain = {key: value for key, value in body_input.items() if key != "request_id"}
     hashed = [plain, wants_base64, wants_engine_response]

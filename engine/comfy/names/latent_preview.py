@@ -20,16 +20,16 @@ __all__ = ["LatentPreviewMethod"]
 
 MAX_PREVIEW_RESOLUTION = 512
 
-Preview = tuple[str, Image.Image, int]  # format, picture, largest side in pixels
+Preview = tuple[str, Image.Image, int]  # format, image, largest side in pixels
 
 prepare_callback = bound(sampling.prepare_callback)
 
 
 class LatentPreviewer:
-    """Converter from latents to pictures; subclasses implement the conversion."""
+    """Converter from latents to images; subclasses implement the conversion."""
 
     def decode_latent_to_preview(self, x0: torch.Tensor) -> Image.Image:
-        """Return the first of the scaled latents [B, C, h, w] as a picture."""
+        """Return the first of the scaled latents [B, C, h, w] as an image."""
         raise TypeError(f"{type(self).__name__} has no decode_latent_to_preview")
 
     def decode_latent_to_preview_image(self, preview_format: str, x0: torch.Tensor) -> Preview:
@@ -60,7 +60,7 @@ class Latent2RGBPreviewer(LatentPreviewer):
 
 
 def preview_to_image(latent_image: torch.Tensor) -> Image.Image:
-    """Return [H, W, 3] of -1..1 as a picture."""
+    """Return [H, W, 3] of -1..1 as an image."""
     levels = ((latent_image + 1.0) / 2.0).clamp(0, 1).mul(255).to(device="cpu", dtype=torch.uint8)
     return Image.fromarray(levels.numpy())
 

@@ -1,4 +1,4 @@
-"""`node_helpers`: helper functions for conditioning and pictures."""
+"""`node_helpers`: helper functions for conditioning and images."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def string_to_torch_dtype(string: str) -> torch.dtype | None:
 
 
 def image_alpha_fix(destination: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both pictures with the same number of channels."""
+    """Return both images with the same number of channels."""
     return same_channels(destination, source)

@@ -183,7 +183,7 @@ def sample_dpmpp_2s_ancestral_cfg_pp(
             x_2 = sigma_mid / sigmas[i] * x_2 + (1 - sigma_mid / sigmas[i]) * denoised
             denoised_2 = model(x_2, of_batch(sigma_mid, ones), **uncond.extra_args)
             # ComfyUI takes the unconditional prediction of the second call here, the guided one of the first; kept,
-            # since saved workflows show that picture.
+            # since saved workflows show that image.
             moved = x + (denoised - uncond.denoised)
             x = sigma_down / sigmas[i] * moved + (1 - sigma_down / sigmas[i]) * denoised_2
         if sigmas[i + 1] > 0:

@@ -93,7 +93,7 @@ def sample_uni_pc(
     if max_order == 0:
         model(x, of_batch(levels[0], ones), **extra_args)
         return x * ((1 + levels[-1] ** 2) / (1 + levels[0] ** 2)).sqrt()
-    # lambda by way of the variance-preserving scales: near sigma 0 its rounding shows in the picture, and is ComfyUI's.
+    # lambda by way of the variance-preserving scales: near sigma 0 its rounding shows in the image, and is ComfyUI's.
     log_alpha = -0.5 * torch.log(1 + levels**2)
     lambdas = log_alpha - 0.5 * torch.log(1 - torch.exp(2 * log_alpha))
 

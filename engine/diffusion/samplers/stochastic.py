@@ -1,4 +1,4 @@
-"""Samplers that leave the path on purpose: ancestral DPM-Solver++(2S), DDPM and LCM (also with a growing picture)."""
+"""Samplers that leave the path on purpose: ancestral DPM-Solver++(2S), DDPM and LCM (also with a growing image)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The autoencoder of songs of ACE-Step: mel spectrograms to latents and back, and a vocoder, of any width.
 
-A deep compression autoencoder (Chen et al. 2024, arXiv 2410.10733) of the spectrograms of both channels as a picture.
+A deep compression autoencoder (Chen et al. 2024, arXiv 2410.10733) of the spectrograms of both channels as an image.
 Waveforms `[B, 2, S]` in -1..1 at 44.1 kHz, spectrograms `[B, 2, 128, N]` of a frame for 512 samples, latents
 `[B, C, 16, N / 8]`, unscaled. Module names are those of the original checkpoints.
 """
@@ -45,17 +45,17 @@ class AceStepDcaeConfig:
 
     channels: int = 128
     latent_channels: int = 8
-    sound_channels: int = 2
+    audio_channels: int = 2
     vocoder: AceStepVocoderConfig = field(default_factory=AceStepVocoderConfig)
 
 
 def ace_step_dcae_config(shapes: Shapes) -> AceStepDcaeConfig:
     """Return the configuration of the network with these tensors. Raises LookupError for a missing one."""
-    channels, sound_channels = shapes["dcae.encoder.conv_in.weight"][:2]
+    channels, audio_channels = shapes["dcae.encoder.conv_in.weight"][:2]
     return AceStepDcaeConfig(
         channels=channels,
         latent_channels=shapes["dcae.decoder.conv_in.weight"][1],
-        sound_channels=sound_channels,
+        audio_channels=audio_channels,
         vocoder=ace_step_vocoder_config(shapes, "vocoder."),
     )
 
@@ -171,7 +171,7 @@ class HalvingBlock(nn.Module):
 
 
 class DoublingBlock(nn.Module):
-    """A convolution of a picture of both sides doubled, beside its cells spread out."""
+    """A convolution of an image of both sides doubled, beside its cells spread out."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class DcaeEncoder(nn.Module):
         super().__init__()
         widths = [config.channels * multiple for multiple in MULTIPLES]
         self.group_size = widths[-1] // config.latent_channels
-        self.conv_in = Conv2d(config.sound_channels, widths[0], 3, padding=1)
+        self.conv_in = Conv2d(config.audio_channels, widths[0], 3, padding=1)
         self.down_blocks = nn.ModuleList()
         for level, (width, count) in enumerate(zip(widths, ENCODER_BLOCKS, strict=True)):
             halving = [HalvingBlock(width, after) for after in widths[level + 1 : level + 2]]
@@ -223,7 +223,7 @@ class DcaeDecoder(nn.Module):
             doubling = [DoublingBlock(before, width) for before in widths[level + 1 : level + 2]]
             self.up_blocks.append(nn.Sequential(*doubling, *_blocks(level, width, count)))
         self.norm_out = BiasedRmsNorm(widths[0])
-        self.conv_out = Conv2d(widths[0], config.sound_channels, 3, padding=1)
+        self.conv_out = Conv2d(widths[0], config.audio_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.conv_in(x) + x.repeat_interleave(self.repeats, dim=1)
@@ -242,7 +242,7 @@ class Dcae(nn.Module):
 class AceStepDcae(nn.Module):
     """`encode` and `decode` between waveforms and latents."""
 
-    is_of_sounds = True
+    is_of_audio = True
     latent_dim = 2
     sample_rate_hz = RATE_HZ
 
@@ -250,7 +250,7 @@ class AceStepDcae(nn.Module):
         super().__init__()
         self.config = config
         self.latent_channels = config.latent_channels
-        self.sound_channels = config.sound_channels
+        self.audio_channels = config.audio_channels
         self.latent_height = config.vocoder.num_bands // FRAMES_PER_CELL
         self.downscale_ratio = SAMPLES_PER_CELL
         self.dcae, self.vocoder = Dcae(config), AceStepVocoder(config.vocoder)

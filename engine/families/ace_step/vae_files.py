@@ -5,10 +5,10 @@ from __future__ import annotations
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.families.ace_step.dcae import MARK, AceStepDcae, AceStepDcaeConfig, ace_step_dcae_config
 from darkroom.engine.families.ace_step.vocoder import AceStepVocoderConfig
-from darkroom.engine.families.weight_norm_layout import sound_autoencoder
+from darkroom.engine.families.weight_norm_layout import audio_autoencoder
 from darkroom.engine.settings import DtypePolicy
 
-AUTOENCODER = sound_autoencoder(
+AUTOENCODER = audio_autoencoder(
     "vae.",
     MARK,
     configure=ace_step_dcae_config,

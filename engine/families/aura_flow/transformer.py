@@ -1,4 +1,4 @@
-"""The transformer of AuraFlow (fal 2024), of any width and depth: streams of text and picture, then one of both.
+"""The transformer of AuraFlow (fal 2024), of any width and depth: streams of text and image, then one of both.
 
 Learned register tokens (Darcet et al. 2023, arXiv 2309.16588) stand before the text. `B` batch, `C` channels, `h w`
 latent cells, `T` tokens, `D` width, `G` width of the time. Module names are those of the original checkpoints.
@@ -21,7 +21,7 @@ from torch.nn import functional
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction, two_stream_call
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_channels_last
+from darkroom.engine.layers.patches import PATCH, image_channels_last, pad_to_patches, patches_of
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
@@ -106,7 +106,7 @@ class ModulationLayer(nn.Sequential):
 
 
 class StreamsAttention(nn.Module):
-    """Attention of one stream (layers `w1`), or of text (`w1`) and picture (`w2`) together."""
+    """Attention of one stream (layers `w1`), or of text (`w1`) and image (`w2`) together."""
 
     def __init__(self, width: int, heads: int, num_streams: int) -> None:
         super().__init__()
@@ -160,17 +160,17 @@ class DoubleLayer(nn.Module):
         self.adaptive_norm, self.fed = AdaptiveNorm(eps=NORM_EPS), FedLayers()
 
     def forward(
-        self, text: torch.Tensor, picture: torch.Tensor, time: torch.Tensor, options: Options | None = None
+        self, text: torch.Tensor, image: torch.Tensor, time: torch.Tensor, options: Options | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return text and picture [B, T, D] each. `time` is [B, G]."""
-        of_text, of_picture = self.modC.parts(time), self.modX.parts(time)
+        """Return text and image [B, T, D] each. `time` is [B, G]."""
+        of_text, of_image = self.modC.parts(time), self.modX.parts(time)
         inputs = (
             self.adaptive_norm(text, of_text[1], of_text[0]),
-            self.adaptive_norm(picture, of_picture[1], of_picture[0]),
+            self.adaptive_norm(image, of_image[1], of_image[0]),
         )
-        text_out, picture_out = self.attn(inputs, options)
+        text_out, image_out = self.attn(inputs, options)
         text = self.fed(text, text_out, of_text, self.mlpC)
-        return text, self.fed(picture, picture_out, of_picture, self.mlpX)
+        return text, self.fed(image, image_out, of_image, self.mlpX)
 
 
 class SingleLayer(nn.Module):
@@ -182,7 +182,7 @@ class SingleLayer(nn.Module):
         self.adaptive_norm, self.fed = AdaptiveNorm(eps=NORM_EPS), FedLayers()
 
     def forward(self, x: torch.Tensor, time: torch.Tensor, options: Options | None = None) -> torch.Tensor:
-        """Return text and picture behind each other [B, T, D]."""
+        """Return text and image behind each other [B, T, D]."""
         parts = self.modCX.parts(time)
         (attended,) = self.attn((self.adaptive_norm(x, parts[1], parts[0]),), options)
         out: torch.Tensor = self.fed(x, attended, parts, self.mlp)
@@ -241,14 +241,14 @@ class AuraFlowTransformer(nn.Module):
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
         rows, columns = padded.shape[-2] // PATCH, padded.shape[-1] // PATCH
-        picture = self.init_x_linear(patches_of(padded)) + self._places(rows, columns).to(x)
+        image = self.init_x_linear(patches_of(padded)) + self._places(rows, columns).to(x)
         text = self.cond_seq_linear(context)
         registers = self.register_tokens.to(text).expand(text.shape[0], -1, -1)
         time = self.t_embedder(timesteps, x.dtype)
-        tokens = self._blocks(torch.cat([registers, text], dim=1), picture, time, options)
+        tokens = self._blocks(torch.cat([registers, text], dim=1), image, time, options)
         shift, scale = self.modF.parts(time)
         out = self.final_linear(self.modulated(tokens, scale, shift))  # [B, T, 4 * C]
-        return picture_channels_last(out, *padded.shape[-2:])[..., :height, :width]
+        return image_channels_last(out, *padded.shape[-2:])[..., :height, :width]
 
     def _places(self, rows: int, columns: int) -> torch.Tensor:
         """Return the learned places [1, T, D] of a latent's patches, from the middle of the square.
@@ -264,19 +264,19 @@ class AuraFlowTransformer(nn.Module):
         top, left = (side - rows) // 2, (side - columns) // 2
         return square[:, top : top + rows, left : left + columns].flatten(1, 2)
 
-    def _blocks(self, text: torch.Tensor, picture: torch.Tensor, time: torch.Tensor, options: Options) -> torch.Tensor:
-        """Return the picture's tokens [B, T, D] after all blocks, or what custom nodes have put in their places."""
+    def _blocks(self, text: torch.Tensor, image: torch.Tensor, time: torch.Tensor, options: Options) -> torch.Tensor:
+        """Return the image's tokens [B, T, D] after all blocks, or what custom nodes have put in their places."""
         replaced = options.get("patches_replace", {}).get("dit", {})
         shared = {"vec": time, "transformer_options": options}
         for index, layer in enumerate(self.double_layers):
             replacement = replaced.get(("double_block", index))
             if replacement is None:
-                text, picture = layer(text, picture, time, options)
+                text, image = layer(text, image, time, options)
             else:
-                given = {"img": picture, "txt": text, **shared}
+                given = {"img": image, "txt": text, **shared}
                 out = replacement(given, {"original_block": two_stream_call(layer)})
-                text, picture = out["txt"], out["img"]
-        x: torch.Tensor = torch.cat([text, picture], dim=1)
+                text, image = out["txt"], out["img"]
+        x: torch.Tensor = torch.cat([text, image], dim=1)
         for index, layer in enumerate(self.single_layers):
             replacement = replaced.get(("single_block", index))
             if replacement is None:

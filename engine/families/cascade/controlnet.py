@@ -1,7 +1,7 @@
 """ControlNets of Stable Cascade's stage C (Pernias et al. 2023, arXiv 2306.00637): edges, inpainting, super-resolution.
 
-They see the picture and neither the latent nor the time, so one result serves all steps. `B` batch, `H W` pixels,
-`h w` latent cells, `C` channels of the picture, `D` width of the stage. Module names are those of the original
+They see the image and neither the latent nor the time, so one result serves all steps. `B` batch, `H W` pixels,
+`h w` latent cells, `C` channels of the image, `D` width of the stage. Module names are those of the original
 checkpoints.
 """
 
@@ -35,7 +35,7 @@ class LatentBackboneConfig:
 class CascadeControlConfig:
     """Configuration of a control. `latents` is None for one that reads pixels.
 
-    `in_channels` of the picture, `stage_channels` of the additions, `num_projections` of the controlled blocks.
+    `in_channels` of the image, `stage_channels` of the additions, `num_projections` of the controlled blocks.
     """
 
     in_channels: int
@@ -92,7 +92,7 @@ def _projection(stage_channels: int) -> nn.Sequential:
 class CascadeControl(nn.Module):
     """`forward(hint [B, C, H, W])` returns additions [B, D, h, w] to stage C's residual blocks, the last one first.
 
-    `compression_ratio`: pixels of the hint per cell of the latent. `upscale_algorithm`: how a picture is brought to
+    `compression_ratio`: pixels of the hint per cell of the latent. `upscale_algorithm`: how an image is brought to
     that size.
     """
 

@@ -1,6 +1,6 @@
 """The inputs of Stable Cascade's stages, and the latents that they draw.
 
-`B` batch, `P` pictures, `h w` latent cells.
+`B` batch, `P` images, `h w` latent cells.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ class PooledTextDenoiser(Denoiser):
 
 
 class StageCDenoiser(PooledTextDenoiser):
-    """Stage C: it reads the prompt's tokens and pooled output, and embeddings of pictures."""
+    """Stage C: it reads the prompt's tokens and pooled output, and embeddings of images."""
 
     comfy_name = "StableCascade_C"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         self.check_text(kwargs)
-        pictures = [
+        images = [
             item["clip_vision_output"].image_embeds.unsqueeze(0) * item["strength"]  # [1, P, D]
             for item in kwargs.get("unclip_conditioning") or ()
         ]
         config: Any = self.diffusion_model.config
-        seen = torch.cat(pictures, dim=1) if pictures else torch.zeros(1, 1, config.picture_dim)
+        seen = torch.cat(images, dim=1) if images else torch.zeros(1, 1, config.image_dim)
         inputs: dict[str, BatchedInput] = {
             "clip_text_pooled": RegularInput(_pooled(kwargs)),
             "clip_img": RegularInput(seen),

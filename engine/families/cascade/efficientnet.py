@@ -1,4 +1,4 @@
-"""The layers of EfficientNetV2-S that see a picture (Tan and Le 2021, arXiv 2104.00298), as in the torchvision library.
+"""The layers of EfficientNetV2-S that see an image (Tan and Le 2021, arXiv 2104.00298), as in the torchvision library.
 
 `B` batch, `C` channels, `H W` pixels. Module names are those of torchvision's files (`features`).
 """
@@ -50,7 +50,7 @@ def _conv(
 
 
 class SqueezeExcitation(nn.Module):
-    """A scale of each channel by what the whole picture has in it (Hu et al. 2017, arXiv 1709.01507)."""
+    """A scale of each channel by what the whole image has in it (Hu et al. 2017, arXiv 1709.01507)."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()

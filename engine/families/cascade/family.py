@@ -94,12 +94,12 @@ def lora_keys(weight_names: Iterable[str], config: CascadeConfig) -> dict[str, s
     return keys | {key.replace("lora_unet_", "lora_prior_unet_"): name for key, name in flat.items()}
 
 
-def stage_c(width: int, num_blocks: tuple[int, int], *, text_dim: int = 1280, picture_dim: int = 768) -> CascadeConfig:
+def stage_c(width: int, num_blocks: tuple[int, int], *, text_dim: int = 1280, image_dim: int = 768) -> CascadeConfig:
     """Return the layers of a stage C of two levels of one width, with so many blocks."""
     first, second = (CascadeLevel(width, ("residual", "time", "attention") * number) for number in num_blocks)
     return CascadeConfig(
         latent_channels=16, patch=1, down=(first, second), up=(second, first), mapped_dim=width, pooled_dim=text_dim,
-        tokens_per_embedding=4, conditions=("sca", "crp"), text_dim=text_dim, picture_dim=picture_dim,
+        tokens_per_embedding=4, conditions=("sca", "crp"), text_dim=text_dim, image_dim=image_dim,
     )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ FAMILY = ModelFamily(
     parameterisation=OF_STAGE_C,
     sizes={
         "full": stage_c(2048, (8, 24)),
-        "small": stage_c(64, (1, 1), text_dim=64, picture_dim=64),
+        "small": stage_c(64, (1, 1), text_dim=64, image_dim=64),
     },
     vision={
         "full": ClipVisionConfig(),

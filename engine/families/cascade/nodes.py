@@ -44,7 +44,7 @@ def stable_cascade_empty_latent_image(
 def stable_cascade_stage_c_vae_encode(
     context: NodeContext, *, image: IMAGE, vae: VAE, compression: Compression = 42
 ) -> tuple[StageC, StageB]:
-    """Encode a picture for stage C, resized so that it has as many cells as a latent of that compression."""
+    """Encode an image for stage C, resized so that it has as many cells as a latent of that compression."""
     height, width = image.shape[1:3]
     cell_px = vae.downscale_ratio
     resized = resize_image(image, width // compression * cell_px, height // compression * cell_px, "bicubic", "center")
@@ -75,7 +75,7 @@ def stable_cascade_stage_b_conditioning(
 def stable_cascade_super_resolution_controlnet(
     context: NodeContext, *, image: IMAGE, vae: VAE
 ) -> tuple[Annotated[IMAGE, Out("controlnet_input")], StageC, StageB]:
-    """Encode a picture as the hint of a ControlNet that enlarges it, and make the empty latents of the result."""
+    """Encode an image as the hint of a ControlNet that enlarges it, and make the empty latents of the result."""
     batch, height, width = image.shape[:3]
     hint = vae.encode(image[:, :, :, :3]).movedim(1, -1)
     first = torch.zeros([batch, C_CHANNELS, height // 16, width // 16])

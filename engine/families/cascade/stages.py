@@ -21,14 +21,14 @@ from darkroom.engine.layers.frozen_norm import FrozenBatchNorm
 ENCODE_BYTES_PER_PIXEL = 1767
 DECODE_BYTES_PER_CELL = 2178 * 64
 STAGE_A_CHANNELS, PREVIEWER_CHANNELS = 384, 512
-PICTURE_CHANNELS = 3
+IMAGE_CHANNELS = 3
 NORM_EPSILON = 1e-6
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the colours of ImageNet's pictures
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the colours of ImageNet's images
 
 
 @dataclass(frozen=True, slots=True)
 class StageAConfig:
-    """Configuration of stage A: widths of its levels, largest picture first, and blocks on the lowest one."""
+    """Configuration of stage A: widths of its levels, largest image first, and blocks on the lowest one."""
 
     level_channels: tuple[int, ...] = (192, 384)
     num_blocks: int = 12
@@ -82,9 +82,9 @@ class Quantizer(nn.Module):
 
 
 class StageA(nn.Module):
-    """A fourfold autoencoder of pictures [B, 3, H, W] of 0..1, which it returns unclipped."""
+    """A fourfold autoencoder of images [B, 3, H, W] of 0..1, which it returns unclipped."""
 
-    takes_plain_pictures = True
+    takes_plain_images = True
 
     def __init__(self, config: StageAConfig) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class StageA(nn.Module):
         self.latent_channels = config.latent_channels
         self.downscale_ratio = 2 ** len(config.level_channels)
         levels = config.level_channels
-        self.in_block = nn.Sequential(nn.PixelUnshuffle(2), Conv2d(PICTURE_CHANNELS * 4, levels[0], 1))
+        self.in_block = nn.Sequential(nn.PixelUnshuffle(2), Conv2d(IMAGE_CHANNELS * 4, levels[0], 1))
         down: list[nn.Module] = []
         for index, channels in enumerate(levels):
             if index:
@@ -107,7 +107,7 @@ class StageA(nn.Module):
             if index:
                 up.append(nn.ConvTranspose2d(channels, levels[index - 1], 4, stride=2, padding=1))
         self.up_blocks = nn.Sequential(*up)
-        self.out_block = nn.Sequential(Conv2d(levels[0], PICTURE_CHANNELS * 4, 1), nn.PixelShuffle(2))
+        self.out_block = nn.Sequential(Conv2d(levels[0], IMAGE_CHANNELS * 4, 1), nn.PixelShuffle(2))
 
     @property
     def encode_bytes_per_pixel(self) -> int:
@@ -117,17 +117,17 @@ class StageA(nn.Module):
     def decode_bytes_per_cell(self) -> int:
         return DECODE_BYTES_PER_CELL * self.config.level_channels[-1] // STAGE_A_CHANNELS
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
-        latents: torch.Tensor = self.down_blocks(self.in_block(pictures))
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
+        latents: torch.Tensor = self.down_blocks(self.in_block(images))
         return latents
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        pictures: torch.Tensor = self.out_block(self.up_blocks(latents))
-        return pictures
+        images: torch.Tensor = self.out_block(self.up_blocks(latents))
+        return images
 
 
 class LatentEncoder(nn.Module):
-    """Pictures [B, 3, H, W] of -1..1 -> latents of stage C [B, C, H/32, W/32]."""
+    """Images [B, 3, H, W] of -1..1 -> latents of stage C [B, C, H/32, W/32]."""
 
     def __init__(self, latent_channels: int, *, has_colours: bool) -> None:
         super().__init__()
@@ -135,20 +135,20 @@ class LatentEncoder(nn.Module):
         self.mapper = nn.Sequential(
             Conv2d(LAST_CHANNELS, latent_channels, 1, bias=False), FrozenBatchNorm(latent_channels, is_affine=False)
         )
-        self.mean = nn.Parameter(torch.empty(PICTURE_CHANNELS)) if has_colours else None
-        self.std = nn.Parameter(torch.empty(PICTURE_CHANNELS)) if has_colours else None
+        self.mean = nn.Parameter(torch.empty(IMAGE_CHANNELS)) if has_colours else None
+        self.std = nn.Parameter(torch.empty(IMAGE_CHANNELS)) if has_colours else None
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         mean, std = (
-            torch.tensor(usual).to(pictures).view(-1, 1, 1) if own is None else own.to(pictures).view(-1, 1, 1)
+            torch.tensor(usual).to(images).view(-1, 1, 1) if own is None else own.to(images).view(-1, 1, 1)
             for own, usual in ((self.mean, MEAN), (self.std, DEVIATION))
         )
-        latents: torch.Tensor = self.mapper(self.backbone((pictures * 0.5 + 0.5 - mean) / std))
+        latents: torch.Tensor = self.mapper(self.backbone((images * 0.5 + 0.5 - mean) / std))
         return latents
 
 
 class Previewer(nn.Module):
-    """Latents of stage C [B, C, h, w] -> rough pictures [B, 3, 8 * h, 8 * w] of -1..1."""
+    """Latents of stage C [B, C, h, w] -> rough images [B, 3, 8 * h, 8 * w] of -1..1."""
 
     def __init__(self, latent_channels: int, width: int) -> None:
         super().__init__()
@@ -164,11 +164,11 @@ class Previewer(nn.Module):
             (Conv2d(quarter, quarter, 3, padding=1), quarter),
         ]
         layers = [layer for conv, channels in convolutions for layer in (conv, nn.GELU(), FrozenBatchNorm(channels))]
-        self.blocks = nn.Sequential(*layers, Conv2d(quarter, PICTURE_CHANNELS, 1))
+        self.blocks = nn.Sequential(*layers, Conv2d(quarter, IMAGE_CHANNELS, 1))
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
-        pictures: torch.Tensor = (self.blocks(latents) - 0.5) * 2.0
-        return pictures
+        images: torch.Tensor = (self.blocks(latents) - 0.5) * 2.0
+        return images
 
 
 class StageCCoder(nn.Module):
@@ -192,19 +192,19 @@ class StageCCoder(nn.Module):
     def decode_bytes_per_cell(self) -> int:
         return DECODE_BYTES_PER_CELL * self.config.hidden_channels // PREVIEWER_CHANNELS
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return the latents. Raises ValueError without an encoder."""
         if self.encoder is None:
             raise ValueError("VAE: its file has no encoder; got a previewer alone, expected the encoder of stage C")
-        latents: torch.Tensor = self.encoder(pictures)
+        latents: torch.Tensor = self.encoder(images)
         return latents
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return rough pictures. Raises ValueError without a previewer."""
+        """Return rough images. Raises ValueError without a previewer."""
         if self.previewer is None:
             raise ValueError("VAE: its file has no decoder; got the encoder of stage C alone, expected a previewer")
-        pictures: torch.Tensor = self.previewer(latents)
-        return pictures
+        images: torch.Tensor = self.previewer(latents)
+        return images
 
 
 def build_coder(config: StageAConfig | StageCCoderConfig) -> StageA | StageCCoder:

@@ -1,7 +1,7 @@
 """The networks of Stable Cascade's stages C and B (Pernias et al. 2023, arXiv 2306.00637), of any width and depth.
 
 Stage C draws a small latent from a prompt, stage B from that one the latent of the autoencoder (stage A). `B` batch,
-`h w` latent cells, `T` tokens, `P` pictures, `D` width of an embedding.
+`h w` latent cells, `T` tokens, `P` images, `D` width of an embedding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.unet_layers import Options
 
 BlockKind = Literal["residual", "time", "attention"]
-PREVIEW_PX = 8  # a side of the picture that stage B may be shown; it is black here
+PREVIEW_PX = 8  # a side of the image that stage B may be shown; it is black here
 LAST = "clf.1.weight"  # of both stages
 TEXT = "clip_txt_mapper.weight"  # of stage C
 EMBEDDING = "clip_mapper.weight"  # of stage B
@@ -64,7 +64,7 @@ class CascadeConfig:
     conditions: tuple[str, ...]
     number_dim: int = 64
     text_dim: int = 0
-    picture_dim: int = 0
+    image_dim: int = 0
     prior_channels: int = 0
 
     @property
@@ -95,7 +95,7 @@ def cascade_config(shapes: Shapes) -> CascadeConfig:
         conditions=conditions,
         number_dim=shapes[mapper][1],
         text_dim=shapes[TEXT][1] if is_stage_c else 0,
-        picture_dim=shapes["clip_img_mapper.weight"][1] if is_stage_c else 0,
+        image_dim=shapes["clip_img_mapper.weight"][1] if is_stage_c else 0,
         prior_channels=0 if is_stage_c else shapes["effnet_mapper.0.weight"][1],
     )
 
@@ -261,7 +261,7 @@ class StageC(CascadeUnet):
         spread = config.mapped_dim * config.tokens_per_embedding
         self.clip_txt_mapper = Linear(config.text_dim, config.mapped_dim)
         self.clip_txt_pooled_mapper = Linear(config.pooled_dim, spread)
-        self.clip_img_mapper = Linear(config.picture_dim, spread)
+        self.clip_img_mapper = Linear(config.image_dim, spread)
 
     def forward(
         self,

@@ -27,7 +27,7 @@ from darkroom.engine.families.flux.transformer import (
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import Control
 from darkroom.engine.layers.norms import ScaleRmsNorm
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
+from darkroom.engine.layers.patches import PATCH, image_of, pad_to_patches, patches_of
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm
@@ -148,14 +148,14 @@ class ChromaTrunk(nn.Module):
     def block_modulations(self, vectors: torch.Tensor) -> tuple[list[Any], list[Any]]:
         """Return what the blocks of two streams and those of one are modulated by.
 
-        The vectors of the latter come first, then those of the former's pictures, then those of their texts.
+        The vectors of the latter come first, then those of the former's images, then those of their texts.
         """
         num_double, num_single = self.config.num_double, self.config.num_single
-        pictures = PER_SINGLE * num_single
-        texts = pictures + PER_STREAM * num_double
+        images = PER_SINGLE * num_single
+        texts = images + PER_STREAM * num_double
         double = [
             (
-                modulations_at(vectors, pictures + PER_STREAM * index, PER_STREAM),
+                modulations_at(vectors, images + PER_STREAM * index, PER_STREAM),
                 modulations_at(vectors, texts + PER_STREAM * index, PER_STREAM),
             )
             for index in range(num_double)
@@ -165,7 +165,7 @@ class ChromaTrunk(nn.Module):
 
     def run(
         self,
-        picture: torch.Tensor,
+        image: torch.Tensor,
         places: torch.Tensor,
         context: torch.Tensor,
         vectors: torch.Tensor,
@@ -174,7 +174,7 @@ class ChromaTrunk(nn.Module):
         *,
         numbers_text: bool = False,
     ) -> torch.Tensor:
-        """Return the picture's tokens [B, T, D] after all blocks.
+        """Return the image's tokens [B, T, D] after all blocks.
 
         Text is at place 0, or its tokens are at places of their own on the first axis.
         """
@@ -182,7 +182,7 @@ class ChromaTrunk(nn.Module):
         if numbers_text:
             text_places[..., 0] = torch.arange(context.shape[1], device=places.device)
         pe = rotations(torch.cat([text_places, places], dim=1))
-        streams = (picture, self.txt_in(context))
+        streams = (image, self.txt_in(context))
         blocks = self.block_modulations(vectors)
         return run_blocks(self.double_blocks, self.single_blocks, streams, blocks, pe, control, options)
 
@@ -190,7 +190,7 @@ class ChromaTrunk(nn.Module):
 class ChromaTransformer(ChromaTrunk):
     """`forward(x [B, C, h, w], timesteps [B], context [B, T, D])` -> `[B, C, h, w]`.
 
-    `guidance` [B] is 0 where none is given. `control` holds lists of additions to the picture by block, `input` for
+    `guidance` [B] is 0 where none is given. `control` holds lists of additions to the image by block, `input` for
     those of two streams, `output` for those of one. Built without weights being drawn when a `torch.device("meta")`
     context is open.
     """
@@ -222,4 +222,4 @@ class ChromaTransformer(ChromaTrunk):
         vectors = self.modulation_vectors(timesteps, guidance, x)
         out = self.run(self.img_in(patches_of(padded)), places_of(padded), context, vectors, control, options)
         shift, scale = vectors[:, -2:].chunk(2, dim=1)
-        return picture_of(self.final_layer(out, shift, scale), padded, self.config.out_channels)[..., :height, :width]
+        return image_of(self.final_layer(out, shift, scale), padded, self.config.out_channels)[..., :height, :width]

@@ -1,7 +1,7 @@
 """Chroma Radiance (Lodestone Rock 2025): Chroma without an autoencoder, which draws the pixels themselves.
 
-The yardstick is ComfyUI 0.3.64; for networks that predict the picture and for texts with places, which it does not
-have, it is 0.30.0. Where several patches are drawn at a time, 0.3.64 mixes up the pictures of a batch; 0.30.0 does not.
+The yardstick is ComfyUI 0.3.64; for networks that predict the image and for texts with places, which it does not
+have, it is 0.30.0. Where several patches are drawn at a time, 0.3.64 mixes up the images of a batch; 0.30.0 does not.
 """
 
 from __future__ import annotations

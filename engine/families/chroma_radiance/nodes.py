@@ -1,4 +1,4 @@
-"""Node classes made for Chroma Radiance: empty pictures as latents, and how many patches are drawn at once."""
+"""Node classes made for Chroma Radiance: empty images as latents, and how many patches are drawn at once."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MARK = "pixel_space_vae"
 
 
 class PixelLatentFormat(LatentFormat):
-    """Pictures [B, 3, H, W] of -1..1 as latents."""
+    """Images [B, 3, H, W] of -1..1 as latents."""
 
     latent_channels = CHANNELS
     spatial_ratio = 1

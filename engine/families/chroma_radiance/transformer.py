@@ -27,10 +27,10 @@ from darkroom.engine.layers.unet_layers import Options
 
 PATCH_PX = 16
 COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
-TILE_PATCHES = 32  # of one picture whose pixels are drawn at once
+TILE_PATCHES = 32  # of one image whose pixels are drawn at once
 OPTIONS = "chroma_radiance_options"  # in `transformer_options`
 TILE_OPTION = "nerf_tile_size"
-PREDICTS_PICTURE, NUMBERS_TEXT = "__x0__", "__sequential__"  # empty tensors of files, marks of their networks
+PREDICTS_IMAGE, NUMBERS_TEXT = "__x0__", "__sequential__"  # empty tensors of files, marks of their networks
 MARK = "nerf_blocks.0.norm.scale"
 CONV_HEAD = "nerf_final_layer_conv.norm.scale"
 
@@ -40,7 +40,7 @@ class ChromaRadianceConfig(ChromaConfig):
     """Configuration of the network.
 
     `pixel_width`, `num_pixel_layers` and `pixel_factor` are those of the network that draws pixels. With
-    `has_conv_head` its last layer sees neighbouring pixels. `predicts_picture`: the output is the picture, not the
+    `has_conv_head` its last layer sees neighbouring pixels. `predicts_image`: the output is the image, not the
     velocity. `numbers_text`: the tokens of the text have places.
     """
 
@@ -51,7 +51,7 @@ class ChromaRadianceConfig(ChromaConfig):
     pixel_factor: int = 4
     num_frequencies: int = 8
     has_conv_head: bool = True
-    predicts_picture: bool = False
+    predicts_image: bool = False
     numbers_text: bool = False
 
 
@@ -78,7 +78,7 @@ def chroma_radiance_config(shapes: Shapes) -> ChromaRadianceConfig:
         pixel_factor=shapes["nerf_blocks.0.param_generator.weight"][0] // (3 * pixel_width**2),
         num_frequencies=math.isqrt(embedded_width - channels),
         has_conv_head=CONV_HEAD in shapes,
-        predicts_picture=PREDICTS_PICTURE in shapes,
+        predicts_image=PREDICTS_IMAGE in shapes,
         numbers_text=NUMBERS_TEXT in shapes,
     )
 
@@ -179,7 +179,7 @@ class ChromaRadianceTransformer(ChromaTrunk):
             self.nerf_final_layer_conv = ConvPixelHead(config)
         else:
             self.nerf_final_layer = PixelHead(config)
-        marks = ((PREDICTS_PICTURE, config.predicts_picture), (NUMBERS_TEXT, config.numbers_text))
+        marks = ((PREDICTS_IMAGE, config.predicts_image), (NUMBERS_TEXT, config.numbers_text))
         for name, is_marked in marks:
             if is_marked:
                 self.register_buffer(name, torch.empty(0, device="cpu"))
@@ -209,14 +209,14 @@ class ChromaRadianceTransformer(ChromaTrunk):
             numbers_text=self.pixels.numbers_text,
         )  # fmt: skip
         drawn = self._head(self._pixels(padded, out, tile))[..., :height, :width]
-        if not self.pixels.predicts_picture:
+        if not self.pixels.predicts_image:
             return drawn
         return (x - drawn) / timesteps.view(-1, 1, 1, 1)
 
     def _pixels(self, padded: torch.Tensor, tokens: torch.Tensor, tile: int) -> torch.Tensor:
-        """Return the pixels [B, E, H, W] of a picture whose patches have these tokens [B, N, D].
+        """Return the pixels [B, E, H, W] of an image whose patches have these tokens [B, N, D].
 
-        So many patches of each picture are drawn at once; 0: all.
+        So many patches of each image are drawn at once; 0: all.
         """
         batch, channels, height, width = padded.shape
         given = functional.unfold(padded, PATCH_PX, stride=PATCH_PX)  # [B, C * P, N]
@@ -241,13 +241,13 @@ class ChromaRadianceTransformer(ChromaTrunk):
         return out
 
 
-def patch_places(picture: torch.Tensor) -> torch.Tensor:
-    """Return the places [B, rows * columns, 3] of a picture's patches: 0, row, column."""
-    rows, columns = picture.shape[-2] // PATCH_PX, picture.shape[-1] // PATCH_PX
-    places = torch.zeros(rows, columns, 3, device=picture.device)
-    places[..., 1] = torch.arange(rows, device=picture.device)[:, None]
-    places[..., 2] = torch.arange(columns, device=picture.device)[None, :]
-    return places.flatten(0, 1).expand(picture.shape[0], -1, -1)
+def patch_places(image: torch.Tensor) -> torch.Tensor:
+    """Return the places [B, rows * columns, 3] of an image's patches: 0, row, column."""
+    rows, columns = image.shape[-2] // PATCH_PX, image.shape[-1] // PATCH_PX
+    places = torch.zeros(rows, columns, 3, device=image.device)
+    places[..., 1] = torch.arange(rows, device=image.device)[:, None]
+    places[..., 2] = torch.arange(columns, device=image.device)[None, :]
+    return places.flatten(0, 1).expand(image.shape[0], -1, -1)
 
 
 def tile_patches(options: Mapping[str, object]) -> int:

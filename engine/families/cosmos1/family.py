@@ -1,4 +1,4 @@
-"""Cosmos 1 (NVIDIA 2025, arXiv 2501.03575), 7B and 14B: videos from text, and videos that continue pictures."""
+"""Cosmos 1 (NVIDIA 2025, arXiv 2501.03575), 7B and 14B: videos from text, and videos that continue images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from darkroom.engine.families.base import (
     ModelFamily,
     Parameterisation,
 )
-from darkroom.engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosPictureDenoiser
+from darkroom.engine.families.cosmos1.denoiser import CosmosDenoiser, CosmosImageDenoiser
 from darkroom.engine.families.cosmos1.transformer import (
     MARK,
     PATCHES,
@@ -64,7 +64,7 @@ FAMILY = ModelFamily(
     latent_format=CosmosLatentFormat,
     denoiser_lora_keys=own_layer_keys,
     variants={"": (), "image": (GIVEN,)},
-    variant_types={"image": CosmosPictureDenoiser},
+    variant_types={"image": CosmosImageDenoiser},
     variant_defaults={"image": replace(DEFAULT, video_latent=None, video_start="CosmosImageToVideoLatent")},
     comfyui=ComfyUiNames(
         "Cosmos1CV8x8x8",

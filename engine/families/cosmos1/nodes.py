@@ -1,4 +1,4 @@
-"""Latents of videos of Cosmos 1: empty ones, and those that begin or end with pictures."""
+"""Latents of videos of Cosmos 1: empty ones, and those that begin or end with images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from darkroom.engine.families.cosmos1.vae_files import LATENT_CHANNELS
 from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count
 from darkroom.engine.nodes.library.latent.given_frames import repeated, with_given_frames
 from darkroom.engine.nodes.sockets import IMAGE, LATENT, VAE
 

@@ -1,7 +1,7 @@
 """The continuous tokenizer of videos of Cosmos 1 (NVIDIA 2025, arXiv 2501.03575, section 4), of any width.
 
 Videos `[B, 3, F, H, W]` in -1..1 of 1 + 8n frames, latents `[B, C, 1 + n, H/8, W/8]` standardised by statistics that
-the file holds, at half deviation; a picture is a video of one frame. Two Haar wavelet transforms make patches of four
+the file holds, at half deviation; an image is a video of one frame. Two Haar wavelet transforms make patches of four
 frames, rows and columns; the network halves all three once more. No frame sees later ones: a video is encoded as a
 whole, and can be decoded in pieces of one latent frame, each layer remembering what it has seen. Module names are those
 of the original checkpoints.
@@ -36,7 +36,7 @@ MARK = "decoder.conv_in.0.conv3d.weight"
 
 @dataclass(frozen=True, slots=True)
 class CosmosTokenizerConfig:
-    """Configuration of the network. `level_channels`: largest picture first; the first level is halved."""
+    """Configuration of the network. `level_channels`: largest image first; the first level is halved."""
 
     channels: int = 128
     level_channels: tuple[int, ...] = (256, 512, 512)

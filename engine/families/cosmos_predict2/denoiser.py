@@ -39,13 +39,13 @@ class CosmosPredict2Denoiser(TextTokensDenoiser):
     def scale_latent_inpaint(
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: object
     ) -> torch.Tensor:
-        """Return the picture without noise, as it is before the input is scaled to its noise level."""
+        """Return the image without noise, as it is before the input is scaled to its noise level."""
         level = sigma.reshape([sigma.shape[0]] + [1] * (noise.ndim - 1))
         return latent_image / (1.0 - level / (level + 1))
 
 
 class CosmosPredict2VideoDenoiser(CosmosPredict2Denoiser):
-    """A network that continues pictures: it reads which cells are given (1) and which it draws (0)."""
+    """A network that continues images: it reads which cells are given (1) and which it draws (0)."""
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor:
         """Return the further channel [B, 1, F, h, w] of the network; without a mask nothing is given."""

@@ -1,6 +1,6 @@
 """Cosmos-Predict2 (NVIDIA 2025, https://github.com/nvidia-cosmos/cosmos-predict2), of both sizes.
 
-From text to pictures, and videos that continue pictures.
+From text to images, and videos that continue images.
 """
 
 from __future__ import annotations

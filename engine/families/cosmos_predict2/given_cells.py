@@ -1,4 +1,4 @@
-"""The channel of networks that continue pictures: which cells of a video are given. Those of Cosmos, 1 and 2."""
+"""The channel of networks that continue images: which cells of a video are given. Those of Cosmos, 1 and 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The latent of videos of Cosmos-Predict2, which may begin and end with pictures."""
+"""The latent of videos of Cosmos-Predict2, which may begin and end with images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from darkroom.engine.families.wan.vae_files import LATENT_CHANNELS, WanLatentFormat
 from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count
 from darkroom.engine.nodes.library.latent.given_frames import repeated, with_given_frames
 from darkroom.engine.nodes.sockets import IMAGE, LATENT, VAE
 

@@ -37,7 +37,7 @@ MAX_PERIOD = 10000
 MARK = "blocks.0.mlp.layer1.weight"
 PATCHES = "x_embedder.proj.1.weight"
 LARGE_WIDTH = 5120
-PICTURE_CHANNELS = 16
+IMAGE_CHANNELS = 16
 
 Turns = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the angles of patches' positions
 
@@ -67,13 +67,13 @@ class CosmosPredict2Config:
 def cosmos_predict2_config(shapes: Shapes) -> CosmosPredict2Config:
     """Return the configuration of the network with these tensors (names without prefix).
 
-    Networks that continue pictures see the mask of what is given, and were trained at other sizes. Raises LookupError
+    Networks that continue images see the mask of what is given, and were trained at other sizes. Raises LookupError
     for a missing tensor.
     """
     width, patch_width = shapes[PATCHES]
     in_channels = patch_width // PATCH**2 - 1
     stretch = (1.0, 4.0, 4.0)
-    if in_channels != PICTURE_CHANNELS:
+    if in_channels != IMAGE_CHANNELS:
         stretch = (5 / 6, 2.0, 2.0) if width == LARGE_WIDTH else (1.0, 3.0, 3.0)
     return CosmosPredict2Config(
         width=width,

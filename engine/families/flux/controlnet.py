@@ -1,4 +1,4 @@
-"""ControlNets of Flux: a shorter transformer of the same blocks, whose picture each block passes on to the steered one.
+"""ControlNets of Flux: a shorter transformer of the same blocks, whose image each block passes on to the steered one.
 
 Four kinds of file: InstantX's (of latents, one or several modes; Shakker Labs, jasperai and alimama train the same),
 with a mask for inpainting, XLabs' (of pixels) and MistoLine's (of pixels, with an activation behind each block). `B`
@@ -25,7 +25,7 @@ from darkroom.engine.layers.transformer_layers import finite
 
 STEERED_DOUBLE, STEERED_SINGLE = 19, 38  # blocks of the transformer that is steered, whatever its depth
 HINT_CHANNELS = 16
-# Convolutions of a picture: (kernel, stride) of each.
+# Convolutions of an image: (kernel, stride) of each.
 HINT_LAYERS = ((3, 1), (3, 1), (3, 2), (3, 1), (3, 2), (3, 1), (3, 2), (3, 1))
 ACTIVATED_HINT_LAYERS = ((3, 1), (1, 1), (3, 1), (3, 2), (3, 1), (3, 2), (3, 1), (3, 2), (1, 1), (3, 1))
 PIXELS_MARK = "input_hint_block.0.weight"
@@ -34,7 +34,7 @@ MODES = "controlnet_mode_embedder.weight"
 
 
 class HintKind(Enum):
-    """Form of the picture that a network reads."""
+    """Form of the image that a network reads."""
 
     LATENT = "latent"
     PIXELS = "pixels"
@@ -72,7 +72,7 @@ class ActivatedLinear(nn.Module):
 
 
 class HintEncoder(nn.Module):
-    """The convolutions of a picture, as the layers `encoder` of a module."""
+    """The convolutions of an image, as the layers `encoder` of a module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class HintEncoder(nn.Module):
 
 
 class FluxControlNet(FluxTrunk):
-    """`forward` returns additions to the picture's tokens by block: `input` those of two streams, `output` of one."""
+    """`forward` returns additions to the image's tokens by block: `input` those of two streams, `output` of one."""
 
     def __init__(self, config: FluxControlNetConfig) -> None:
         super().__init__(config.trunk)
@@ -134,7 +134,7 @@ class FluxControlNet(FluxTrunk):
         }
 
     def _hint(self, hint: torch.Tensor) -> torch.Tensor:
-        """Return the picture as [B, C, h, w], of whole patches."""
+        """Return the image as [B, C, h, w], of whole patches."""
         if self.control_config.hint is HintKind.PIXELS:
             hint = self.input_hint_block(hint * 2.0 - 1.0)
         elif self.control_config.hint is HintKind.PIXELS_ACTIVATED:

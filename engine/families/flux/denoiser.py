@@ -1,4 +1,4 @@
-"""The inputs of Flux beside latent and text: guidance, reference pictures, and pictures as further channels.
+"""The inputs of Flux beside latent and text: guidance, reference images, and images as further channels.
 
 `B` batch, `C` channels, `h w` latent cells.
 """
@@ -50,7 +50,7 @@ class FluxDenoiser(JointTextDenoiser):
         return inputs
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
-        """Return a picture's latent [B, C, h, w], with the mask of its pixels [B, 64, h, w] for a network that paints.
+        """Return an image's latent [B, C, h, w], with the mask of its pixels [B, 64, h, w] for a network that paints.
 
         A LoRA that makes the first layer wider adds channels too. None for a network of the noisy latent alone.
         """
@@ -83,16 +83,16 @@ class FluxDenoiser(JointTextDenoiser):
         return weight.shape[1] // PATCH**2
 
 
-def fitted_mask(mask: torch.Tensor, picture: tuple[int, int], rows: int, columns: int) -> torch.Tensor:
-    """Resize the picture's share of an attention mask [B, T, T], made for `picture` patches, to rows and columns."""
-    if tuple(picture) == (rows, columns):
+def fitted_mask(mask: torch.Tensor, image: tuple[int, int], rows: int, columns: int) -> torch.Tensor:
+    """Resize the image's share of an attention mask [B, T, T], made for `image` patches, to rows and columns."""
+    if tuple(image) == (rows, columns):
         return mask
     mask = mask[None] if mask.ndim == 2 else mask
-    num_text = mask.shape[1] - picture[0] * picture[1]
+    num_text = mask.shape[1] - image[0] * image[1]
 
     def resized(part: torch.Tensor) -> torch.Tensor:
-        """Resize the last dimension of [B, N, picture]."""
-        squares = part.reshape(*part.shape[:2], *picture)
+        """Resize the last dimension of [B, N, image]."""
+        squares = part.reshape(*part.shape[:2], *image)
         return functional.interpolate(squares, size=(rows, columns), mode="bilinear").flatten(2)
 
     def resized_both(part: torch.Tensor) -> torch.Tensor:
@@ -100,8 +100,8 @@ def fitted_mask(mask: torch.Tensor, picture: tuple[int, int], rows: int, columns
 
     from_text = torch.cat([mask[:, :num_text, :num_text], resized(mask[:, :num_text, num_text:])], dim=2)
     to_text = resized(mask[:, num_text:, :num_text].transpose(1, 2)).transpose(1, 2)
-    from_picture = torch.cat([to_text, resized_both(mask[:, num_text:, num_text:])], dim=2)
-    return torch.cat([from_text, from_picture], dim=1)
+    from_image = torch.cat([to_text, resized_both(mask[:, num_text:, num_text:])], dim=2)
+    return torch.cat([from_text, from_image], dim=1)
 
 
 def _mask_channels(mask: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Flux.1 (Black Forest Labs 2024): dev, schnell, Krea, Kontext, and Fill, Canny, Depth, which see further pictures."""
+"""Flux.1 (Black Forest Labs 2024): dev, schnell, Krea, Kontext, and Fill, Canny, Depth, which see further images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONTEXT_DIM, LABEL_DIM = 4096, 768
 DEV = Parameterisation(flux_flow_of, {"shift": 1.15})
 SCHNELL = Parameterisation(flow_of, {"shift": 1.0, "multiplier": 1.0})
 NUM_DOUBLE, NUM_SINGLE = 19, 38
-MASKED_CHANNELS = 16 + 16 + 64  # of a network that paints: noisy latent, picture, pixels of the mask
+MASKED_CHANNELS = 16 + 16 + 64  # of a network that paints: noisy latent, image, pixels of the mask
 DEFAULT = Defaults(
     width=1024,
     height=1024,
@@ -70,7 +70,7 @@ detect_network = detect_by(DENOISER, needs=NEEDED)  # by its first block, and by
 
 
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer; one that is given a picture and a mask paints below it."""
+    """Recognise the transformer; one that is given an image and a mask paints below it."""
     match = detect_network(index)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Node classes made for Flux.1: prompts, guidance, noise levels, sizes and reference pictures of Kontext."""
+"""Node classes made for Flux.1: prompts, guidance, noise levels, sizes and reference images of Kontext."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def flux_disable_guidance(context: NodeContext, *, conditioning: CONDITIONING) -
 
 @node("FluxKontextImageScale", display_name=None, category=CATEGORY, python_module=MODULE)
 def flux_kontext_image_scale(context: NodeContext, *, image: IMAGE) -> IMAGE:
-    """Scale and crop a picture to the size of Flux Kontext with the nearest aspect ratio."""
+    """Scale and crop an image to the size of Flux Kontext with the nearest aspect ratio."""
     aspect = image.shape[2] / image.shape[1]
     width, height = min(KONTEXT_SIZES_PX, key=lambda size: (abs(aspect - size[0] / size[1]), size))
     return resize_image(image, width, height, "lanczos", "center")
@@ -113,7 +113,7 @@ def model_sampling_flux(
 def uso_style_reference(
     context: NodeContext, *, model: MODEL, model_patch: MODEL_PATCH, clip_vision_output: CLIP_VISION_OUTPUT
 ) -> MODEL:
-    """Let the style of a picture guide the model, by tokens before those of the prompt."""
+    """Let the style of an image guide the model, by tokens before those of the prompt."""
     styled = model.clone()
     styled.set_additional_models("style_reference", [model_patch])
     styled.set_model_post_input_patch(StyleTokens(model_patch, layer_outputs(clip_vision_output)))

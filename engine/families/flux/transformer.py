@@ -1,9 +1,9 @@
 """The transformer of Flux.1 (Black Forest Labs 2024), of any width and depth.
 
-Blocks of two streams, one for the text and one for the picture, are followed by blocks of one stream for both, whose
+Blocks of two streams, one for the text and one for the image, are followed by blocks of one stream for both, whose
 attention and feed-forward layers run in parallel (Dehghani et al. 2023, arXiv 2302.05442). Places are rotations (Su et
-al. 2021, arXiv 2104.09864) on three axes: index of the picture, row, column. `B` batch, `C` channels, `h w` latent
-cells, `T` tokens of text and picture, `D` width, `H` heads. Module names are those of the original checkpoints.
+al. 2021, arXiv 2104.09864) on three axes: index of the image, row, column. `B` batch, `C` channels, `h w` latent
+cells, `T` tokens of text and image, `D` width, `H` heads. Module names are those of the original checkpoints.
 
 `transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches["post_input"]` has
 functions of the embedded inputs, `patches_replace["dit"]` functions by `("double_block", index)` or `("single_block",
@@ -24,7 +24,7 @@ from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction, Control
 from darkroom.engine.layers.norms import ScaleRmsNorm
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
+from darkroom.engine.layers.patches import PATCH, image_of, pad_to_patches, patches_of
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
@@ -68,7 +68,7 @@ class BlockConfig(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FluxConfig:
-    """Configuration of the network. `in_channels` counts those of further pictures beside the noisy latent."""
+    """Configuration of the network. `in_channels` counts those of further images beside the noisy latent."""
 
     width: int
     num_double: int
@@ -121,10 +121,10 @@ def places_of(latent: torch.Tensor, *, index: int = 0, row: int = 0, column: int
 def reference_corners(
     sizes: Sequence[tuple[int, int]], target: tuple[int, int], method: str
 ) -> list[tuple[int, int, int]]:
-    """Return index, row and column (in cells) at which reference pictures of these heights and widths are placed.
+    """Return index, row and column (in cells) at which reference images of these heights and widths are placed.
 
-    `target` is the size of the picture that is drawn. Methods: `offset` puts them beside each other at index 1, along
-    the shorter side of what is there, `index` at indices of their own, `uxo` diagonally behind the picture (UNO: Wu et
+    `target` is the size of the image that is drawn. Methods: `offset` puts them beside each other at index 1, along
+    the shorter side of what is there, `index` at indices of their own, `uxo` diagonally behind the image (UNO: Wu et
     al. 2025, arXiv 2504.02160). Other methods count as `offset`.
     """
     corners = []
@@ -209,11 +209,11 @@ def plain_layers(width: int, inner: int) -> nn.Sequential:
 class DoubleBlockLayers(nn.Module):
     """A block of two streams without the layers that make its modulations.
 
-    `feed_forward` makes the feed-forward layers of a stream from its width and theirs. With `is_picture_first` the
-    tokens of the picture come before those of the text, in the places and the mask too.
+    `feed_forward` makes the feed-forward layers of a stream from its width and theirs. With `is_image_first` the
+    tokens of the image come before those of the text, in the places and the mask too.
     """
 
-    is_picture_first: ClassVar[bool] = False
+    is_image_first: ClassVar[bool] = False
 
     def __init__(
         self, config: BlockConfig, *, bias: bool = True, feed_forward: Callable[[int, int], nn.Module] = plain_layers
@@ -228,7 +228,7 @@ class DoubleBlockLayers(nn.Module):
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def modulations(self, vec: Any) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
-        """Return the modulations of both places in the picture's stream, and of both in the text's."""
+        """Return the modulations of both places in the image's stream, and of both in the text's."""
         pair: tuple[Sequence[Modulation], Sequence[Modulation]] = vec
         return pair
 
@@ -241,11 +241,11 @@ class DoubleBlockLayers(nn.Module):
         attn_mask: torch.Tensor | None = None,
         transformer_options: Options | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return picture and text [B, T, D] each. `vec` is what `modulations` takes."""
+        """Return image and text [B, T, D] each. `vec` is what `modulations` takes."""
         (img_first, img_second), (txt_first, txt_second) = self.modulations(vec)
-        picture = self.img_attn, self.img_attn(self.adaptive_norm(img, img_first[1], img_first[0]))
+        image = self.img_attn, self.img_attn(self.adaptive_norm(img, img_first[1], img_first[0]))
         text = self.txt_attn, self.txt_attn(self.adaptive_norm(txt, txt_first[1], txt_first[0]))
-        streams = (picture, text) if self.is_picture_first else (text, picture)
+        streams = (image, text) if self.is_image_first else (text, image)
         q, k = self.rotary_heads(
             [(heads[0], layers.norm.query_norm) for layers, heads in streams],
             [(heads[1], layers.norm.key_norm) for layers, heads in streams],
@@ -257,7 +257,7 @@ class DoubleBlockLayers(nn.Module):
         )
         num_first = streams[0][1][0].shape[2]
         first, second = attended[:, :num_first], attended[:, num_first:]
-        to_img, to_txt = (first, second) if self.is_picture_first else (second, first)
+        to_img, to_txt = (first, second) if self.is_image_first else (second, first)
         img, normed = self.residual_norm(img, self.img_attn.proj(to_img), img_first[2], img_second[1], img_second[0])
         img = self.residual(img, self.img_mlp(normed), img_second[2])
         txt, normed = self.residual_norm(txt, self.txt_attn.proj(to_txt), txt_first[2], txt_second[1], txt_second[0])
@@ -312,7 +312,7 @@ class SingleBlockLayers(nn.Module):
         attn_mask: torch.Tensor | None = None,
         transformer_options: Options | None = None,
     ) -> torch.Tensor:
-        """Return text and picture behind each other [B, T, D]. `vec` is what `modulated_by` takes."""
+        """Return text and image behind each other [B, T, D]. `vec` is what `modulated_by` takes."""
         shift, scale, gate = self.modulated_by(vec)
         qkv, inner = self.linear1(self.adaptive_norm(x, scale, shift)).split(self.widths, dim=-1)
         q, k, v = heads_of(qkv, self.heads)
@@ -394,9 +394,9 @@ class FluxTransformer(FluxTrunk):
     """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
 
     `guidance` [B] is embedded beside the time by networks that were distilled with it; None leaves it out.
-    `attention_mask` [B, T, T] is added to the scores of attention, those of the text before those of the picture.
-    `ref_latents` are reference pictures [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
-    holds lists of additions to the picture by block, `input` for those of two streams, `output` for those of one. Built
+    `attention_mask` [B, T, T] is added to the scores of attention, those of the text before those of the image.
+    `ref_latents` are reference images [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
+    holds lists of additions to the image by block, `input` for those of two streams, `output` for those of one. Built
     without weights being drawn when a `torch.device("meta")` context is open.
     """
 
@@ -426,12 +426,12 @@ class FluxTransformer(FluxTrunk):
         vec = self.vector(timesteps, y, guidance, x.dtype)  # [B, D]
         out = self._blocks(tokens, places, context, vec, control, options, attention_mask)
         drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
-        return picture_of(drawn, padded, self.config.out_channels)[..., :height, :width]
+        return image_of(drawn, padded, self.config.out_channels)[..., :height, :width]
 
     def _with_references(
         self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the patches of the picture and of its references behind each other, and their places."""
+        """Return the patches of the image and of its references behind each other, and their places."""
         tokens, places = [patches_of(padded)], [places_of(padded)]
         whole = (-(-target[0] // PATCH) * PATCH, -(-target[1] // PATCH) * PATCH)
         sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
@@ -452,7 +452,7 @@ class FluxTransformer(FluxTrunk):
         options: Options,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Return the picture's tokens [B, T, D] after all blocks."""
+        """Return the image's tokens [B, T, D] after all blocks."""
         inputs = {
             "img": self.img_in(tokens), "txt": self.txt_in(context), "img_ids": places,
             "txt_ids": places.new_zeros(places.shape[0], context.shape[1], places.shape[-1]),
@@ -475,9 +475,9 @@ def run_blocks(
     options: Options,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the picture's tokens [B, T, D] after all blocks, or after what custom nodes have put in their places.
+    """Return the image's tokens [B, T, D] after all blocks, or after what custom nodes have put in their places.
 
-    `streams` are the tokens of picture and text, `vectors` what the blocks of either kind are modulated by, `mask` is
+    `streams` are the tokens of image and text, `vectors` what the blocks of either kind are modulated by, `mask` is
     added to the scores of attention.
     """
     shared = {"pe": pe, "attn_mask": mask, "transformer_options": options}

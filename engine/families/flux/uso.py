@@ -1,6 +1,6 @@
-"""The style projector of USO (Wu et al. 2025, arXiv 2508.18966): outputs of three layers of a picture encoder as text.
+"""The style projector of USO (Wu et al. 2025, arXiv 2508.18966): outputs of three layers of an image encoder as text.
 
-`B` pictures, `T` tokens of the picture encoder, `D` its width, `N` tokens of style for each layer, `C` width of the
+`B` images, `T` tokens of the image encoder, `D` its width, `N` tokens of style for each layer, `C` width of the
 text in the transformer. Module names are those of the original file behind `feature_embedder.`.
 """
 

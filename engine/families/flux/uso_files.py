@@ -11,7 +11,7 @@ from darkroom.engine.families.base import Network, Shapes
 from darkroom.engine.families.flux.uso import UsoProjector, UsoProjectorConfig
 from darkroom.engine.families.layouts import behind_first
 
-LAYERS = (-20, -11)  # of the picture encoder, before the last but one
+LAYERS = (-20, -11)  # of the image encoder, before the last but one
 
 
 def _configure(shapes: Shapes) -> UsoProjectorConfig:
@@ -29,7 +29,7 @@ STYLE_PROJECTOR = Network(
 
 
 def layer_outputs(output: Any) -> torch.Tensor:
-    """Return the outputs [3, B, T, D] of a picture encoder that the projector reads.
+    """Return the outputs [3, B, T, D] of an image encoder that the projector reads.
 
     Raises ValueError for an encoder of which only one layer is given.
     """

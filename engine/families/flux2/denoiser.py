@@ -1,4 +1,4 @@
-"""The inputs of Flux.2 beside the latent: text of at least 512 tokens, guidance, reference pictures."""
+"""The inputs of Flux.2 beside the latent: text of at least 512 tokens, guidance, reference images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Flux2Denoiser(TextTokensDenoiser):
     comfy_name = "Flux2"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        """Return the network's inputs. Raises ValueError for reference pictures of another family's VAE."""
+        """Return the network's inputs. Raises ValueError for reference images of another family's VAE."""
         inputs = super().extra_conds(**kwargs)
         text = inputs.get("c_crossattn")
         if text is not None:

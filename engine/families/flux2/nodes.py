@@ -37,7 +37,7 @@ def empty_flux2_latent_image(
 
 
 def shift_of(num_cells: int, steps: int) -> float:
-    """Return the shift of the noise levels of a picture of so many cells, by the number of steps."""
+    """Return the shift of the noise levels of an image of so many cells, by the number of steps."""
     at_10, at_200 = (slope * num_cells + start for slope, start in (SHIFT_AT_10, SHIFT_AT_200))
     if num_cells > MANY_CELLS:
         return at_200

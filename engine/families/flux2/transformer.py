@@ -2,8 +2,8 @@
 
 Blocks of two streams and of one, as in Flux.1, but all blocks of a kind share one modulation, no layer has biases,
 feed-forward layers are gated (Shazeer 2020, arXiv 2002.05202), a patch is one latent cell, and places are rotations on
-four axes: index of the picture, row, column, token of the text. `B` batch, `C` channels, `h w` latent
-cells, `T` tokens of text and picture, `D` width. Module names are those of the original checkpoints.
+four axes: index of the image, row, column, token of the text. `B` batch, `C` channels, `h w` latent
+cells, `T` tokens of text and image, `D` width. Module names are those of the original checkpoints.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import GatedActivation
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
-AXES = (32, 32, 32, 32)  # channels of a head that rotate by picture, row, column and token
+AXES = (32, 32, 32, 32)  # channels of a head that rotate by image, row, column and token
 THETA = 2000
-INDEX_STEP = 10  # between the indices of the pictures
+INDEX_STEP = 10  # between the indices of the images
 MARK = "double_stream_modulation_img.lin.weight"
 GUIDANCE = "guidance_in.in_layer.weight"
 
@@ -118,9 +118,9 @@ class Flux2Transformer(nn.Module):
     """`forward(x [B, in, h, w], timesteps [B], context [B, T, D])` -> `[B, out, h, w]`.
 
     `guidance` [B] is embedded beside the time by networks that were distilled with it; None leaves it out.
-    `attention_mask` [B, T, T] is added to the scores of attention, those of the text before those of the picture.
-    `ref_latents` are reference pictures [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
-    holds lists of additions to the picture by block, `input` for those of two streams, `output` for those of one. Built
+    `attention_mask` [B, T, T] is added to the scores of attention, those of the text before those of the image.
+    `ref_latents` are reference images [B, C, h, w], placed by `ref_latents_method` (`reference_corners`). `control`
+    holds lists of additions to the image by block, `input` for those of two streams, `output` for those of one. Built
     without weights being drawn when a `torch.device("meta")` context is open.
     """
 
@@ -203,7 +203,7 @@ class Flux2Transformer(nn.Module):
 def _with_references(
     x: torch.Tensor, references: Sequence[torch.Tensor], method: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cells of the picture and of its references behind each other, and their places."""
+    """Return the cells of the image and of its references behind each other, and their places."""
     tokens, places = [cells_of(x)], [cell_places(x)]
     sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
     target = (int(x.shape[-2]), int(x.shape[-1]))

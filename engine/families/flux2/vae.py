@@ -1,6 +1,6 @@
 """The autoencoder of Flux.2 (Black Forest Labs 2025): that of latent diffusion with four neighbouring cells in one.
 
-Pictures `[B, 3, H, W]` in -1..1, latents `[B, 4 C, H/16, W/16]`, normalised by stored means and variances of each
+Images `[B, 3, H, W]` in -1..1, latents `[B, 4 C, H/16, W/16]`, normalised by stored means and variances of each
 channel. Module names are those of the original checkpoints.
 """
 
@@ -31,9 +31,9 @@ class Flux2Vae(AutoencoderKl):
         self.downscale_ratio *= PACKED
         self.bn = FrozenBatchNorm(self.latent_channels, NORM_EPS, is_affine=False)
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior, packed and normalised."""
-        packed: torch.Tensor = self.bn(functional.pixel_unshuffle(super().encode(pictures), PACKED))
+        packed: torch.Tensor = self.bn(functional.pixel_unshuffle(super().encode(images), PACKED))
         return packed
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The inputs of HiDream-I1 beside latent, text and its pooled output: a language model's layers, and a picture."""
+"""The inputs of HiDream-I1 beside latent, text and its pooled output: a language model's layers, and an image."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class LayersDenoiser(JointTextDenoiser):
                 "model of this family"
             )
         inputs["encoder_hidden_states_llama3"] = RegularInput(states)
-        picture = kwargs.get("concat_latent_image")
-        if picture is not None:
-            inputs["image_cond"] = NoiseShapedInput(self.process_latent_in(picture).to(kwargs["device"]))
+        image = kwargs.get("concat_latent_image")
+        if image is not None:
+            inputs["image_cond"] = NoiseShapedInput(self.process_latent_in(image).to(kwargs["device"]))
         return inputs
 
     def concat_cond(self, **kwargs: Any) -> None:
-        """Return no further channels: a picture stands beside the one that is drawn."""
+        """Return no further channels: an image stands beside the one that is drawn."""

@@ -1,11 +1,11 @@
 """The transformer of HiDream-I1 (HiDream.ai 2025, arXiv 2505.22705), of any width and depth.
 
-Blocks of two streams, one for the picture and one for the text, are followed by blocks of one stream for both. Every
+Blocks of two streams, one for the image and one for the text, are followed by blocks of one stream for both. Every
 block sees, behind the text of all blocks, the output of one layer of a language model. The feed-forward layers of the
-picture are experts, of which each token passes those that a gate selects (Shazeer et al. 2017, arXiv 1701.06538).
+image are experts, of which each token passes those that a gate selects (Shazeer et al. 2017, arXiv 1701.06538).
 Places are rotations (Su et al. 2021, arXiv 2104.09864) on three axes, of which the text has none. `B` batch, `C`
 channels, `h w` latent cells, `T` tokens, `D` width, `L` layers of the language model. Module names are those of the
-original checkpoints. The output is the noise minus the picture, as other flow networks give it.
+original checkpoints. The output is the noise minus the image, as other flow networks give it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import nn
 from torch.nn import functional
 
 from darkroom.engine.families.flux.transformer import FinalLayer
-from darkroom.engine.families.lumina2.transformer import picture_places
+from darkroom.engine.families.lumina2.transformer import image_places
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from darkroom.engine.layers.patches import PATCH, image_channels_last, pad_to_patches, patches_channels_last
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
@@ -38,7 +38,7 @@ from darkroom.engine.layers.transformer_layers import (
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 128
-AXES = (64, 32, 32)  # channels of a head that rotate by picture, row and column
+AXES = (64, 32, 32)  # channels of a head that rotate by image, row and column
 SINUSOID_WIDTH = 256  # of the time
 NORM_EPS = 1e-5
 NUM_CHOSEN = 2  # experts that a token passes
@@ -52,7 +52,7 @@ class HiDreamConfig:
 
     `text_dim` is the width of the text of all blocks, `language_dim` that of the language model's layers, `label_dim`
     that of the pooled text. Experts have `expert_width`, the one that all tokens pass `shared_width`, the text's layers
-    `text_width`. Without experts (`num_experts` 0) the picture's layers have `expert_width`.
+    `text_width`. Without experts (`num_experts` 0) the image's layers have `expert_width`.
     """
 
     width: int
@@ -163,7 +163,7 @@ class ExpertLayers(nn.Module):
 
 
 class StreamAttention(nn.Module):
-    """Attention of the picture's tokens, and of the text's with layers of its own where there are two streams."""
+    """Attention of the image's tokens, and of the text's with layers of its own where there are two streams."""
 
     def __init__(self, config: HiDreamConfig, *, is_single: bool) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class StreamAttention(nn.Module):
         self.rotary_heads = RotaryHeads(num_heads=config.heads)
 
     def forward(self, streams: Sequence[torch.Tensor], pe: torch.Tensor, options: Options | None) -> list[torch.Tensor]:
-        """Return the streams [B, T, D], picture first, each with the tokens of all attended to."""
+        """Return the streams [B, T, D], image first, each with the tokens of all attended to."""
         parts = [self._split(x, end) for x, end in zip(streams, ("", "_t"), strict=False)]
         queries, keys, values = zip(*parts, strict=True)
         q, k = self.rotary_heads(queries, keys, pe)  # [B, H, T, 128]
@@ -195,8 +195,8 @@ class StreamAttention(nn.Module):
         return (q, q_norm), (k, k_norm), v.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
 
-def picture_layers(config: HiDreamConfig) -> nn.Module:
-    """Return the feed-forward layers of the picture."""
+def image_layers(config: HiDreamConfig) -> nn.Module:
+    """Return the feed-forward layers of the image."""
     return ExpertLayers(config) if config.num_experts else GatedLayers(config.width, config.expert_width)
 
 
@@ -205,12 +205,12 @@ class SingleBlock(nn.Module):
         super().__init__()
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 6 * config.width))
         self.attn1 = StreamAttention(config, is_single=True)
-        self.ff_i = picture_layers(config)
+        self.ff_i = image_layers(config)
         self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
     def forward(self, x: torch.Tensor, vec: torch.Tensor, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
-        """Return picture and text behind each other [B, T, D]. `vec` is [B, D]."""
+        """Return image and text behind each other [B, T, D]. `vec` is [B, D]."""
         shift, scale, gate, inner_shift, inner_scale, inner_gate = self.adaLN_modulation(vec)[:, None].chunk(6, dim=-1)
         (attended,) = self.attn1([self.adaptive_norm(x, scale, shift)], pe, options)
         x, normed = self.residual_norm(x, attended, gate, inner_scale, inner_shift)
@@ -223,7 +223,7 @@ class DoubleBlock(nn.Module):
         super().__init__()
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 12 * config.width))
         self.attn1 = StreamAttention(config, is_single=False)
-        self.ff_i = picture_layers(config)
+        self.ff_i = image_layers(config)
         self.ff_t = GatedLayers(config.width, config.text_width)
         self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
@@ -231,13 +231,13 @@ class DoubleBlock(nn.Module):
     def forward(
         self, img: torch.Tensor, txt: torch.Tensor, vec: torch.Tensor, pe: torch.Tensor, options: Options | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return picture and text [B, T, D] each. `vec` is [B, D]."""
+        """Return image and text [B, T, D] each. `vec` is [B, D]."""
         parts = self.adaLN_modulation(vec)[:, None].chunk(12, dim=-1)
-        picture, text = parts[:6], parts[6:]
-        given = [self.adaptive_norm(img, picture[1], picture[0]), self.adaptive_norm(txt, text[1], text[0])]
+        image, text = parts[:6], parts[6:]
+        given = [self.adaptive_norm(img, image[1], image[0]), self.adaptive_norm(txt, text[1], text[0])]
         attended, attended_text = self.attn1(given, pe, options)
-        img, normed = self.residual_norm(img, attended, picture[2], picture[4], picture[3])
-        img = self.residual(img, self.ff_i(normed), picture[5])
+        img, normed = self.residual_norm(img, attended, image[2], image[4], image[3])
+        img = self.residual(img, self.ff_i(normed), image[5])
         txt, normed = self.residual_norm(txt, attended_text, text[2], text[4], text[3])
         return img, self.residual(txt, self.ff_t(normed), text[5])
 
@@ -261,7 +261,7 @@ class HiDreamTransformer(nn.Module):
     """`forward(x [B, C, h, w], timesteps [B], context [B, T, text_dim], y [B, label_dim])` -> `[B, C, h, w]`.
 
     `encoder_hidden_states_llama3` are the outputs of the language model's layers [B, L, T, language_dim]; blocks beyond
-    its depth see the last one. `image_cond` is a picture [B, C, h, w'] beside the one that is drawn. Built without
+    its depth see the last one. `image_cond` is an image [B, C, h, w'] beside the one that is drawn. Built without
     weights being drawn when a `torch.device("meta")` context is open.
     """
 
@@ -319,7 +319,7 @@ class HiDreamTransformer(nn.Module):
             joined = block(torch.cat([tokens, layer], dim=1), vec, pe, transformer_options)
             tokens = joined[:, : num_cells + num_tokens]
         drawn = self.final_layer(tokens[:, :num_cells], vec)
-        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
+        return -image_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
     def _texts(self, context: torch.Tensor, states: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return what each block sees of the language model [B, T, D], and the text of all blocks [B, T, D]."""
@@ -329,5 +329,5 @@ class HiDreamTransformer(nn.Module):
         return layers, torch.cat([last(context), layers[-1]], dim=1)
 
     def _rotations(self, padded: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        places = picture_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, 0, padded.device)
+        places = image_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, 0, padded.device)
         return rotations(functional.pad(places, (0, 0, 0, num_tokens)), AXES)

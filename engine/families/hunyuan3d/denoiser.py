@@ -13,7 +13,7 @@ DEFAULT_GUIDANCE = 5.0
 
 
 class ShapeDenoiser(TextTokensDenoiser):
-    """A network of shapes that reads the tokens of pictures, and guidance where it is distilled."""
+    """A network of shapes that reads the tokens of images, and guidance where it is distilled."""
 
     comfy_name = "Hunyuan3Dv2"
 

@@ -1,4 +1,4 @@
-"""Hunyuan3D 2 (Tencent 2025, arXiv 2501.12202): shapes from pictures of one to four sides; mini and distilled too."""
+"""Hunyuan3D 2 (Tencent 2025, arXiv 2501.12202): shapes from images of one to four sides; mini and distilled too."""
 
 from __future__ import annotations
 

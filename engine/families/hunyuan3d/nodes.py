@@ -1,4 +1,4 @@
-"""Node classes made for Hunyuan3D 2: its latents, what its network sees of pictures, and decoding to voxels."""
+"""Node classes made for Hunyuan3D 2: its latents, what its network sees of images, and decoding to voxels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from darkroom.engine.families.hunyuan3d.vae_files import LATENT_CHANNELS
 from darkroom.engine.models.shape_vae import ShapeVae, Voxel
 from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive
 from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, LATENT, VAE, VOXEL, Conditioning
 
 MODULE = "comfy_extras.nodes_hunyuan3d"
@@ -36,7 +36,7 @@ def _with_nothing(tokens: torch.Tensor) -> tuple[Conditioning, Conditioning]:
 def hunyuan3d_v2_conditioning(
     context: NodeContext, *, clip_vision_output: CLIP_VISION_OUTPUT
 ) -> tuple[Positive, Negative]:
-    """Let a network see a picture."""
+    """Let a network see an image."""
     return _with_nothing(clip_vision_output.last_hidden_state)
 
 
@@ -51,7 +51,7 @@ def side_waves(side: int, width: int) -> torch.Tensor:
 def hunyuan3d_v2_conditioning_multi_view(
     context: NodeContext, *, front: Seen = None, left: Seen = None, back: Seen = None, right: Seen = None
 ) -> tuple[Positive, Negative]:
-    """Let a network see pictures of several sides of a shape. Raises ValueError without any."""
+    """Let a network see images of several sides of a shape. Raises ValueError without any."""
     seen: list[Any] = [front, left, back, right]
     tokens = [
         item.last_hidden_state + side_waves(side, item.last_hidden_state.shape[-1])
@@ -59,7 +59,7 @@ def hunyuan3d_v2_conditioning_multi_view(
         if item is not None
     ]
     if not tokens:
-        raise ValueError("front, left, back, right: no picture; got none, expected at least one of them")
+        raise ValueError("front, left, back, right: no image; got none, expected at least one of them")
     return _with_nothing(torch.cat(tokens, dim=1))
 
 
@@ -74,7 +74,7 @@ def vae_decode_hunyuan3d(
 ) -> VOXEL:
     """Decode shapes to voxels, `octree_resolution` + 1 a side; `num_chunks` points are computed at once."""
     if not isinstance(vae, ShapeVae):
-        raise ValueError("vae: one of pictures or sounds; got a VAE of those, expected one of shapes")
+        raise ValueError("vae: one of images or audio; got a VAE of those, expected one of shapes")
 
     def on_chunk(done: int, total: int) -> None:
         context.cancel.check()

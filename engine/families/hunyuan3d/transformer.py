@@ -1,7 +1,7 @@
 """The transformer of Hunyuan3D 2 (Tencent 2025, arXiv 2501.12202, section 3.2), of any width and depth.
 
 Flux.1's blocks of two streams, then of one, over the tokens of a shape, which have no places. `B` batch, `C` channels,
-`N` tokens of the shape, `T` tokens of the picture, `D` width. Module names are those of the original checkpoints, as
+`N` tokens of the shape, `T` tokens of the image, `D` width. Module names are those of the original checkpoints, as
 ComfyUI has them.
 """
 
@@ -64,7 +64,7 @@ def hunyuan3d_config(shapes: Shapes) -> Hunyuan3dConfig:
 
 
 class Hunyuan3dTransformer(nn.Module):
-    """The network: a noisy shape [B, C, N], times, tokens of pictures [B, T, D'] -> its prediction [B, C, N]."""
+    """The network: a noisy shape [B, C, N], times, tokens of images [B, T, D'] -> its prediction [B, C, N]."""
 
     def __init__(self, config: Hunyuan3dConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The ControlNet of HunyuanDiT (Li et al. 2024, arXiv 2405.08748): its first half, which sees a picture's latent too.
+"""The ControlNet of HunyuanDiT (Li et al. 2024, arXiv 2405.08748): its first half, which sees an image's latent too.
 
 `B` batch, `C` channels, `h w` latent cells, `T` tokens, `D` width.
 """

@@ -1,4 +1,4 @@
-"""The inputs of HunyuanDiT beside the latent: the tokens of two encoders with their masks, and the picture's size."""
+"""The inputs of HunyuanDiT beside the latent: the tokens of two encoders with their masks, and the image's size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """HunyuanDiT (Li et al. 2024, arXiv 2405.08748), versions 1.0 to 1.2, bilingual.
 
-Prompts are read by BERT and mT5. Versions before 1.2 read the size of the picture and were trained on other noise.
+Prompts are read by BERT and mT5. Versions before 1.2 read the size of the image and were trained on other noise.
 BERT's list of words is under Tencent's licence and not part of the engine: files hold it, or it lies beside them.
 """
 

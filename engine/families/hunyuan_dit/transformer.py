@@ -19,7 +19,7 @@ from darkroom.engine.families.sd3.transformer import Embedder
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.block_calls import BlockFunction, Control
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, picture_channels_last, tokens_of
+from darkroom.engine.layers.patches import PATCH, image_channels_last, pad_to_patches, tokens_of
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm, RotaryHeads
@@ -27,7 +27,7 @@ from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 NORM_EPS = 1e-6
 TIME_WIDTH = NUMBER_WIDTH = 256  # of the sinusoids of the time, and of a number of the size
-NUM_NUMBERS = 6  # height and width of the picture, of the one wished for, and two of a cut
+NUM_NUMBERS = 6  # height and width of the image, of the one wished for, and two of a cut
 POOL_HEADS = 8
 TRAINED_PATCHES = 32  # a side, of the grid to which places are scaled
 BlockArguments = Mapping[str, Any]
@@ -43,7 +43,7 @@ class HunyuanDitConfig:
     """Configuration of the network. Texts come from two encoders, of `context_dim` and of `second_dim`.
 
     `num_first` and `num_second` are the numbers of their tokens that are replaced where they are padding.
-    `has_sizes`: the network was trained with the size of its pictures, and a style.
+    `has_sizes`: the network was trained with the size of its images, and a style.
     """
 
     width: int
@@ -340,7 +340,7 @@ class HunyuanDitTransformer(HunyuanDitTrunk):
         drawn = self.final_layer(out, vec)
         height, width = x.shape[-2:]
         rows, columns = -(-height // PATCH), -(-width // PATCH)
-        latent = picture_channels_last(drawn, rows * PATCH, columns * PATCH)
+        latent = image_channels_last(drawn, rows * PATCH, columns * PATCH)
         return latent[:, : self.config.in_channels, :height, :width]  # without the learned variance
 
     def _blocks(

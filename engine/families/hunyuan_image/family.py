@@ -1,6 +1,6 @@
 """HunyuanImage 2.1 (Tencent Hunyuan 2025), plain and distilled to few steps.
 
-Pictures of two megapixels in latents of large cells. A prompt is read by Qwen2.5-VL, what it has in quotation marks by
+Images of two megapixels in latents of large cells. A prompt is read by Qwen2.5-VL, what it has in quotation marks by
 ByT5 too. Its refiner is a family of its own.
 """
 
@@ -29,14 +29,14 @@ from darkroom.engine.families.hunyuan_video.transformer_files import found_trans
 from darkroom.engine.families.transformer_files import always
 
 GLYPH_INNER = 2048
-PICTURE_AXES = 4  # of a convolution's weight in two dimensions
+IMAGE_AXES = 4  # of a convolution's weight in two dimensions
 FLOW = Parameterisation(flow_of, {"shift": 5.0})
 
 
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by the layers that refine its text, of pictures by its patches, and without labels."""
+    """Recognise the transformer by the layers that refine its text, of images by its patches, and without labels."""
     found = found_transformer(index.shapes)
-    if found is None or found.has_labels or len(found.patch_shape) != PICTURE_AXES:
+    if found is None or found.has_labels or len(found.patch_shape) != IMAGE_AXES:
         return None
     return Match(2, found.names)
 

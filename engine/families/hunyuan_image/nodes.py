@@ -1,4 +1,4 @@
-"""Node classes made for HunyuanImage 2.1: empty latents, and a drawn picture as what its refiner starts from."""
+"""Node classes made for HunyuanImage 2.1: empty latents, and a drawn image as what its refiner starts from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from darkroom.engine.nodes.base import Float, Int, NodeContext, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT
 
 MODULE = "comfy_extras.nodes_hunyuan"
@@ -39,12 +39,12 @@ def hunyuan_refiner_latent(
     latent: LATENT,
     noise_augmentation: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.10,
 ) -> tuple[Positive, Negative, Start]:
-    """Give the refiner the latent of a picture to redraw, with some noise on it, and an empty latent to start from."""
+    """Give the refiner the latent of an image to redraw, with some noise on it, and an empty latent to start from."""
     drawn: torch.Tensor = latent["samples"]
     if drawn.ndim != VIDEO_AXES:
         raise ValueError(
             f"latent: it is not one of the refiner's VAE; got a latent of {drawn.ndim} dimensions, expected "
-            f"{VIDEO_AXES} (encode the picture by the refiner's VAE)"
+            f"{VIDEO_AXES} (encode the image by the refiner's VAE)"
         )
     options = {"concat_latent_image": drawn, "noise_augmentation": noise_augmentation}
     start = torch.zeros([drawn.shape[0], STARTED_CHANNELS, *drawn.shape[2:]])

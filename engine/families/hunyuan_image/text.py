@@ -1,4 +1,4 @@
-"""The text encoders of HunyuanImage 2.1: Qwen2.5-VL for the prompt, and ByT5 for the words that the picture shows.
+"""The text encoders of HunyuanImage 2.1: Qwen2.5-VL for the prompt, and ByT5 for the words that the image shows.
 
 ByT5 is Glyph-ByT5's (Liu et al. 2024, arXiv 2403.09622), and reads what the prompt has in quotation marks. It may be
 left out. `T` tokens, `D` width.

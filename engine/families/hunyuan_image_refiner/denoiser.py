@@ -1,4 +1,4 @@
-"""The inputs of HunyuanImage 2.1's refiner beside latent and text: the picture that it redraws.
+"""The inputs of HunyuanImage 2.1's refiner beside latent and text: the image that it redraws.
 
 `B` batch, `C` channels, `f` latent frames, `h w` latent cells.
 """
@@ -13,8 +13,8 @@ from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, sp
 from darkroom.engine.diffusion.denoiser import fit
 from darkroom.engine.families.hunyuan_image.glyph_denoiser import GlyphDenoiser
 
-LARGEST_SHARE = 0.75  # of the picture in what the network sees
-SEED_OFFSET = -10  # ComfyUI's, of the noise on the picture
+LARGEST_SHARE = 0.75  # of the image in what the network sees
+SEED_OFFSET = -10  # ComfyUI's, of the noise on the image
 
 
 class RefinerDenoiser(GlyphDenoiser):
@@ -23,7 +23,7 @@ class RefinerDenoiser(GlyphDenoiser):
     comfy_name = "HunyuanImage21Refiner"
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor:
-        """Return the latent of the picture [B, C, f, h, w], some of it noise; zeros without a picture.
+        """Return the latent of the image [B, C, f, h, w], some of it noise; zeros without an image.
 
         Raises ValueError for a latent of another VAE.
         """

@@ -1,4 +1,4 @@
-"""The refiner of HunyuanImage 2.1 (Tencent Hunyuan 2025), which redraws a picture in latents of smaller cells."""
+"""The refiner of HunyuanImage 2.1 (Tencent Hunyuan 2025), which redraws an image in latents of smaller cells."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _configure(shapes: Shapes) -> HunyuanImageRefinerVaeConfig:
         level_channels=levels.level_channels,
         frame_channels=channels,
         blocks_per_level=levels.blocks_per_level,
-        picture_channels=levels.picture_channels,
+        image_channels=levels.image_channels,
     )
 
 

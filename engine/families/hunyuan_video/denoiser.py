@@ -1,4 +1,4 @@
-"""The inputs of HunyuanVideo beside the latent: prompt, guidance, and pictures that the video begins with.
+"""The inputs of HunyuanVideo beside the latent: prompt, guidance, and images that the video begins with.
 
 `B` batch, `C` channels, `f` latent frames, `h w` latent cells.
 """
@@ -15,11 +15,11 @@ from darkroom.engine.diffusion.denoiser import fit
 from darkroom.engine.families.joint_text_denoiser import JointTextDenoiser
 
 DEFAULT_GUIDANCE = 6.0
-PICTURE, KEPT = "concat_image", "mask_inverted"  # ComfyUI's names of further channels
+IMAGE, KEPT = "concat_image", "mask_inverted"  # ComfyUI's names of further channels
 
 
 class HunyuanVideoDenoiser(JointTextDenoiser):
-    """HunyuanVideo, from text, or from text and a picture."""
+    """HunyuanVideo, from text, or from text and an image."""
 
     comfy_name = "HunyuanVideo"
 
@@ -38,7 +38,7 @@ class HunyuanVideoDenoiser(JointTextDenoiser):
         return inputs
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
-        """Return the latent of pictures [B, C, f, h, w], and where they are (1) for a network that reads it.
+        """Return the latent of images [B, C, f, h, w], and where they are (1) for a network that reads it.
 
         None for a network of the noisy latent alone.
         """
@@ -60,18 +60,18 @@ class HunyuanVideoDenoiser(JointTextDenoiser):
     def scale_latent_inpaint(
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
     ) -> torch.Tensor:
-        """Return the picture itself: what is kept is seen without noise."""
+        """Return the image itself: what is kept is seen without noise."""
         return latent_image
 
 
-class PictureVideoDenoiser(HunyuanVideoDenoiser):
-    """HunyuanVideo from a picture, which knows where the picture is."""
+class ImageVideoDenoiser(HunyuanVideoDenoiser):
+    """HunyuanVideo from an image, which knows where the image is."""
 
     comfy_name = "HunyuanVideoI2V"
 
 
 class SkyreelsVideoDenoiser(HunyuanVideoDenoiser):
-    """SkyReels V1 from a picture."""
+    """SkyReels V1 from an image."""
 
     comfy_name = "HunyuanVideoSkyreelsI2V"
 

@@ -1,4 +1,4 @@
-"""HunyuanVideo (Kong et al. 2024, arXiv 2412.03603): videos from text, or from text and a picture; SkyReels V1."""
+"""HunyuanVideo (Kong et al. 2024, arXiv 2412.03603): videos from text, or from text and an image; SkyReels V1."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from darkroom.engine.families.base import (
     TensorIndex,
 )
 from darkroom.engine.families.hunyuan_video.denoiser import (
+    IMAGE,
     KEPT,
-    PICTURE,
     HunyuanVideoDenoiser,
-    PictureVideoDenoiser,
+    ImageVideoDenoiser,
     SkyreelsVideoDenoiser,
 )
 from darkroom.engine.families.hunyuan_video.text import CLIP_L, LLAMA, prompt_and_pooled
@@ -63,8 +63,8 @@ FAMILY = ModelFamily(
     vae=AUTOENCODER,
     latent_format=HunyuanVideoLatentFormat,
     denoiser_lora_keys=partial(lora_keys, prefixes=TRAINERS),
-    variants={"": (), "image": (PICTURE, KEPT), "skyreels": (PICTURE,)},
-    variant_types={"image": PictureVideoDenoiser, "skyreels": SkyreelsVideoDenoiser},
+    variants={"": (), "image": (IMAGE, KEPT), "skyreels": (IMAGE,)},
+    variant_types={"image": ImageVideoDenoiser, "skyreels": SkyreelsVideoDenoiser},
     comfyui=ComfyUiNames("HunyuanVideo", ("hunyuan_video",)),
     default=DEFAULT,
     variant_defaults={"image": replace(DEFAULT, video_latent=None, video_start="HunyuanImageToVideo")},

@@ -1,6 +1,6 @@
 """The autoencoder of HunyuanImage 2.1's refiner, of any width and depth: cells of 16 pixels, four frames become one.
 
-Pictures `[B, 3, F, H, W]` in -1..1, one frame or 1 + 4n; latents `[B, 2 * C, f, H/16, W/16]` unscaled, each of two
+Images `[B, 3, F, H, W]` in -1..1, one frame or 1 + 4n; latents `[B, 2 * C, f, H/16, W/16]` unscaled, each of two
 frames of `C` channels, the first of which stands twice. A change of size moves cells and frames into channels, or
 channels into them, beside a convolution (its shortcuts: Chen et al. 2024, arXiv 2410.10733). No layer but attention
 sees later frames. Module names are those of the original checkpoints.
@@ -30,7 +30,7 @@ Shuffle = Callable[[torch.Tensor, int], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class HunyuanImageRefinerVaeConfig:
-    """Configuration of the network. `level_channels`: largest picture first; every level but the last halves it.
+    """Configuration of the network. `level_channels`: largest image first; every level but the last halves it.
 
     `frame_channels` is the number of channels of a frame, half of a latent's.
     """
@@ -38,11 +38,11 @@ class HunyuanImageRefinerVaeConfig:
     level_channels: tuple[int, ...]
     frame_channels: int = 32
     blocks_per_level: int = 2
-    picture_channels: int = 3
+    image_channels: int = 3
 
     @property
     def num_levels(self) -> int:
-        """Number of levels that halve the picture."""
+        """Number of levels that halve the image."""
         return len(self.level_channels) - 1
 
 
@@ -192,7 +192,7 @@ class FramesEncoder(nn.Module):
         super().__init__()
         levels, last = config.level_channels, config.level_channels[-1]
         first_in_time = config.num_levels - NUM_TIME_LEVELS
-        self.conv_in = EdgeConv3d(config.picture_channels, levels[0])
+        self.conv_in = EdgeConv3d(config.image_channels, levels[0])
         self.down = nn.ModuleList(
             FramesLevel(
                 channels,
@@ -236,7 +236,7 @@ class FramesDecoder(nn.Module):
             for level, channels in enumerate(levels)
         )
         self.norm_out = ChannelNorm(levels[-1], num_places=3)
-        self.conv_out = EdgeConv3d(levels[-1], config.picture_channels)
+        self.conv_out = EdgeConv3d(levels[-1], config.image_channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.mid(self.conv_in(x) + x.repeat_interleave(self.repeats, dim=1))
@@ -247,11 +247,11 @@ class FramesDecoder(nn.Module):
 
 
 class HunyuanImageRefinerVae(nn.Module):
-    """The autoencoder of pictures: a batch of them is no video."""
+    """The autoencoder of images: a batch of them is no video."""
 
     latent_dim = 3
     frames_ratio = FRAMES_RATIO
-    is_of_pictures = True
+    is_of_images = True
 
     def __init__(self, config: HunyuanImageRefinerVaeConfig) -> None:
         super().__init__()
@@ -271,16 +271,16 @@ class HunyuanImageRefinerVae(nn.Module):
         cell_px: int = self.downscale_ratio**2
         return self.encode_bytes_per_pixel * cell_px
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior [B, 2 * C, f, h, w].
 
         Raises ValueError for a number of frames that does not make pairs with the first one twice.
         """
-        mean = self.encoder(pictures).chunk(2, dim=1)[0]
+        mean = self.encoder(images).chunk(2, dim=1)[0]
         frames = torch.cat([mean[:, :, :1], mean], dim=2)
         if frames.shape[2] % 2:
             raise ValueError(
-                f"pixels: their latent frames do not make pairs; got {pictures.shape[2]} frames, expected one, or "
+                f"pixels: their latent frames do not make pairs; got {images.shape[2]} frames, expected one, or "
                 "1 + 8n of a video"
             )
         batch, channels, count, height, width = frames.shape
@@ -288,7 +288,7 @@ class HunyuanImageRefinerVae(nn.Module):
         return pairs.transpose(1, 2).contiguous()
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return the pictures [B, 3, F, H, W] of latents."""
+        """Return the images [B, 3, F, H, W] of latents."""
         batch, channels, count, height, width = latents.shape
         frames = latents.transpose(1, 2).reshape(batch, count * 2, channels // 2, height, width).transpose(1, 2)
         out: torch.Tensor = self.decoder(frames[:, :, 1:])

@@ -1,6 +1,6 @@
 """The autoencoder of HunyuanImage 2.1, of any width and depth (its shortcuts: Chen et al. 2024, arXiv 2410.10733).
 
-Pictures `[B, 3, H, W]` in -1..1, latents `[B, C, H/32, W/32]` unscaled. A change of size moves cells into channels, or
+Images `[B, 3, H, W]` in -1..1, latents `[B, C, H/32, W/32]` unscaled. A change of size moves cells into channels, or
 channels into cells, beside a convolution. Module names are those of the original checkpoints.
 """
 
@@ -23,12 +23,12 @@ MEASURED_CHANNELS = 128
 
 @dataclass(frozen=True, slots=True)
 class HunyuanImageVaeConfig:
-    """Configuration of the network. `level_channels`: largest picture first; every level but the last halves it."""
+    """Configuration of the network. `level_channels`: largest image first; every level but the last halves it."""
 
     level_channels: tuple[int, ...]
     latent_channels: int = 64
     blocks_per_level: int = 2
-    picture_channels: int = 3
+    image_channels: int = 3
 
 
 def cells_in_channels(x: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,7 @@ class HunyuanImageEncoder(nn.Module):
     def __init__(self, config: HunyuanImageVaeConfig) -> None:
         super().__init__()
         levels, last = config.level_channels, config.level_channels[-1]
-        self.conv_in = Conv2d(config.picture_channels, levels[0], 3, padding=1)
+        self.conv_in = Conv2d(config.image_channels, levels[0], 3, padding=1)
         self.down = nn.ModuleList(
             ShuffledLevel(channels, config.blocks_per_level, down=following)
             for channels, following in zip(levels, _next_of(levels), strict=True)
@@ -126,7 +126,7 @@ class HunyuanImageDecoder(nn.Module):
             for channels, following in zip(levels, _next_of(levels), strict=True)
         )
         self.norm_out = nn.GroupNorm(32, levels[-1], eps=1e-6)
-        self.conv_out = Conv2d(levels[-1], config.picture_channels, 3, padding=1)
+        self.conv_out = Conv2d(levels[-1], config.image_channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.mid(self.conv_in(x) + x.repeat_interleave(self.repeats, dim=1))
@@ -157,12 +157,12 @@ class HunyuanImageVae(nn.Module):
         cell_px: int = self.downscale_ratio**2
         return self.encode_bytes_per_pixel * cell_px
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior [B, C, h, w]."""
-        moments: torch.Tensor = self.encoder(pictures)
+        moments: torch.Tensor = self.encoder(images)
         return moments.chunk(2, dim=1)[0]
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return the pictures [B, 3, H, W] of latents."""
-        pictures: torch.Tensor = self.decoder(latents)
-        return pictures
+        """Return the images [B, 3, H, W] of latents."""
+        images: torch.Tensor = self.decoder(latents)
+        return images

@@ -1,4 +1,4 @@
-"""Node classes made for HunyuanVideo: a prompt with a picture, and a video that begins with a picture."""
+"""Node classes made for HunyuanVideo: a prompt with an image, and a video that begins with an image."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from darkroom.engine.families.hunyuan_video.text import TURN
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Choice, Int, NodeContext, Optional, PromptText, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Positive, Start
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, VAE
 
 MODULE = "comfy_extras.nodes_hunyuan"
 CHANNELS, CELL_PX, FRAMES_RATIO = 16, 8, 4
 CONCAT, REPLACE, CUSTOM = "v1 (concat)", "v2 (replace)", "custom"
-PICTURE_TEMPLATE = (  # what the network was trained with (Tencent's code of HunyuanVideo from pictures)
+IMAGE_TEMPLATE = (  # what the network was trained with (Tencent's code of HunyuanVideo from images)
     TURN.format("system")
     + "<image>\nDescribe the video by detailing the following aspects according to the reference image: "
     "1. The main content and theme of the video."
@@ -49,16 +49,14 @@ def text_encode_hunyuan_video_image_to_video(
         ),
     ] = 2,
 ) -> CONDITIONING:
-    """Encode a prompt with what a picture encoder of LLaVA saw. Raises ValueError for another picture encoder."""
+    """Encode a prompt with what an image encoder of LLaVA saw. Raises ValueError for another image encoder."""
     seen = getattr(clip_vision_output, "mm_projected", None)
     if seen is None:
         raise ValueError(
-            "clip_vision_output: its picture encoder does not make tokens of a language model; got none, expected "
+            "clip_vision_output: its image encoder does not make tokens of a language model; got none, expected "
             "that of LLaVA (llava_llama3_vision)"
         )
-    tokens = clip.tokenize(
-        prompt, llama_template=PICTURE_TEMPLATE, image_embeds=seen, image_interleave=image_interleave
-    )
+    tokens = clip.tokenize(prompt, llama_template=IMAGE_TEMPLATE, image_embeds=seen, image_interleave=image_interleave)
     return clip.encode_from_tokens_scheduled(tokens)
 
 
@@ -75,7 +73,7 @@ def hunyuan_image_to_video(
     guidance_type: Annotated[str, Choice((CONCAT, REPLACE, CUSTOM))],
     start_image: Annotated[IMAGE | None, Optional()] = None,
 ) -> tuple[Positive, Start]:
-    """Let a video begin with pictures: beside the noise, in its place, or as a reference."""
+    """Let a video begin with images: beside the noise, in its place, or as a reference."""
     frames = (length - 1) // FRAMES_RATIO + 1
     latent = torch.zeros([batch_size, CHANNELS, frames, height // CELL_PX, width // CELL_PX])
     if start_image is None:

@@ -1,4 +1,4 @@
-"""The text encoders of HunyuanVideo: Llama 3 for the prompt and pictures, CLIP ViT-L for the pooled output.
+"""The text encoders of HunyuanVideo: Llama 3 for the prompt and images, CLIP ViT-L for the pooled output.
 
 `T` tokens, `D` width.
 """
@@ -25,7 +25,7 @@ from darkroom.engine.text.llama_tokens import START_TOKEN, byte_tokenizer, llama
 
 SLOT = "llama"
 TOKENIZER = "tokenizer_json"
-PAD_TOKEN, PICTURE_TOKEN = 128258, 128257
+PAD_TOKEN, IMAGE_TOKEN = 128258, 128257
 USER_TURN = (128006, 882, 128007)  # the header of the user's turn
 TWO_LINES = 271
 LAYER = -3  # whose output is the conditioning unless a node asks for another one
@@ -38,11 +38,11 @@ DESCRIBE = (  # what the network was trained with (Tencent's code of HunyuanVide
     "atmosphere.5. camera angles, movements, and transitions used in the video:<|eot_id|>"
 )
 TEMPLATE = TURN.format("system") + DESCRIBE + TURN.format("user") + "{}<|eot_id|>"
-Pictures = list[tuple[int, int, int]]  # first row, end, and step of the rows that are kept
+Images = list[tuple[int, int, int]]  # first row, end, and step of the rows that are kept
 
 
 class PromptTokenizer(LanguageTokenizer):
-    """The tokenizer of Llama, with the tokens of pictures in the places of their marks."""
+    """The tokenizer of Llama, with the tokens of images in the places of their marks."""
 
     def tokenize_with_weights(
         self,
@@ -56,34 +56,34 @@ class PromptTokenizer(LanguageTokenizer):
         image_interleave: int = 1,
         **kwargs: object,
     ) -> Chunks:
-        """Return the chunk by slot. `image_embeds` [B, N, D] are pictures, `image_interleave` keeps every so many."""
+        """Return the chunk by slot. `image_embeds` [B, N, D] are images, `image_interleave` keeps every so many."""
         chunks = super().tokenize_with_weights(
             text, return_word_ids, tokenizer_options, disable_weights, llama_template=llama_template
         )
         (chunk,) = chunks[self.slot]
-        places = [place for place, (token, *_) in enumerate(chunk) if token == PICTURE_TOKEN]
-        for place, picture in zip(places, () if image_embeds is None else image_embeds, strict=False):
+        places = [place for place, (token, *_) in enumerate(chunk) if token == IMAGE_TOKEN]
+        for place, image in zip(places, () if image_embeds is None else image_embeds, strict=False):
             seen = {
-                "type": "embedding", "data": picture, "original_type": "image", "image_interleave": image_interleave,
+                "type": "embedding", "data": image, "original_type": "image", "image_interleave": image_interleave,
             }  # fmt: skip
             chunk[place] = (seen, *chunk[place][1:])
         return chunks
 
 
-def prompt_rows(tokens: Sequence[object], num_rows: int) -> tuple[slice, Pictures]:
-    """Return the rows of the prompt among those of a chunk in a template, and those of the template's pictures.
+def prompt_rows(tokens: Sequence[object], num_rows: int) -> tuple[slice, Images]:
+    """Return the rows of the prompt among those of a chunk in a template, and those of the template's images.
 
     As in ComfyUI, everything is the prompt where no user's turn begins.
     """
-    start, end, before, within = 0, num_rows, 0, 0  # rows that pictures take beyond their token
+    start, end, before, within = 0, num_rows, 0, 0  # rows that images take beyond their token
     is_open = False
-    pictures: Pictures = []
+    images: Images = []
     for place, token in enumerate(tokens):
         if isinstance(token, dict):
             size = int(token["data"].shape[0])
             if start == 0:
                 first = place + before
-                pictures.append((first, first + size, int(token.get("image_interleave", 1))))
+                images.append((first, first + size, int(token.get("image_interleave", 1))))
                 before += size - 1
             elif is_open:
                 within += size - 1
@@ -94,34 +94,34 @@ def prompt_rows(tokens: Sequence[object], num_rows: int) -> tuple[slice, Picture
                 end, is_open = place + 1, False
     if num_rows > start + 2 and tokens[start + 1] == TWO_LINES:
         start += 2
-    return slice(start + before, end + before + within), pictures
+    return slice(start + before, end + before + within), images
 
 
 class PromptEncoder(LanguageEncoder):
-    """Llama 3, whose conditioning is the part of the prompt, behind what pictures of the template gave."""
+    """Llama 3, whose conditioning is the part of the prompt, behind what images of the template gave."""
 
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
         tokens = [token[0] for token in chunks[0]]
-        self._check_pictures(tokens)
+        self._check_images(tokens)
         plain = [
             [(token["data"] if isinstance(token, dict) else token, weight) for token, weight, *_ in chunk]
             for chunk in chunks
         ]
         cond, pooled, options = super().encode_weighted(plain, layer_idx=layer_idx, project_pooled=project_pooled)
-        rows, pictures = prompt_rows(tokens, cond.shape[1])
+        rows, images = prompt_rows(tokens, cond.shape[1])
         mask = options[MASK][:, rows]
-        kept = [cond[:, start:end:step] for start, end, step in pictures]
+        kept = [cond[:, start:end:step] for start, end, step in images]
         return Encoded(torch.cat([*kept, cond[:, rows]], dim=1), pooled, {} if mask.all() else {MASK: mask})
 
-    def _check_pictures(self, tokens: Sequence[object]) -> None:
-        """Raise ValueError for a picture of another width than the language model's tokens."""
+    def _check_images(self, tokens: Sequence[object]) -> None:
+        """Raise ValueError for an image of another width than the language model's tokens."""
         width: int = self.transformer.get_input_embeddings().embedding_dim
         for token in tokens:
             if isinstance(token, dict) and token["data"].shape[-1] != width:
                 raise ValueError(
-                    "clip_vision_output: its picture encoder does not fit the text encoder; got tokens of width "
+                    "clip_vision_output: its image encoder does not fit the text encoder; got tokens of width "
                     f"{token['data'].shape[-1]}, expected {width} (llava_llama3_vision beside llava_llama3)"
                 )
 

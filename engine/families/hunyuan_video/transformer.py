@@ -1,6 +1,6 @@
 """The transformer of HunyuanVideo (Kong et al. 2024, arXiv 2412.03603) and HunyuanImage 2.1, of any width and depth.
 
-Flux.1's blocks, with the tokens of the picture or video before those of the text, which a small transformer refines
+Flux.1's blocks, with the tokens of the image or video before those of the text, which a small transformer refines
 first (`token_refiner.py`). `B` batch, `C` channels, `F` latent frames, `h w` latent cells, `T` tokens, `D` width.
 Module names are those that ComfyUI gives the checkpoints.
 """
@@ -33,9 +33,9 @@ from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import finite
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
-PICTURE_AXES, VIDEO_AXES = (64, 64), (16, 56, 56)  # channels of a head that rotate by (frame,) row and column
+IMAGE_AXES, VIDEO_AXES = (64, 64), (16, 56, 56)  # channels of a head that rotate by (frame,) row and column
 THETA = 256
-REFERENCE_FRAME = -1  # the place in time of a reference picture
+REFERENCE_FRAME = -1  # the place in time of a reference image
 MARK = "txt_in.individual_token_refiner.blocks.0.norm1.weight"
 FIRST = "img_in.proj.weight"
 LABELS = "vector_in.in_layer.weight"
@@ -48,7 +48,7 @@ GLYPHS = "byt5_in.fc1.weight"
 class HunyuanVideoConfig:
     """Configuration of the network. `patch` has the cells of a patch along (frames,) rows and columns.
 
-    `in_channels` counts those of further pictures beside the noisy latent. `label_dim` is the width of the text's
+    `in_channels` counts those of further images beside the noisy latent. `label_dim` is the width of the text's
     pooled output, 0 for a network without it. `glyph_width` is that of the text to draw, 0 for a network without it,
     and `glyph_inner` that of the layers behind. With `has_end_time` the network knows the time that a step ends at
     (Geng et al. 2025, arXiv 2505.13447).
@@ -76,7 +76,7 @@ class HunyuanVideoConfig:
     @property
     def axes(self) -> tuple[int, ...]:
         """The channels of a head that rotate along each axis."""
-        return PICTURE_AXES if len(self.patch) == len(PICTURE_AXES) else VIDEO_AXES
+        return IMAGE_AXES if len(self.patch) == len(IMAGE_AXES) else VIDEO_AXES
 
 
 def hunyuan_video_config(shapes: Shapes) -> HunyuanVideoConfig:
@@ -109,7 +109,7 @@ class PatchEmbedder(nn.Module):
 
     def __init__(self, config: HunyuanVideoConfig) -> None:
         super().__init__()
-        kind: type[nn.Conv2d] | type[nn.Conv3d] = Conv2d if len(config.patch) == len(PICTURE_AXES) else nn.Conv3d
+        kind: type[nn.Conv2d] | type[nn.Conv3d] = Conv2d if len(config.patch) == len(IMAGE_AXES) else nn.Conv3d
         self.proj = kind(config.in_channels, config.width, config.patch, stride=config.patch)  # type: ignore[arg-type]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -136,9 +136,9 @@ class HunyuanVideoTransformer(nn.Module):
 
     `y` [B, label_dim] is the text's pooled output, `guidance` [B] the scale of guidance, `attention_mask` [B, T] 0 for
     tokens of the text that are not read, `txt_byt5` [B, T, D] the text to draw. `guiding_frame_index` [B] is the time
-    of the first frame where it is given, `ref_latent` a reference picture. Without `disable_time_r` a network that
+    of the first frame where it is given, `ref_latent` a reference image. Without `disable_time_r` a network that
     knows the time that a step ends at takes it from the noise levels in `transformer_options`. `control` holds lists of
-    additions to the picture by block. Built without weights being drawn when a `torch.device("meta")` context is open.
+    additions to the image by block. Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
     def __init__(self, config: HunyuanVideoConfig) -> None:
@@ -248,7 +248,7 @@ class HunyuanVideoTransformer(nn.Module):
     ) -> tuple[torch.Tensor, Spans | None]:
         """Return the vector with that of the labels, or two of them [B, 2, D] where the first frame has its own time.
 
-        The second item says which tokens of the picture have which.
+        The second item says which tokens of the image have which.
         """
         labels = None
         if self.config.label_dim and y is not None:
@@ -273,7 +273,7 @@ class HunyuanVideoTransformer(nn.Module):
     def _with_reference(
         self, reference: torch.Tensor, drawn: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens and places with those of a reference picture before them, beside the drawn one."""
+        """Return tokens and places with those of a reference image before them, beside the drawn one."""
         beside = self.places_of(reference).clone()
         beside[..., 0] = REFERENCE_FRAME
         beside[..., -1] += drawn.shape[-1] // self.config.patch[-1]
@@ -350,14 +350,14 @@ def additive_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor
 
 
 def _mask_of_all(mask: torch.Tensor | None, img: torch.Tensor, txt: torch.Tensor) -> torch.Tensor | None:
-    """Return the mask [B, 1, tokens] of the picture's tokens and the text's, of which those to draw are read."""
+    """Return the mask [B, 1, tokens] of the image's tokens and the text's, of which those to draw are read."""
     if mask is None:
         return None
     return functional.pad(mask, (img.shape[1], txt.shape[1] - mask.shape[1]))[:, None]
 
 
 def _added(img: torch.Tensor, control: Control | None, place: str, index: int) -> torch.Tensor:
-    """Return the picture's tokens with a control's, where it has some for this block."""
+    """Return the image's tokens with a control's, where it has some for this block."""
     additions = [] if control is None else control.get(place, [])
     addition = additions[index] if index < len(additions) else None
     return img if addition is None else img + addition.to(img.dtype)

@@ -1,6 +1,6 @@
 """The 3-D autoencoder of HunyuanVideo (Kong et al. 2024, arXiv 2412.03603, section 4.1), of any width.
 
-Videos `[B, 3, F, H, W]` in -1..1 of 1 + 4n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; a picture is a video of
+Videos `[B, 3, F, H, W]` in -1..1 of 1 + 4n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; an image is a video of
 one frame. A video passes through as a whole: norms and attention see all of its frames. Module names are those that
 ComfyUI gives the checkpoints.
 """
@@ -24,16 +24,16 @@ NUM_TIME_LEVELS = 2  # the smallest ones, each of which halves the number of fra
 
 @dataclass(frozen=True, slots=True)
 class HunyuanVideoVaeConfig:
-    """Configuration of the network. `level_channels`: largest picture first; every level but the last halves it."""
+    """Configuration of the network. `level_channels`: largest image first; every level but the last halves it."""
 
     level_channels: tuple[int, ...]
     latent_channels: int = 16
     blocks_per_level: int = 2
-    picture_channels: int = 3
+    image_channels: int = 3
 
     @property
     def num_levels(self) -> int:
-        """Number of levels that halve the picture."""
+        """Number of levels that halve the image."""
         return len(self.level_channels) - 1
 
 
@@ -132,7 +132,7 @@ class HunyuanVideoEncoder(nn.Module):
     def __init__(self, config: HunyuanVideoVaeConfig) -> None:
         super().__init__()
         levels, last = config.level_channels, config.level_channels[-1]
-        self.conv_in = RepeatedEdgeConv3d(config.picture_channels, levels[0])
+        self.conv_in = RepeatedEdgeConv3d(config.image_channels, levels[0])
         self.down = nn.ModuleList()
         for level, channels in enumerate(levels):
             made = VideoLevel(levels[max(0, level - 1)], channels, config.blocks_per_level)
@@ -158,14 +158,14 @@ class HunyuanVideoDecoder(nn.Module):
         levels = config.level_channels
         self.conv_in = RepeatedEdgeConv3d(config.latent_channels, levels[-1])
         self.mid = VideoMiddle(levels[-1])
-        self.up = nn.ModuleList()  # level 0 is the full picture and comes last; the list keeps the files' numbers
+        self.up = nn.ModuleList()  # level 0 is the full image and comes last; the list keeps the files' numbers
         for level, channels in enumerate(levels):
             made = VideoLevel(levels[min(level + 1, config.num_levels)], channels, config.blocks_per_level + 1)
             if level > 0:
                 made.followed_by("upsample", VideoUpsample(channels, doubles_time=level <= NUM_TIME_LEVELS))
             self.up.append(made)
         self.norm_out = nn.GroupNorm(32, levels[0], eps=1e-6)
-        self.conv_out = RepeatedEdgeConv3d(levels[0], config.picture_channels)
+        self.conv_out = RepeatedEdgeConv3d(levels[0], config.image_channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.mid(self.conv_in(x))

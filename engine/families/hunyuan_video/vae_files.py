@@ -37,7 +37,7 @@ def _configure(shapes: Shapes) -> HunyuanVideoVaeConfig:
         level_channels=levels.level_channels,
         latent_channels=channels,
         blocks_per_level=levels.blocks_per_level,
-        picture_channels=levels.picture_channels,
+        image_channels=levels.image_channels,
     )
 
 

@@ -1,4 +1,4 @@
-"""Krea 2, Raw and Turbo (Krea 2026): one stream of text and picture that reads twelve layers of Qwen3-VL.
+"""Krea 2, Raw and Turbo (Krea 2026): one stream of text and image that reads twelve layers of Qwen3-VL.
 
 Compared with ComfyUI 0.30.0, since 0.3.64 does not have it.
 """

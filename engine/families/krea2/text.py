@@ -1,4 +1,4 @@
-"""The text encoder of Krea 2: Qwen3-VL 4B, of which twelve layers are read. It reads pictures too."""
+"""The text encoder of Krea 2: Qwen3-VL 4B, of which twelve layers are read. It reads images too."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SLOT = "qwen3vl_4b"
 WIDTH = 2560
 OTHER_WIDTHS = (2048, 4096, 5120)  # of Qwen3-VL models that other networks read
 LAYERS = (2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35)  # those whose inputs are read
-PICTURE_TEMPLATE = "<|im_start|>user\n" + IMAGE_PLACEHOLDER + ANSWER
+IMAGE_TEMPLATE = "<|im_start|>user\n" + IMAGE_PLACEHOLDER + ANSWER
 
 
 def _tokenizer(encoder: TappedQwenEncoder, parts: TokenizerParts) -> QwenTokenizer:
     encoding = encoder.encoding
     return QwenTokenizer(
-        slot=encoding.slot, template=encoding.template, picture_template=encoding.picture_template,
-        vocabulary=qwen3, repeats_pictures=True,
+        slot=encoding.slot, template=encoding.template, image_template=encoding.image_template,
+        vocabulary=qwen3, repeats_images=True,
     )  # fmt: skip
 
 
 QWEN = qwen3_vl(
-    QwenEncoding(SLOT, SYSTEM.format(DESCRIBE) + ANSWER, PICTURE_TEMPLATE, WIDTH, writes_text=True),
+    QwenEncoding(SLOT, SYSTEM.format(DESCRIBE) + ANSWER, IMAGE_TEMPLATE, WIDTH, writes_text=True),
     other_widths=OTHER_WIDTHS,
     encoder_type=partial(TappedQwenEncoder, layers=LAYERS),
     tokenizer=_tokenizer,

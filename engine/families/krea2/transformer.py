@@ -1,12 +1,12 @@
-"""The transformer of Krea 2 (Krea 2026): one stream of text and picture, whose text is fused from many layers.
+"""The transformer of Krea 2 (Krea 2026): one stream of text and image, whose text is fused from many layers.
 
 The inputs of several layers of a language model are fused token by token: two blocks attend from layer to layer, a
-projection mixes the layers, two blocks attend from token to token. Text and picture then are one sequence. Blocks
+projection mixes the layers, two blocks attend from token to token. Text and image then are one sequence. Blocks
 share one modulation of the time, to which each adds a table of its own. Attention has fewer keys than queries (Ainslie
 et al. 2023, arXiv 2305.13245) and is gated (Qiu et al. 2025, arXiv 2505.06708), feed-forward layers are gated too
-(Shazeer 2020, arXiv 2002.05202). Places are rotations on three axes: picture, row, column; all tokens of a text have
+(Shazeer 2020, arXiv 2002.05202). Places are rotations on three axes: image, row, column; all tokens of a text have
 the first place. `B` batch, `C` channels, `h w` latent cells, `N` layers of the language model, `L` tokens of text, `T`
-tokens of text and picture, `D` width. Module names are those of the original checkpoints.
+tokens of text and image, `D` width. Module names are those of the original checkpoints.
 
 `transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches["post_input"]` has
 functions of the streams before the blocks.
@@ -21,11 +21,11 @@ import torch
 from torch import nn
 
 from darkroom.engine.families.flux.transformer import TIME_FACTOR
-from darkroom.engine.families.lumina2.transformer import picture_places
+from darkroom.engine.families.lumina2.transformer import image_places
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import CentredRmsNorm
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of, picture_of
+from darkroom.engine.layers.patches import PATCH, image_of, pad_to_patches, patches_of
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
@@ -40,10 +40,10 @@ from darkroom.engine.layers.transformer_layers import (
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEAD_WIDTH = 128  # of the blocks of the stream
-AXES = (32, 48, 48)  # channels of a head that rotate by picture, row and column
+AXES = (32, 48, 48)  # channels of a head that rotate by image, row and column
 THETA = 1000.0
 NUM_FUSION_BLOCKS = 2  # of either kind
-TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0
+TIME_ZERO_METHOD = "index_timestep_zero"  # of reference images: they are seen as if their time was 0
 MARK = "txtfusion.projector.weight"
 FUSION, BLOCK = "txtfusion.layerwise_blocks.0", "blocks.0"
 
@@ -255,8 +255,8 @@ class LastLayer(nn.Module):
 class Krea2Transformer(nn.Module):
     """`forward(x [B, C, 1, h, w], timesteps [B], context [B, L, N * W])` -> `[B, C, 1, h, w]`.
 
-    `ref_latents` are reference pictures [B, C, 1, h, w], seen behind the picture with the next indices where
-    `ref_latents_method` says how: `index_timestep_zero` at time 0, every other at the picture's time. Built without
+    `ref_latents` are reference images [B, C, 1, h, w], seen behind the image with the next indices where
+    `ref_latents_method` says how: `index_timestep_zero` at time 0, every other at the image's time. Built without
     weights being drawn when a `torch.device("meta")` context is open.
     """
 
@@ -308,9 +308,9 @@ class Krea2Transformer(nn.Module):
         }
         for patch in options.get("patches", {}).get("post_input", ()):
             streams = {**streams, **patch(streams)}
-        text, picture = streams["txt"], streams["img"]
+        text, image = streams["txt"], streams["img"]
         pe = rotations(torch.cat([streams["txt_ids"], streams["img_ids"]], dim=1), AXES, THETA)
-        tokens = torch.cat([text, picture], dim=1)
+        tokens = torch.cat([text, image], dim=1)
         first = text.shape[1]
         drawn = slice(first, first + patches_of(padded).shape[1])
         time = self._time(timesteps, x.dtype)
@@ -320,7 +320,7 @@ class Krea2Transformer(nn.Module):
             vec = Stretches((drawn.stop, tokens.shape[1] - drawn.stop), (self.tproj(time), at_zero))
         for block in self.blocks:
             tokens = block(tokens, vec, pe, options)
-        out = picture_of(self.last(tokens[:, drawn], time), padded, self.config.in_channels)
+        out = image_of(self.last(tokens[:, drawn], time), padded, self.config.in_channels)
         return out[..., : x.shape[-2], : x.shape[-1]].reshape(x.shape)
 
     def _time(self, timesteps: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -331,10 +331,10 @@ class Krea2Transformer(nn.Module):
 
 
 def _flat(latent: torch.Tensor) -> torch.Tensor:
-    """Return the latent [B, C, 1, h, w] of a picture without its frame: [B, C, h, w]."""
+    """Return the latent [B, C, 1, h, w] of an image without its frame: [B, C, h, w]."""
     return latent.flatten(1, 2) if latent.ndim == 5 else latent
 
 
 def _places(latent: torch.Tensor, index: int) -> torch.Tensor:
-    places = picture_places(latent.shape[-2] // PATCH, latent.shape[-1] // PATCH, index, latent.device)
+    places = image_places(latent.shape[-2] // PATCH, latent.shape[-1] // PATCH, index, latent.device)
     return places.expand(latent.shape[0], -1, -1)

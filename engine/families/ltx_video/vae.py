@@ -1,7 +1,7 @@
 """The 3-D autoencoder of LTX-Video (HaCohen et al. 2025, arXiv 2501.00103, section 2.1): stages of any order and width.
 
 Videos `[B, 3, F, H, W]` in -1..1 of 1 + 8n frames, latents `[B, C, 1 + n, H/32, W/32]` standardised by statistics that
-the file holds; a picture is a video of one frame. A video passes through as a whole. Networks of later versions also
+the file holds; an image is a video of one frame. A video passes through as a whole. Networks of later versions also
 remove the last noise: they add some and are conditioned on how much. Module names are those of the original
 checkpoints.
 """

@@ -1,13 +1,13 @@
 """The transformer of Lumina-Image 2.0 (Qin et al. 2025, arXiv 2503.21758) and of Z-Image (Cai et al. 2025, 2511.22699).
 
-Blocks that refine text and picture by themselves are followed by blocks for both in one sequence. Norms stand on both
+Blocks that refine text and image by themselves are followed by blocks for both in one sequence. Norms stand on both
 sides of attention and feed-forward layers, and the time scales and gates what lies between them. Places are rotations
 (Su et al. 2021, arXiv 2104.09864) on three axes: token of the text, row, column. `B` batch, `C` channels, `h w` latent
-cells, `L` tokens of text, `T` tokens of text and picture, `D` width, `H` heads. Module names are those of the original
-checkpoints. The output is the noise minus the picture, as other flow networks give it.
+cells, `L` tokens of text, `T` tokens of text and image, `D` width, `H` heads. Module names are those of the original
+checkpoints. The output is the noise minus the image, as other flow networks give it.
 
 `transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches["noise_refiner"]` and
-`patches["double_block"]` have functions of the picture's tokens behind each block of the kind.
+`patches["double_block"]` have functions of the image's tokens behind each block of the kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn import functional
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from darkroom.engine.layers.patches import PATCH, image_channels_last, pad_to_patches, patches_channels_last
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
@@ -50,7 +50,7 @@ class Lumina2Config:
 
     `axes` are the channels of a head that rotate by each axis, with angles from `theta`. The time, times `time_factor`,
     is embedded by a layer of `time_inner` into `time_width`; with `activates_time` blocks pass it through SiLU. With
-    `pads_tokens` text and picture are filled up to multiples of 32 tokens. `has_last_norm`: the file has the factors of
+    `pads_tokens` text and image are filled up to multiples of 32 tokens. `has_last_norm`: the file has the factors of
     a norm that nothing uses. `query_eps` None is the least difference from 1 of the computed type.
     """
 
@@ -116,8 +116,8 @@ def text_places(num_tokens: int, first: int, device: torch.device) -> torch.Tens
     return places
 
 
-def picture_places(rows: int, columns: int, index: int, device: torch.device) -> torch.Tensor:
-    """Return the places [1, rows * columns, 3] of a picture, at `index` of the first axis."""
+def image_places(rows: int, columns: int, index: int, device: torch.device) -> torch.Tensor:
+    """Return the places [1, rows * columns, 3] of an image, at `index` of the first axis."""
     places = torch.zeros(rows, columns, 3, device=device)
     places[..., 0] = index
     places[..., 1] = torch.arange(rows, device=device)[:, None]
@@ -297,11 +297,11 @@ class Lumina2Transformer(nn.Module):
         padded = pad_to_patches(x, PATCH)
         time = self.t_embedder((1.0 - timesteps) * self.config.time_factor, x.dtype)
         text, text_pe, after = self._text(context, num_tokens, attention_mask, transformer_options)
-        picture, picture_pe = self._picture(padded, after, time, text, transformer_options)
-        tokens, pe = torch.cat([text, picture], dim=1), torch.cat([text_pe, picture_pe], dim=2)
+        image, image_pe = self._image(padded, after, time, text, transformer_options)
+        tokens, pe = torch.cat([text, image], dim=1), torch.cat([text_pe, image_pe], dim=2)
         first = text.shape[1]
         options = {} if transformer_options is None else transformer_options
-        given = {"img_input": picture, "pe": picture_pe, "vec": time, "x": padded, "transformer_options": options}
+        given = {"img_input": image, "pe": image_pe, "vec": time, "x": padded, "transformer_options": options}
         for index, layer in enumerate(self.layers):
             tokens = layer(tokens, None, pe, time, transformer_options)
             for patch in options.get("patches", {}).get("double_block", ()):
@@ -310,7 +310,7 @@ class Lumina2Transformer(nn.Module):
                 tokens = torch.cat([out.get("txt", inputs["txt"]), out.get("img", inputs["img"])], dim=1)
         cells = padded.shape[-2] * padded.shape[-1] // PATCH**2
         drawn = self.final_layer(tokens[:, first : first + cells], time)
-        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
+        return -image_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
     def _text(
         self, context: torch.Tensor, num_tokens: int | None, mask: torch.Tensor | None, options: Options | None
@@ -333,26 +333,26 @@ class Lumina2Transformer(nn.Module):
             text = block(text, mask, refining_pe, options=options)
         return text[:, :length], pe, first + length
 
-    def _picture(
+    def _image(
         self, padded: torch.Tensor, index: int, time: torch.Tensor, text: torch.Tensor, options: Options | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the refined picture [B, T, D] and its rotations. Filling tokens have the place of no text or row."""
-        picture = self.x_embedder(patches_channels_last(padded))
-        places = picture_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, index, padded.device)
+        """Return the refined image [B, T, D] and its rotations. Filling tokens have the place of no text or row."""
+        image = self.x_embedder(patches_channels_last(padded))
+        places = image_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, index, padded.device)
         if self.config.pads_tokens:
-            picture = filled_up(picture, self.x_pad_token)
-            places = functional.pad(places, (0, 0, 0, picture.shape[1] - places.shape[1]))
+            image = filled_up(image, self.x_pad_token)
+            places = functional.pad(places, (0, 0, 0, image.shape[1] - places.shape[1]))
         pe = self._rotations(places)
         patches = {} if options is None else options.get("patches", {})
         given = {
-            "img_input": picture, "txt": text, "pe": pe, "vec": time, "x": padded, "transformer_options": options,
+            "img_input": image, "txt": text, "pe": pe, "vec": time, "x": padded, "transformer_options": options,
             "block_type": "noise_refiner",
         }  # fmt: skip
         for number, block in enumerate(self.noise_refiner):
-            picture = block(picture, None, pe, time, options)
+            image = block(image, None, pe, time, options)
             for patch in patches.get("noise_refiner", ()):
-                picture = patch({**given, "img": picture, "block_index": number}).get("img", picture)
-        return picture, pe
+                image = patch({**given, "img": image, "block_index": number}).get("img", image)
+        return image, pe
 
     def _rotations(self, places: torch.Tensor) -> torch.Tensor:
         return rotations(places, self.config.axes, self.config.theta)

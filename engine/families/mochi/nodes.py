@@ -8,7 +8,7 @@ import torch
 
 from darkroom.engine.nodes.base import Int, NodeContext, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count
 from darkroom.engine.nodes.sockets import LATENT
 
 CHANNELS, CELL_PX, FRAMES_RATIO = 12, 8, 6

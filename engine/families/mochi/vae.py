@@ -1,6 +1,6 @@
 """The autoencoder of Mochi (Genmo 2024, Mochi 1 preview), of any width: norms see one frame at a time.
 
-Videos `[B, 3, F, H, W]` in -1..1 of 1 + 6n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; a picture is a video of
+Videos `[B, 3, F, H, W]` in -1..1 of 1 + 6n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; an image is a video of
 one frame. Convolutions see no later frames; attention along time, in the encoder alone, sees all. Sines and cosines of
 the pixels are channels beside them. Module names are those of the original checkpoints.
 """
@@ -35,7 +35,7 @@ ENCODER_MARK = "encoder.layers.0.weight"
 
 @dataclass(frozen=True, slots=True)
 class MochiVaeConfig:
-    """Configuration of the network. Channels are by level, largest picture first; every level but the last halves it.
+    """Configuration of the network. Channels are by level, largest image first; every level but the last halves it.
 
     `num_blocks` are those before the first change of size, behind each, and at the end; `frame_strides` the frames
     that become one at each change.
@@ -52,7 +52,7 @@ class MochiVaeConfig:
 def mochi_vae_config(shapes: Shapes) -> MochiVaeConfig:
     """Return the configuration of the network with these tensors. Raises KeyError where the decoder lacks a weight."""
     num_levels = count_children(shapes, "decoder.blocks") - 2
-    ups = range(num_levels, 0, -1)  # smallest picture last
+    ups = range(num_levels, 0, -1)  # smallest image last
     inner = [shapes[f"decoder.blocks.{index}.blocks.0.stack.2.weight"][0] for index in ups]
     channels = (shapes["decoder.output_proj.weight"][1], *inner)
     strides = tuple(

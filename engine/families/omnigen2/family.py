@@ -1,4 +1,4 @@
-"""OmniGen2 (Wu et al. 2025, arXiv 2506.18871): a Next-DiT with reference pictures that reads Qwen2.5-VL 3B."""
+"""OmniGen2 (Wu et al. 2025, arXiv 2506.18871): a Next-DiT with reference images that reads Qwen2.5-VL 3B."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ FAMILY = ModelFamily(
     label="OmniGen2",
     lineage=("lumina2",),
     file_words=("omnigen2",),
-    # Recognised by its embedder of time and text, and of reference pictures.
+    # Recognised by its embedder of time and text, and of reference images.
     detect=detect_by(DENOISER, needs=("ref_image_patch_embedder.weight",)),
     parameterise=always(FLOW),
     denoiser=DENOISER,

@@ -1,10 +1,10 @@
-"""The transformer of OmniGen2 (Wu et al. 2025, arXiv 2506.18871): Next-DiT with reference pictures among its tokens.
+"""The transformer of OmniGen2 (Wu et al. 2025, arXiv 2506.18871): Next-DiT with reference images among its tokens.
 
-Text, reference pictures and picture are refined by blocks of their own, then pass the other blocks in one sequence.
-Places are rotations (Su et al. 2021, arXiv 2104.09864) on three axes: the text counts on all of them, each picture has
+Text, reference images and image are refined by blocks of their own, then pass the other blocks in one sequence.
+Places are rotations (Su et al. 2021, arXiv 2104.09864) on three axes: the text counts on all of them, each image has
 one number on the first, behind the longer side of that before it, and its rows and columns. `B` batch, `C` channels,
 `h w` latent cells, `T` tokens, `D` width. Module names are those of the original checkpoints. The output is the noise
-minus the picture, as other flow networks give it.
+minus the image, as other flow networks give it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.lumina2.transformer import SINUSOID_WIDTH, picture_places
+from darkroom.engine.families.lumina2.transformer import SINUSOID_WIDTH, image_places
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
-from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last, picture_channels_last
+from darkroom.engine.layers.patches import PATCH, image_channels_last, pad_to_patches, patches_channels_last
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.sinusoids import sinusoids_scaled_last
@@ -42,7 +42,7 @@ ATTENTION = "layers.0.attn."
 
 @dataclass(frozen=True, slots=True)
 class OmniGen2Config:
-    """Configuration of the network; `num_references` is the most pictures beside the one that is drawn."""
+    """Configuration of the network; `num_references` is the most images beside the one that is drawn."""
 
     width: int
     heads: int
@@ -225,7 +225,7 @@ class LastLayer(nn.Module):
 class OmniGen2Transformer(nn.Module):
     """`forward(x [B, C, h, w], timesteps [B], context [B, T, D])` -> `[B, C, h, w]`.
 
-    `ref_latents` are reference pictures [B, C, h, w] of any size. Built without weights being drawn when a
+    `ref_latents` are reference images [B, C, h, w] of any size. Built without weights being drawn when a
     `torch.device("meta")` context is open.
     """
 
@@ -266,18 +266,18 @@ class OmniGen2Transformer(nn.Module):
         padded = pad_to_patches(x, PATCH)
         time, text = self.time_caption_embed(1.0 - timesteps, context)
         references = [pad_to_patches(item, PATCH) for item in ref_latents]
-        text_pe, *picture_pes = self._places(text.shape[1], [*references, padded])
+        text_pe, *image_pes = self._places(text.shape[1], [*references, padded])
         for block in self.context_refiner:
             text = block(text, text_pe, transformer_options)
-        picture = self.x_embedder(patches_channels_last(padded))
+        image = self.x_embedder(patches_channels_last(padded))
         for block in self.noise_refiner:
-            picture = block(picture, picture_pes[-1], time, transformer_options)
-        seen = self._references(references, picture_pes[:-1], time, transformer_options)
-        tokens, pe = torch.cat([text, *seen, picture], dim=1), torch.cat([text_pe, *picture_pes], dim=2)
+            image = block(image, image_pes[-1], time, transformer_options)
+        seen = self._references(references, image_pes[:-1], time, transformer_options)
+        tokens, pe = torch.cat([text, *seen, image], dim=1), torch.cat([text_pe, *image_pes], dim=2)
         for layer in self.layers:
             tokens = layer(tokens, pe, time, transformer_options)
-        drawn = self.norm_out(tokens[:, -picture.shape[1] :], time)
-        return -picture_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
+        drawn = self.norm_out(tokens[:, -image.shape[1] :], time)
+        return -image_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
     def _references(
         self,
@@ -286,7 +286,7 @@ class OmniGen2Transformer(nn.Module):
         time: torch.Tensor,
         options: Options | None,
     ) -> list[torch.Tensor]:
-        """Return the refined tokens [B, T, D] of all reference pictures, as one item, or none without pictures.
+        """Return the refined tokens [B, T, D] of all reference images, as one item, or none without images.
 
         Raises ValueError for more of them than the network counts.
         """
@@ -306,13 +306,13 @@ class OmniGen2Transformer(nn.Module):
             tokens = block(tokens, pe, time, options)
         return [tokens]
 
-    def _places(self, num_tokens: int, pictures: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the rotations of a text and of pictures behind it."""
-        device = pictures[0].device
+    def _places(self, num_tokens: int, images: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the rotations of a text and of images behind it."""
+        device = images[0].device
         counted = torch.arange(num_tokens, device=device).view(1, -1, 1).expand(1, -1, 3)
         found, index = [rotations(counted, self.config.axes)], num_tokens
-        for item in pictures:
+        for item in images:
             rows, columns = item.shape[-2] // PATCH, item.shape[-1] // PATCH
-            found.append(rotations(picture_places(rows, columns, index, device), self.config.axes))
+            found.append(rotations(image_places(rows, columns, index, device), self.config.axes))
             index += max(rows, columns)
         return found

@@ -1,4 +1,4 @@
-"""The inputs of PixArt beside latent and text: the size of the picture, for networks that were trained with it."""
+"""The inputs of PixArt beside latent and text: the size of the image, for networks that were trained with it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """PixArt alpha and sigma (Chen et al. 2023, arXiv 2310.00426; 2024, arXiv 2403.04692).
 
-Alpha draws in the latents of Stable Diffusion 1 and reads the size of the picture, sigma in those of Stable Diffusion
+Alpha draws in the latents of Stable Diffusion 1 and reads the size of the image, sigma in those of Stable Diffusion
 XL.
 """
 

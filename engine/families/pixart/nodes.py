@@ -1,4 +1,4 @@
-"""Node classes made for PixArt: prompts with the size of the picture."""
+"""Node classes made for PixArt: prompts with the size of the image."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The transformer of PixArt (Chen et al. 2023, arXiv 2310.00426; 2024, arXiv 2403.04692), of any width and depth.
 
-Blocks attend to the picture, then to the prompt; one layer makes the modulations of all blocks from the time, to which
+Blocks attend to the image, then to the prompt; one layer makes the modulations of all blocks from the time, to which
 each block adds a table of its own. `B` batch, `C` channels, `h w` latent cells, `T` tokens, `D` width. Module names are
 those of the original checkpoints.
 """
@@ -16,7 +16,7 @@ from torch import nn
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.filled import filled
-from darkroom.engine.layers.patches import PATCH, picture_channels_last, tokens_of
+from darkroom.engine.layers.patches import PATCH, image_channels_last, tokens_of
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
@@ -30,7 +30,7 @@ NUM_SIZE_PARTS = 3  # of the vector of sizes: height, width, aspect ratio
 MARK = "t_block.1.weight"
 CAPTIONS = "y_embedder.y_proj.fc1.weight"
 SIZES = "ar_embedder.mlp.0.weight"
-DROPPED = "y_embedder.y_embedding"  # files of the diffusers library lack it; it is not read when a picture is drawn
+DROPPED = "y_embedder.y_embedding"  # files of the diffusers library lack it; it is not read when an image is drawn
 NUM_CAPTIONS = 300
 PLACES = "pos_embed"  # [1, patches, D] of files that hold the places of their size
 
@@ -39,7 +39,7 @@ PLACES = "pos_embed"  # [1, patches, D] of files that hold the places of their s
 class PixArtConfig:
     """Configuration of the network.
 
-    `reads_sizes`: it was trained with the picture's size and aspect ratio. `interpolation` scales places down, None by
+    `reads_sizes`: it was trained with the image's size and aspect ratio. `interpolation` scales places down, None by
     the size of the latent.
     """
 
@@ -86,7 +86,7 @@ def sinusoids(places: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def square_places(rows: int, columns: int, width: int, interpolation: float | None, like: torch.Tensor) -> torch.Tensor:
-    """Return the places [1, T, D] of a picture's patches, whose shorter and longer sides count alike.
+    """Return the places [1, T, D] of an image's patches, whose shorter and longer sides count alike.
 
     Sizes are rounded to multiples of 64 cells, at least one.
     """
@@ -146,7 +146,7 @@ class PatchEmbedder(nn.Module):
         return tokens_of(patches)
 
 
-class PictureAttention(nn.Module):
+class ImageAttention(nn.Module):
     def __init__(self, config: PixArtConfig) -> None:
         super().__init__()
         self.heads = config.heads
@@ -177,7 +177,7 @@ class PromptAttention(nn.Module):
 class PixArtBlock(nn.Module):
     def __init__(self, config: PixArtConfig) -> None:
         super().__init__()
-        self.attn = PictureAttention(config)
+        self.attn = ImageAttention(config)
         self.cross_attn = PromptAttention(config)
         self.mlp = FeedForward(config.width, config.inner_width or 4 * config.width, config.width)
         self.scale_shift_table = nn.Parameter(torch.empty(6, config.width))
@@ -187,7 +187,7 @@ class PixArtBlock(nn.Module):
     def forward(
         self, x: torch.Tensor, context: torch.Tensor, time: torch.Tensor, options: Options | None
     ) -> torch.Tensor:
-        """Return the picture's tokens [B, T, D]. `time` is [B, 6, D]."""
+        """Return the image's tokens [B, T, D]. `time` is [B, 6, D]."""
         parts = (self.scale_shift_table[None].to(x) + time).chunk(6, dim=1)
         x = self.residual(x, self.attn(self.adaptive_norm(x, parts[1], parts[0]), options), parts[2])
         x, normed = self.residual_norm(x, self.cross_attn(x, context, options), None, parts[4], parts[3])
@@ -253,7 +253,7 @@ class PixArtTransformer(nn.Module):
         if height % PATCH or width % PATCH:
             raise ValueError(
                 f"latent: its sides are not multiples of the patch; got {width} x {height} cells, expected even "
-                f"numbers (pictures in steps of {PATCH * CELL_PX} pixels)"
+                f"numbers (images in steps of {PATCH * CELL_PX} pixels)"
             )
         rows, columns = height // PATCH, width // PATCH
         tokens = self.x_embedder(x) + square_places(rows, columns, self.config.width, self.config.interpolation, x)
@@ -265,10 +265,10 @@ class PixArtTransformer(nn.Module):
         for block in self.blocks:
             tokens = block(tokens, text, parts, transformer_options)
         out: torch.Tensor = self.final_layer(tokens, time)  # [B, T, 4 * C]
-        return picture_channels_last(out, height, width)[:, : self.config.in_channels]
+        return image_channels_last(out, height, width)[:, : self.config.in_channels]
 
     def _sizes(self, x: torch.Tensor, size: torch.Tensor | None, aspect: torch.Tensor | None) -> torch.Tensor:
-        """Return the embedded size and aspect ratio of the picture [B, D]."""
+        """Return the embedded size and aspect ratio of the image [B, D]."""
         batch, _, height, width = x.shape
         own_size = [height * CELL_PX, width * CELL_PX]
         size = filled(own_size, device=x.device, dtype=x.dtype)[None] if size is None else size

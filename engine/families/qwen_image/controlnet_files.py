@@ -1,4 +1,4 @@
-"""The ControlNets of Qwen-Image, of any picture and of a picture with a hole to paint: InstantX's and DiffSynth's.
+"""The ControlNets of Qwen-Image, of any image and of an image with a hole to paint: InstantX's and DiffSynth's.
 
 The latter are model patches, whose node is `QwenImageDiffsynthControlnet`.
 """

@@ -1,4 +1,4 @@
-"""Controls that add to the picture's tokens behind each block of a transformer (DiffSynth-Studio 2025, "blockwise").
+"""Controls that add to the image's tokens behind each block of a transformer (DiffSynth-Studio 2025, "blockwise").
 
 `B` batch, `C` channels, `h w` latent cells, `T` tokens, `D` width. Module names are those of the original checkpoints.
 """
@@ -51,7 +51,7 @@ class ControlBlock(nn.Module):
 
 
 class DiffSynthControl(nn.Module):
-    """A control: `img_in` embeds the picture that it sees, `controlnet_blocks` are called behind the network's."""
+    """A control: `img_in` embeds the image that it sees, `controlnet_blocks` are called behind the network's."""
 
     def __init__(self, config: DiffSynthControlConfig) -> None:
         super().__init__()

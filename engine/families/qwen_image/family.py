@@ -1,4 +1,4 @@
-"""Qwen-Image (Wu et al. 2025, arXiv 2508.02324), Qwen-Image-Edit and its later versions of several pictures."""
+"""Qwen-Image (Wu et al. 2025, arXiv 2508.02324), Qwen-Image-Edit and its later versions of several images."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ MERGED_BLOCKS = (
 
 
 def configure(shapes: Shapes) -> QwenImageConfig:
-    """Return the configuration of the network. Raises NotRecognised for one that draws a picture in layers."""
+    """Return the configuration of the network. Raises NotRecognised for one that draws an image in layers."""
     if LAYERED in shapes:
-        raise NotRecognised("a Qwen-Image network of pictures in layers (Qwen-Image-Layered)")
+        raise NotRecognised("a Qwen-Image network of images in layers (Qwen-Image-Layered)")
     return qwen_image_config(shapes)
 
 

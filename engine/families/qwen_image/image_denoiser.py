@@ -1,4 +1,4 @@
-"""Denoisers of pictures whose latents are videos of one frame. `B` batch, `T` tokens, `D` width."""
+"""Denoisers of images whose latents are videos of one frame. `B` batch, `T` tokens, `D` width."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput
 from darkroom.engine.families.language_denoiser import ReferencesDenoiser
 
 
-class PictureVideoDenoiser(ReferencesDenoiser):
-    """A network of pictures [B, C, 1, h, w], told by a node how it sees reference pictures.
+class ImageVideoDenoiser(ReferencesDenoiser):
+    """A network of images [B, C, 1, h, w], told by a node how it sees reference images.
 
     Raises ValueError for text and latents that are not made for it.
     """
@@ -36,7 +36,7 @@ class PictureVideoDenoiser(ReferencesDenoiser):
                 )
             if latent.ndim == 5 and latent.shape[2] != 1:
                 raise ValueError(
-                    f"{name}: the model draws pictures; got a latent of {latent.shape[2]} frames, expected 1"
+                    f"{name}: the model draws images; got a latent of {latent.shape[2]} frames, expected 1"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Node classes made for Qwen-Image: an instruction with the pictures that it is about, and DiffSynth's controls."""
+"""Node classes made for Qwen-Image: an instruction with the images that it is about, and DiffSynth's controls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "advanced/conditioning"
 REFERENCE_AREA_PX = 1024 * 1024
-SEEN_AREA_PX = 384 * 384  # of pictures that the text encoder sees beside others
+SEEN_AREA_PX = 384 * 384  # of images that the text encoder sees beside others
 CELL_PX = 8
 
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
@@ -38,7 +38,7 @@ def text_encode_qwen_image_edit(
     vae: Annotated[VAE | None, Optional()] = None,
     image: Annotated[IMAGE | None, Optional()] = None,
 ) -> CONDITIONING:
-    """Encode an instruction with the picture to edit, which a VAE also makes a reference picture."""
+    """Encode an instruction with the image to edit, which a VAE also makes a reference image."""
     if image is None:
         return clip.encode_from_tokens_scheduled(clip.tokenize(prompt))
     seen = _of_area(image, REFERENCE_AREA_PX)
@@ -57,7 +57,7 @@ def text_encode_qwen_image_edit_plus(
     image2: Annotated[IMAGE | None, Optional()] = None,
     image3: Annotated[IMAGE | None, Optional()] = None,
 ) -> CONDITIONING:
-    """Encode an instruction with up to three pictures, which a VAE also makes reference pictures."""
+    """Encode an instruction with up to three images, which a VAE also makes reference images."""
     given = [(number, item) for number, item in enumerate((image1, image2, image3), start=1) if item is not None]
     introduction = "".join(f"{REFERENCE} {number}: {IMAGE_PLACEHOLDER}" for number, _ in given)
     seen = [_of_area(image, SEEN_AREA_PX) for _, image in given]
@@ -67,7 +67,7 @@ def text_encode_qwen_image_edit_plus(
 
 
 def _with_references(conditioning: CONDITIONING, vae: VAE, images: Sequence[torch.Tensor]) -> CONDITIONING:
-    """Return conditioning with the latents of pictures, whose sides are whole cells of about a megapixel."""
+    """Return conditioning with the latents of images, whose sides are whole cells of about a megapixel."""
     for image in images:
         latent = vae.encode(_of_area(image, REFERENCE_AREA_PX, CELL_PX))
         conditioning = with_appended(conditioning, "reference_latents", latent)
@@ -75,7 +75,7 @@ def _with_references(conditioning: CONDITIONING, vae: VAE, images: Sequence[torc
 
 
 def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tensor:
-    """Return a picture [B, H, W, 3] scaled to about that area, its sides multiples of `unit_px`."""
+    """Return an image [B, H, W, 3] scaled to about that area, its sides multiples of `unit_px`."""
     height, width = image.shape[1:3]
     factor = math.sqrt(area_px / (height * width))
     new_width, new_height = (round(side * factor / unit_px) * unit_px for side in (width, height))
@@ -98,7 +98,7 @@ def qwen_image_diffsynth_controlnet(
     strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
     mask: Annotated[MASK | None, Optional()] = None,
 ) -> MODEL:
-    """Steer a model by a picture (canny, depth), or by a picture and the mask of what is painted (inpainting)."""
+    """Steer a model by an image (canny, depth), or by an image and the mask of what is painted (inpainting)."""
     _check_fits(model, model_patch, vae)
     hole = None if mask is None else mask.reshape(-1, 1, *mask.shape[-2:])[:1]
     patched = model.clone()

@@ -1,9 +1,9 @@
 """The transformer of Qwen-Image (Wu et al. 2025, arXiv 2508.02324), of any width and depth.
 
-All blocks have two streams, one for the text and one for the picture. Places are rotations (Su et al. 2021, arXiv
-2104.09864) on three axes, index of the picture, row and column, that are counted from the middle of the picture; the
+All blocks have two streams, one for the text and one for the image. Places are rotations (Su et al. 2021, arXiv
+2104.09864) on three axes, index of the image, row and column, that are counted from the middle of the image; the
 text continues on all axes where the longer side ends (section 3.2 of the paper). `B` batch, `C` channels, `h w` latent
-cells, `T` tokens of text and picture, `D` width, `H` heads. Module names are those of the original checkpoints.
+cells, `T` tokens of text and image, `D` width, `H` heads. Module names are those of the original checkpoints.
 
 `transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
 functions by `("double_block", index)`, called with the block's inputs and `{"original_block": ...}`;
@@ -41,22 +41,22 @@ from darkroom.engine.layers.transformer_layers import (
 )
 from darkroom.engine.layers.unet_layers import Options
 
-Streams = tuple[torch.Tensor, torch.Tensor]  # text and picture, each [B, T, D]
-TIME_ZERO_METHOD = "index_timestep_zero"  # of reference pictures: they are seen as if their time was 0
+Streams = tuple[torch.Tensor, torch.Tensor]  # text and image, each [B, T, D]
+TIME_ZERO_METHOD = "index_timestep_zero"  # of reference images: they are seen as if their time was 0
 AT_ZERO = "__index_timestep_zero__"  # an empty tensor of files whose network sees them so by itself
 CONTROLLED_BLOCKS = 60  # of the published network; a control's blocks are spread over them
 MARK = "txt_norm.weight"
 BLOCK = "transformer_blocks.0.img_mlp.net.0.proj.weight"
 HINT = "controlnet_x_embedder.weight"
 LAST = "proj_out.weight"
-LAYERED = "time_text_embed.addition_t_embedding.weight"  # of networks that draw a picture in layers
+LAYERED = "time_text_embed.addition_t_embedding.weight"  # of networks that draw an image in layers
 
 
 @dataclass(frozen=True, slots=True)
 class QwenImageConfig:
     """Configuration of the network. Channels are those of the latent; `hint_channels` those that a control sees.
 
-    With `references_at_zero` reference pictures are seen as if their time was 0, unless a node says otherwise.
+    With `references_at_zero` reference images are seen as if their time was 0, unless a node says otherwise.
     """
 
     width: int
@@ -96,7 +96,7 @@ def qwen_image_config(shapes: Shapes) -> QwenImageConfig:
 def centred_places(
     size: tuple[int, int], corner: tuple[int, int, int] = (0, 0, 0), *, device: torch.device
 ) -> torch.Tensor:
-    """Return the places [rows * columns, 3] of the patches of a picture of this height and width in cells.
+    """Return the places [rows * columns, 3] of the patches of an image of this height and width in cells.
 
     `corner` is an index, and a row and a column in cells by which the patches are moved.
     """
@@ -110,17 +110,17 @@ def centred_places(
 
 
 def text_places(size: tuple[int, int], num_tokens: int, device: torch.device) -> torch.Tensor:
-    """Return the places [num_tokens, 3] of a text beside a picture of this height and width in cells."""
+    """Return the places [num_tokens, 3] of a text beside an image of this height and width in cells."""
     first = max(-(-side // PATCH) // 2 for side in size)
     return torch.arange(first, first + num_tokens, dtype=torch.float32, device=device)[:, None].expand(-1, 3)
 
 
-def picture_of(video: torch.Tensor) -> torch.Tensor:
+def image_of(video: torch.Tensor) -> torch.Tensor:
     """Return the only frame [B, C, h, w] of a latent [B, C, 1, h, w]. Raises ValueError for one of more frames."""
     if video.ndim == 4:
         return video
     if video.shape[2] != 1:
-        raise ValueError(f"latent: the model draws pictures; got {video.shape[2]} latent frames, expected 1")
+        raise ValueError(f"latent: the model draws images; got {video.shape[2]} latent frames, expected 1")
     return video.squeeze(2)
 
 
@@ -160,7 +160,7 @@ class FeedForward(nn.Module):
 
 
 class JointAttention(nn.Module):
-    """Self-attention over text and picture together, each with projections of its own."""
+    """Self-attention over text and image together, each with projections of its own."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -175,10 +175,10 @@ class JointAttention(nn.Module):
 
     def forward(self, txt: torch.Tensor, img: torch.Tensor, pe: torch.Tensor, options: Options | None) -> Streams:
         text_q, text_k = self._heads(self.add_q_proj(txt)), self._heads(self.add_k_proj(txt))
-        picture_q, picture_k = self._heads(self.to_q(img)), self._heads(self.to_k(img))
+        image_q, image_k = self._heads(self.to_q(img)), self._heads(self.to_k(img))
         q, k = self.rotary_heads(
-            [(text_q, self.norm_added_q), (picture_q, self.norm_q)],
-            [(text_k, self.norm_added_k), (picture_k, self.norm_k)],
+            [(text_q, self.norm_added_q), (image_q, self.norm_q)],
+            [(text_k, self.norm_added_k), (image_k, self.norm_k)],
             pe,
         )
         v = torch.cat([self.add_v_proj(txt), self.to_v(img)], dim=1)
@@ -210,9 +210,9 @@ class QwenImageBlock(nn.Module):
         transformer_options: Options | None = None,
         num_drawn: int | None = None,
     ) -> Streams:
-        """Return text and picture [B, T, D] each. `vec` is [B, D], `pe` the rotations [B, T, 1, 64, 2, 2].
+        """Return text and image [B, T, D] each. `vec` is [B, D], `pe` the rotations [B, T, 1, 64, 2, 2].
 
-        With `num_drawn` only so many of the picture's tokens, and the text, have the first time of `vec` [2 * B, D].
+        With `num_drawn` only so many of the image's tokens, and the text, have the first time of `vec` [2 * B, D].
         The tokens behind them have the second one.
         """
         batch, num_tokens = img.shape[:2]
@@ -222,13 +222,13 @@ class QwenImageBlock(nn.Module):
             _of_stretches(lengths, [table[part] for table in tables]) for part in range(6)
         )
         txt_shift, txt_scale, txt_gate, *txt_second = self.txt_mod(vec[:batch])[:, None].chunk(6, dim=-1)
-        text, picture = self.attn(
+        text, image = self.attn(
             self.adaptive_norm(txt, txt_scale, txt_shift),
             self.adaptive_norm(img, img_scale, img_shift),
             pe,
             transformer_options,
         )
-        img, normed = self.residual_norm(img, picture, img_gate, img_second[1], img_second[0])
+        img, normed = self.residual_norm(img, image, img_gate, img_second[1], img_second[0])
         img = self.residual(img, self.img_mlp(normed), img_second[2])
         txt, normed = self.residual_norm(txt, text, txt_gate, txt_second[1], txt_second[0])
         return self.residual(txt, self.txt_mlp(normed), txt_second[2]), img
@@ -289,10 +289,10 @@ def _turned(places: torch.Tensor, batch: int, like: torch.Tensor) -> torch.Tenso
 class QwenImageTransformer(QwenImageTrunk):
     """`forward(x [B, in, 1, h, w], timesteps [B], context [B, T, context_dim])` -> `[B, out, 1, h, w]`.
 
-    `ref_latents` are reference pictures [B, in, 1, h, w], placed by `ref_latents_method`
+    `ref_latents` are reference images [B, in, 1, h, w], placed by `ref_latents_method`
     (`engine/families/flux/transformer.py::reference_corners`): `index` at indices of their own, `index_timestep_zero`
     too, as if their time was 0, others beside each other; None is the network's own way. `control` holds a list `input`
-    of additions to the picture by block. Built without weights being drawn when a `torch.device("meta")` context is
+    of additions to the image by block. Built without weights being drawn when a `torch.device("meta")` context is
     open.
     """
 
@@ -319,32 +319,32 @@ class QwenImageTransformer(QwenImageTrunk):
         options = {} if transformer_options is None else transformer_options
         own_method = TIME_ZERO_METHOD if self.config.references_at_zero else "index"
         method = ref_latents_method or own_method
-        picture = picture_of(x)
-        padded = pad_to_patches(picture, PATCH)
-        tokens, places = self._with_references(padded, _size_of(picture), ref_latents, method)
+        image = image_of(x)
+        padded = pad_to_patches(image, PATCH)
+        tokens, places = self._with_references(padded, _size_of(image), ref_latents, method)
         img, txt = self.img_in(tokens), self.text(context)
         num_drawn = patches_of(padded).shape[1]
         is_apart = method == TIME_ZERO_METHOD and bool(ref_latents)
         times = torch.cat([timesteps, torch.zeros_like(timesteps)]) if is_apart else timesteps
         vec = self.time_text_embed(times, img.dtype)
-        all_places = torch.cat([text_places(_size_of(picture), context.shape[1], x.device), places])
+        all_places = torch.cat([text_places(_size_of(image), context.shape[1], x.device), places])
         pe = _turned(all_places, x.shape[0], img)
         shared = {"vec": vec, "pe": pe, "transformer_options": options}
         img = self._blocks(txt, img, {**shared, "num_drawn": num_drawn} if is_apart else shared, x, control)
         drawn = self.proj_out(self.norm_out(img[:, :num_drawn], vec[: x.shape[0]]))
-        return self._picture(drawn, padded)[..., : x.shape[-2], : x.shape[-1]].reshape(
+        return self._image(drawn, padded)[..., : x.shape[-2], : x.shape[-1]].reshape(
             x.shape[0], self.config.out_channels, *x.shape[2:]
         )
 
     def _with_references(
         self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the patches of the picture and of its references behind each other, and their places."""
+        """Return the patches of the image and of its references behind each other, and their places."""
         tokens, places = [patches_of(padded)], [centred_places(target, device=padded.device)]
-        pictures = [picture_of(item) for item in references]
-        sizes = [_size_of(item) for item in pictures]
+        images = [image_of(item) for item in references]
+        sizes = [_size_of(item) for item in images]
         corners = reference_corners(sizes, target, "index" if method in ("index", TIME_ZERO_METHOD) else "offset")
-        for item, size, corner in zip(pictures, sizes, corners, strict=True):
+        for item, size, corner in zip(images, sizes, corners, strict=True):
             tokens.append(patches_of(pad_to_patches(item, PATCH)))
             places.append(centred_places(size, corner, device=padded.device))
         return torch.cat(tokens, dim=1), torch.cat(places)
@@ -352,7 +352,7 @@ class QwenImageTransformer(QwenImageTrunk):
     def _blocks(
         self, txt: torch.Tensor, img: torch.Tensor, shared: dict[str, Any], x: torch.Tensor, control: Control | None
     ) -> torch.Tensor:
-        """Return the picture's tokens [B, T, D] after all blocks."""
+        """Return the image's tokens [B, T, D] after all blocks."""
         options = shared["transformer_options"]
         replaced = options.get("patches_replace", {}).get("dit", {})
         patches = options.get("patches", {}).get("double_block", ())
@@ -372,7 +372,7 @@ class QwenImageTransformer(QwenImageTrunk):
                 img = img + functional.pad(addition.to(img.dtype), (0, 0, 0, img.shape[1] - addition.shape[1]))
         return img
 
-    def _picture(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def _image(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Return the patches as a latent [B, C, h, w]."""
         rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
         cells = tokens.view(-1, rows, columns, self.config.out_channels, PATCH, PATCH)
@@ -394,10 +394,10 @@ class QwenImageControlNet(QwenImageTrunk):
     def forward(
         self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, hint: torch.Tensor, **kwargs: object
     ) -> dict[str, list[torch.Tensor]]:
-        picture = picture_of(x)
-        size = _size_of(picture)
-        seen = patches_of(pad_to_patches(picture_of(hint), PATCH))
-        img = self.img_in(patches_of(pad_to_patches(picture, PATCH))) + self.controlnet_x_embedder(seen)
+        image = image_of(x)
+        size = _size_of(image)
+        seen = patches_of(pad_to_patches(image_of(hint), PATCH))
+        img = self.img_in(patches_of(pad_to_patches(image, PATCH))) + self.controlnet_x_embedder(seen)
         txt = self.text(context)
         vec = self.time_text_embed(timesteps, img.dtype)
         places = torch.cat([text_places(size, context.shape[1], x.device), centred_places(size, device=x.device)])

@@ -1,14 +1,14 @@
-"""The inputs of Qwen-Image 2.1 beside the latent: the text, reference pictures, and their places in the text."""
+"""The inputs of Qwen-Image 2.1 beside the latent: the text, reference images, and their places in the text."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput
-from darkroom.engine.families.qwen_image.image_denoiser import PictureVideoDenoiser
+from darkroom.engine.families.qwen_image.image_denoiser import ImageVideoDenoiser
 
 
-class QwenImage21Denoiser(PictureVideoDenoiser):
+class QwenImage21Denoiser(ImageVideoDenoiser):
     """Qwen-Image 2.1, which custom nodes find by its name in ComfyUI.
 
     It sees references in the places of the text that `image_slots` gives, and in no other way.

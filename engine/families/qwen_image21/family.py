@@ -1,4 +1,4 @@
-"""Qwen-Image 2.1 (Qwen Team 2026): draws and edits pictures with opacity, after Qwen3-VL 8B and reference pictures.
+"""Qwen-Image 2.1 (Qwen Team 2026): draws and edits images with opacity, after Qwen3-VL 8B and reference images.
 
 Compared with the files of ComfyUI 0.37.4, since neither 0.3.64 nor 0.30.0 has it.
 """

@@ -34,7 +34,7 @@ EPS = 1e-6
 FLOAT16_MAX = 65504
 
 Options = dict[str, Any]
-Modulation = tuple[torch.Tensor, torch.Tensor]  # of the tokens before the drawn picture's, and of those
+Modulation = tuple[torch.Tensor, torch.Tensor]  # of the tokens before the drawn image's, and of those
 MARK = "txt_in.text_norm.weight"
 MODULATION = "modulation.1.weight"
 FEED_FORWARD = "transformer_blocks.0.img_mlp"
@@ -138,7 +138,7 @@ class GatedLayers(nn.Module):
 class Spliced:
     """The tokens [B, T, D] in front of a block, their rotations, and the stretches that see the same tokens.
 
-    `stretches`: first and last token of each, and True where its tokens see only those before them. The picture that is
+    `stretches`: first and last token of each, and True where its tokens see only those before them. The image that is
     drawn begins at `drawn`. `before` are keys and values of tokens that all of these see and that are not among them;
     `keep` is given the keys and values of these.
     """
@@ -151,7 +151,7 @@ class Spliced:
     keep: Callable[[torch.Tensor, torch.Tensor], None] | None = None
 
     def split(self) -> tuple[Spliced, Spliced]:
-        """Return the tokens before the drawn picture, and those of it, each as if there were no others."""
+        """Return the tokens before the drawn image, and those of it, each as if there were no others."""
         prefix = Spliced(self.tokens[:, : self.drawn], self.pe[:, :, : self.drawn], self.stretches[:-1], self.drawn)
         num_drawn = self.tokens.shape[1] - self.drawn
         drawn = Spliced(self.tokens[:, self.drawn :], self.pe[:, :, self.drawn :], ((0, num_drawn, False),), 0)

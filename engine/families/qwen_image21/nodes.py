@@ -1,4 +1,4 @@
-"""Node classes made for Qwen-Image 2.1: prompts with reference pictures, and how what is seen of them is kept."""
+"""Node classes made for Qwen-Image 2.1: prompts with reference images, and how what is seen of them is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_PX = 1024
 CACHE = "qwen_image21_cache"
 
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
-PICTURES = Growing(item=Field("image", Socket("IMAGE")), names=tuple(f"image_{i}" for i in range(1, 17)), min=0)
+IMAGES = Growing(item=Field("image", Socket("IMAGE")), names=tuple(f"image_{i}" for i in range(1, 17)), min=0)
 
 
 @node("TextEncodeQwenImage21", display_name="Text Encode Qwen Image 2.1", category=CATEGORY, python_module=MODULE,
@@ -38,10 +38,10 @@ def text_encode_qwen_image21(
     negative_prompt: LongText,
     vae: Annotated[VAE | None, Optional()] = None,
     resolution: Annotated[int, Int(min=0, max=4096, step=32)] = DEFAULT_PX,
-    images: Annotated[Mapping[str, torch.Tensor], PICTURES],
+    images: Annotated[Mapping[str, torch.Tensor], IMAGES],
 ) -> tuple[Annotated[CONDITIONING, Out("positive")], Annotated[CONDITIONING, Out("negative")],
            Annotated[LATENT, Out("latent")]]:  # fmt: skip
-    """Encode a prompt and what to keep away from with up to 16 pictures, which a VAE makes reference pictures.
+    """Encode a prompt and what to keep away from with up to 16 images, which a VAE makes reference images.
 
     `resolution` is the side in pixels of a square as large as they become; 0 keeps their sizes. The latent is empty, of
     the size of the first of them.
@@ -63,7 +63,7 @@ def text_encode_qwen_image21(
 
 
 def _resized(image: torch.Tensor, side_px: int) -> torch.Tensor:
-    """Return a picture [1, H, W, C] of about the area of a square of that side, its sides multiples of 32 pixels."""
+    """Return an image [1, H, W, C] of about the area of a square of that side, its sides multiples of 32 pixels."""
     height, width = image.shape[1:3]
     ratio = width / height
     wanted = (math.sqrt(side_px**2 / ratio), math.sqrt(side_px**2 * ratio)) if side_px > 0 else (height, width)
@@ -74,7 +74,7 @@ def _resized(image: torch.Tensor, side_px: int) -> torch.Tensor:
 
 
 def _over_white(image: torch.Tensor) -> torch.Tensor:
-    """Return a picture [1, H, W, 3 or 4] without opacity, over white."""
+    """Return an image [1, H, W, 3 or 4] without opacity, over white."""
     colours, opacity = image[..., :3], image[..., 3:]
     return colours * opacity + (1.0 - opacity) if opacity.shape[-1] else colours
 
@@ -88,10 +88,10 @@ def qwen_image21_cache(
     device: Annotated[str, Combo(("auto", "gpu", "cpu", "off"))] = "auto",
     dtype: Annotated[str, Combo(("default", "int8", "int4"))] = "default",
 ) -> MODEL:
-    """Keep the keys and values of text and reference pictures between steps: they are the same in each.
+    """Keep the keys and values of text and reference images between steps: they are the same in each.
 
     `auto` keeps them on the device that computes, else in RAM, where there is room. Without `int8` and `int4`, which
-    round them, the picture is the one that is drawn with none kept.
+    round them, the image is the one that is drawn with none kept.
     """
     patched = model.clone()
     patched.model_options["transformer_options"][CACHE] = {"device": device, "dtype": dtype}

@@ -1,4 +1,4 @@
-"""The keys and values of text and reference pictures, kept between the steps of one sampling run of Qwen-Image 2.1."""
+"""The keys and values of text and reference images, kept between the steps of one sampling run of Qwen-Image 2.1."""
 
 from __future__ import annotations
 

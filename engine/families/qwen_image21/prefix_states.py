@@ -1,6 +1,6 @@
 """Keys and values of tokens that are the same in every step of a sampling run, kept from one step to the next.
 
-They are those of a network whose text and reference pictures see nothing of the picture that is drawn and are modulated
+They are those of a network whose text and reference images see nothing of the image that is drawn and are modulated
 as of time 0. `B` batch, `H` heads, `T` tokens, `W` width of a head.
 """
 

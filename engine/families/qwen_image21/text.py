@@ -1,4 +1,4 @@
-"""The text encoder of Qwen-Image 2.1: the last layer of Qwen3-VL 8B. It reads pictures too."""
+"""The text encoder of Qwen-Image 2.1: the last layer of Qwen3-VL 8B. It reads images too."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ WIDTH = 4096
 OTHER_WIDTHS = (2048, 2560, 5120)  # of Qwen3-VL models that other networks read
 INSTRUCTION = "Comprehend and analyze the provided prompt."
 TEMPLATE = SYSTEM.format(INSTRUCTION) + ANSWER
-KEPT = "is_kept"  # of a picture's token: what the encoder sees of it stays in the conditioning
+KEPT = "is_kept"  # of an image's token: what the encoder sees of it stays in the conditioning
 
 
-def picture_template(num_pictures: int) -> str:
-    """Return the template of prompts with so many pictures, `{}` for the prompt."""
-    shown = " ".join(f"<image{number}>{IMAGE_PLACEHOLDER}" for number in range(1, num_pictures + 1))
+def image_template(num_images: int) -> str:
+    """Return the template of prompts with so many images, `{}` for the prompt."""
+    shown = " ".join(f"<image{number}>{IMAGE_PLACEHOLDER}" for number in range(1, num_images + 1))
     return SYSTEM.format(INSTRUCTION) + shown + ANSWER
 
 
 class SplicedQwenEncoder(QwenEncoder):
-    """Qwen3-VL whose last layer is read without the final norm, and whose pictures leave their places alone.
+    """Qwen3-VL whose last layer is read without the final norm, and whose images leave their places alone.
 
-    The network has the pictures themselves there, unless their tokens are marked as `KEPT`.
+    The network has the images themselves there, unless their tokens are marked as `KEPT`.
     """
 
     def _states(
@@ -50,9 +50,9 @@ class SplicedQwenEncoder(QwenEncoder):
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
-        """Return the conditioning [1, T, D] from the second turn on, without the rows of its pictures.
+        """Return the conditioning [1, T, D] from the second turn on, without the rows of its images.
 
-        The option `image_slots` has the place of each picture in it. Only the first chunk is read, and no weights.
+        The option `image_slots` has the place of each image in it. Only the first chunk is read, and no weights.
         """
         tokens = [token[0] for token in chunks[0]]
         read = self.read(tokens, layer_idx)
@@ -60,12 +60,12 @@ class SplicedQwenEncoder(QwenEncoder):
         first = read.firsts[starts[1]] if len(starts) > 1 else 0
         kept = [row >= first for row in range(read.cond.shape[1])]
         slots: list[int] = []
-        pictures = [token for token in tokens if isinstance(token, dict)]
-        for token, picture in zip(pictures, read.pictures, strict=True):
+        images = [token for token in tokens if isinstance(token, dict)]
+        for token, image in zip(images, read.images, strict=True):
             if not token.get(KEPT):
-                for row in range(picture.first, picture.first + picture.num_tokens):
+                for row in range(image.first, image.first + image.num_tokens):
                     kept[row] = False
-                slots.append(sum(kept[: picture.first]))
+                slots.append(sum(kept[: image.first]))
         # By numbers: a mask on a device has to be searched there, and the host waits for what was found.
         rows = [row for row, is_kept in enumerate(kept) if is_kept]
         cond = read.cond[:, torch.tensor(rows, dtype=torch.int64, device=read.cond.device)]
@@ -73,7 +73,7 @@ class SplicedQwenEncoder(QwenEncoder):
 
 
 class SplicedQwenTokenizer(QwenTokenizer):
-    """Prompts -> tokens, with the pictures before the prompt, each behind its number."""
+    """Prompts -> tokens, with the images before the prompt, each behind its number."""
 
     def tokenize_with_weights(
         self,
@@ -88,12 +88,12 @@ class SplicedQwenTokenizer(QwenTokenizer):
     ) -> Chunks:
         """Return the chunk by slot, as `QwenTokenizer.tokenize_with_weights`.
 
-        With `keep_vision` what the encoder sees of the pictures stays in the conditioning, with `prevent_empty_text` an
+        With `keep_vision` what the encoder sees of the images stays in the conditioning, with `prevent_empty_text` an
         empty prompt is a space.
         """
         chunks = super().tokenize_with_weights(
             text or (" " if kwargs.get("prevent_empty_text") else ""), return_word_ids, tokenizer_options,
-            llama_template=llama_template or picture_template(len(images)), images=images,
+            llama_template=llama_template or image_template(len(images)), images=images,
         )  # fmt: skip
         if kwargs.get("keep_vision"):
             for token, *_ in chunks[self.slot][0]:
@@ -105,12 +105,12 @@ class SplicedQwenTokenizer(QwenTokenizer):
 def _tokenizer(encoder: SplicedQwenEncoder, parts: TokenizerParts) -> SplicedQwenTokenizer:
     encoding = encoder.encoding
     return SplicedQwenTokenizer(
-        slot=encoding.slot, template=encoding.template, picture_template=encoding.picture_template, vocabulary=qwen3
+        slot=encoding.slot, template=encoding.template, image_template=encoding.image_template, vocabulary=qwen3
     )
 
 
 QWEN = qwen3_vl(
-    QwenEncoding(SLOT, TEMPLATE, picture_template(1), WIDTH),
+    QwenEncoding(SLOT, TEMPLATE, image_template(1), WIDTH),
     other_widths=OTHER_WIDTHS,
     encoder_type=SplicedQwenEncoder,
     tokenizer=_tokenizer,

@@ -1,7 +1,7 @@
-"""The transformer of Qwen-Image 2.1 (Qwen Team 2026): one stream of text with reference pictures spliced into it.
+"""The transformer of Qwen-Image 2.1 (Qwen Team 2026): one stream of text with reference images spliced into it.
 
-Behind the text and its pictures comes the picture that is drawn. Text is seen causally, a picture sees itself and all
-before it, so that nothing sees the picture that is drawn but itself. All blocks share one modulation, without shifts;
+Behind the text and its images comes the image that is drawn. Text is seen causally, an image sees itself and all
+before it, so that nothing sees the image that is drawn but itself. All blocks share one modulation, without shifts;
 text and references are modulated as of time 0. Latents are not taken apart into patches. `B` batch, `T` tokens, `D`
 width. Module names are those of the published checkpoints.
 """
@@ -38,7 +38,7 @@ from darkroom.engine.layers.rotary import AXES, rotations
 class QwenImage21Transformer(nn.Module):
     """`forward(x [B, C, h, w], timesteps [B], context [B, L, W])` -> `[B, C, h, w]`.
 
-    `ref_latents` are reference pictures [B, C, h, w]. `image_slots` are the places in the text before which they come;
+    `ref_latents` are reference images [B, C, h, w]. `image_slots` are the places in the text before which they come;
     those without one come behind the text. Built without weights being drawn when a `torch.device("meta")` context is
     open.
     """
@@ -115,9 +115,9 @@ class QwenImage21Transformer(nn.Module):
         states: PrefixStates,
         known_by: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """Return the tokens [B, T, D] of the drawn picture, behind what is kept of those before it.
+        """Return the tokens [B, T, D] of the drawn image, behind what is kept of those before it.
 
-        What is not kept is computed, for the picture's tokens in the same way.
+        What is not kept is computed, for the image's tokens in the same way.
         """
         prefix, drawn = sequence.split()
         before, tokens = prefix.tokens, drawn.tokens
@@ -134,22 +134,22 @@ class QwenImage21Transformer(nn.Module):
     def _sequence(
         self, x: torch.Tensor, context: torch.Tensor, references: Sequence[torch.Tensor], slots: Sequence[int]
     ) -> Spliced:
-        """Return the text with the references in their places, and behind it the picture that is drawn."""
+        """Return the text with the references in their places, and behind it the image that is drawn."""
         text = self.txt_in(context)
         length = text.shape[1]
         bounds = [0, *[*slots, *[length] * len(references)][: len(references)], length]
         tokens, places, stretches = [], [], []
         place = end = 0
-        for (first, last), picture in zip(pairwise(bounds), [*references, x], strict=True):
+        for (first, last), image in zip(pairwise(bounds), [*references, x], strict=True):
             if last > first:
                 counted = torch.arange(place, place + last - first, device=x.device)
                 tokens.append(text[:, first:last])
                 places.append(counted[:, None].expand(-1, len(AXES)))
                 stretches.append((end, end + last - first, True))
                 place, end = place + last - first, end + last - first
-            rows, columns = picture.shape[-2:]
-            tokens.append(self.img_in(picture.flatten(2).transpose(1, 2)).expand(x.shape[0], -1, -1))
-            places.append(_places(picture, place, x.shape[-2:]))
+            rows, columns = image.shape[-2:]
+            tokens.append(self.img_in(image.flatten(2).transpose(1, 2)).expand(x.shape[0], -1, -1))
+            places.append(_places(image, place, x.shape[-2:]))
             stretches.append((end, end + rows * columns, False))
             place, end = place + max(rows, columns), end + rows * columns
         pe = rotations(torch.cat(places)[None])
@@ -165,15 +165,15 @@ def _sees_tokens(options: Options) -> bool:
 
 
 def _places_of(x: torch.Tensor, slots: Sequence[int]) -> torch.Tensor:
-    """Return what the places of the tokens depend on beside their number: the drawn picture's size, and the slots."""
+    """Return what the places of the tokens depend on beside their number: the drawn image's size, and the slots."""
     return torch.tensor([*x.shape[-2:], *slots])
 
 
-def _places(picture: torch.Tensor, index: int, drawn: Sequence[int]) -> torch.Tensor:
-    """Return the places [h * w, 3] of a picture's cells: its index, and row and column from the drawn one's centre."""
+def _places(image: torch.Tensor, index: int, drawn: Sequence[int]) -> torch.Tensor:
+    """Return the places [h * w, 3] of an image's cells: its index, and row and column from the drawn one's centre."""
     rows, columns = (
-        torch.arange(side, device=picture.device) - (side - side // 2) + 0.5 * (side % 2 - other % 2)
-        for side, other in zip(picture.shape[-2:], drawn, strict=True)
+        torch.arange(side, device=image.device) - (side - side // 2) + 0.5 * (side % 2 - other % 2)
+        for side, other in zip(image.shape[-2:], drawn, strict=True)
     )
     grid = torch.meshgrid(rows, columns, indexing="ij")
     return torch.stack([torch.full_like(grid[0], index), *grid], dim=-1).flatten(0, 1)

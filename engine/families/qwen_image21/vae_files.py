@@ -1,4 +1,4 @@
-"""The autoencoder of Qwen-Image 2.1, of pictures with opacity: its files and its latents."""
+"""The autoencoder of Qwen-Image 2.1, of images with opacity: its files and its latents."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _configure(shapes: Shapes) -> Wan22VaeConfig:
         raise NotRecognised("a VAE without encoder or decoder")
     channels, opacity = shapes["conv2.weight"][0], shapes["decoder.head.2.weight"][0]
     if (channels, opacity) != (CHANNELS, FULL.image_channels):
-        raise NotRecognised(f"a VAE of {channels} latent channels and pictures of {opacity}, of another family")
+        raise NotRecognised(f"a VAE of {channels} latent channels and images of {opacity}, of another family")
     return replace(
         wan22_vae_config(shapes), level_factors=FULL.level_factors, halves_time=FULL.halves_time,
         image_channels=FULL.image_channels, patch=1, time_kernel=1,

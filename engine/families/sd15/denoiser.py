@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from darkroom.engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
+from darkroom.engine.families.sd15.instruct_pix2pix import EditedImageDenoiser
 
 
-class InstructedDenoiser(EditedPictureDenoiser):
+class InstructedDenoiser(EditedImageDenoiser):
     """InstructPix2Pix, as trained by its authors."""
 
     comfy_name = "SD15_instructpix2pix"

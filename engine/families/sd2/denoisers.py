@@ -1,4 +1,4 @@
-"""The networks of Stable Diffusion 2 that see more than a prompt: pictures as labels, depth, a picture to enlarge.
+"""The networks of Stable Diffusion 2 that see more than a prompt: images as labels, depth, an image to enlarge.
 
 `B` batch, `h w` latent cells.
 """
@@ -20,27 +20,27 @@ from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig, fit
 from darkroom.engine.diffusion.model_sampling import DiscreteSchedule
 from darkroom.engine.families.sd2.unclip import SEED_OFFSET, unclip_labels
 
-MERGED_AUGMENTATION = 0.05  # of several pictures, unless the conditioning says otherwise
-# Of the picture that is enlarged: the levels of its noise are those of the network's own schedule.
+MERGED_AUGMENTATION = 0.05  # of several images, unless the conditioning says otherwise
+# Of the image that is enlarged: the levels of its noise are those of the network's own schedule.
 UPSCALE_SCHEDULE = {"linear_start": 0.0001, "linear_end": 0.02}
 HIGHEST_NOISE_LEVEL = 350
-PICTURE_CHANNELS = 3
+IMAGE_CHANNELS = 3
 
 
 class UnclipDenoiser(Denoiser):
-    """A network whose labels are a picture's embedding (Ramesh et al. 2022, arXiv 2204.06125), zeros without one."""
+    """A network whose labels are an image's embedding (Ramesh et al. 2022, arXiv 2204.06125), zeros without one."""
 
     comfy_name = "SD21UNCLIP"
 
     def encode_adm(self, **kwargs: Any) -> torch.Tensor:
         """Return the labels [1, label_dim]."""
-        pictures = kwargs.get("unclip_conditioning")
+        images = kwargs.get("unclip_conditioning")
         device = kwargs["device"]
-        if pictures is None:
+        if images is None:
             config: Any = self.diffusion_model.config
             return torch.zeros((1, config.label_dim), device=device)
         return unclip_labels(
-            pictures,
+            images,
             seed=(kwargs.get("seed") or 0) + SEED_OFFSET,
             merged_augmentation=kwargs.get("unclip_noise_augment_merge", MERGED_AUGMENTATION),
         ).to(device)
@@ -57,7 +57,7 @@ class DepthDenoiser(Denoiser):
 
 
 class LotusDenoiser(Denoiser):
-    """Lotus (He et al. 2024, arXiv 2409.18124): a picture's depth or normals in one step; the label names the task."""
+    """Lotus (He et al. 2024, arXiv 2409.18124): an image's depth or normals in one step; the label names the task."""
 
     comfy_name = "Lotus"
 
@@ -70,7 +70,7 @@ class LotusDenoiser(Denoiser):
 
 
 class UpscaleDenoiser(Denoiser):
-    """The fourfold upscaler: it sees the small picture with some noise, and how much that is."""
+    """The fourfold upscaler: it sees the small image with some noise, and how much that is."""
 
     comfy_name = "SD_X4Upscaler"
 
@@ -78,7 +78,7 @@ class UpscaleDenoiser(Denoiser):
         noise, device = kwargs["noise"], kwargs["device"]
         augmentation: float = kwargs.get("noise_augmentation", 0.0)
         image = kwargs.get("concat_image")  # [B, 3, h, w], -1..1
-        image = torch.zeros_like(noise)[:, :PICTURE_CHANNELS] if image is None else fit(image.to(device), noise)
+        image = torch.zeros_like(noise)[:, :IMAGE_CHANNELS] if image is None else fit(image.to(device), noise)
         level = round(HIGHEST_NOISE_LEVEL * augmentation)
         if augmentation > 0:
             image = _noised(image, level, seed=(kwargs.get("seed") or 0) + SEED_OFFSET)
@@ -92,7 +92,7 @@ class UpscaleDenoiser(Denoiser):
 
 
 def _noised(image: torch.Tensor, level: int, *, seed: int) -> torch.Tensor:
-    """Return a picture at a level of the schedule (0..999), with noise drawn on the CPU."""
+    """Return an image at a level of the schedule (0..999), with noise drawn on the CPU."""
     schedule = DiscreteSchedule(ModelConfig(sampling_settings=UPSCALE_SCHEDULE))
     sigma = schedule.sigmas[level].double()
     signal = 1 / (1 + sigma**2)  # its share of the variance

@@ -1,6 +1,6 @@
 """Stable Diffusion 2.0 and 2.1 (Rombach et al. 2022, arXiv 2112.10752): eps at 512 pixels, v at 768, and inpainting.
 
-Networks made of it: guided by depth, by pictures (unCLIP), the fourfold upscaler, and Lotus (arXiv 2409.18124), which
+Networks made of it: guided by depth, by images (unCLIP), the fourfold upscaler, and Lotus (arXiv 2409.18124), which
 draws depth or normals.
 """
 
@@ -50,7 +50,7 @@ HEAD_CHANNELS = 64
 OTHERS_CONTEXT_DIMS = (768, 1280, 2048)  # of text encoders that no network of this family reads
 VARIANTS_BY_CHANNELS = {4: "", 5: "depth", 9: "inpaint"}
 DEFAULT = Defaults(width=768, height=768, steps=20, cfg=7.5, tflop=2.18, attention=0.28, billions=0.866)
-UPSCALE_CHANNELS = 7  # the noisy latent and a picture
+UPSCALE_CHANNELS = 7  # the noisy latent and an image
 LOTUS_LABEL_DIM = 4
 # Networks trained to predict v are known by how far the biases of this norm are spread: ComfyUI's rule.
 SPREAD_OF = "output_blocks.11.1.transformer_blocks.0.norm1.bias"
@@ -95,7 +95,7 @@ def detect(index: TensorIndex) -> Match | None:
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     """Detect v-prediction by the mark that ComfyUI saves, else by the spread of biases.
 
-    Inpainting and depth predict the noise, the upscaler v, and Lotus the picture.
+    Inpainting and depth predict the noise, the upscaler v, and Lotus the image.
     """
     if match.variant == "lotus":
         return Parameterisation(DiscreteImageToImage)

@@ -1,4 +1,4 @@
-"""Picture embeddings as labels of a network (unCLIP: Ramesh et al. 2022, arXiv 2204.06125), with noise added to them.
+"""Image embeddings as labels of a network (unCLIP: Ramesh et al. 2022, arXiv 2204.06125), with noise added to them.
 
 `D` is the width of an embedding. What `unCLIPConditioning` puts into a conditioning: `clip_vision_output`, `strength`,
 `noise_augmentation`.
@@ -15,7 +15,7 @@ import torch
 
 from darkroom.engine.layers.unet_layers import timestep_embedding
 
-SEED_OFFSET = -10  # ComfyUI's, of the noise on a picture's embedding
+SEED_OFFSET = -10  # ComfyUI's, of the noise on an image's embedding
 NUM_LEVELS = 1000
 LARGEST_BETA = 0.999
 COSINE_OFFSET = 0.008
@@ -39,20 +39,18 @@ def alphas_cumprod() -> tuple[float, ...]:
     return tuple(products)
 
 
-def unclip_labels(
-    pictures: Sequence[Mapping[str, Any]], *, seed: int, merged_augmentation: float = 0.0
-) -> torch.Tensor:
-    """Return the labels [1, 2 * D] of pictures: the embedding with noise, and its noise level as sinusoids.
+def unclip_labels(images: Sequence[Mapping[str, Any]], *, seed: int, merged_augmentation: float = 0.0) -> torch.Tensor:
+    """Return the labels [1, 2 * D] of images: the embedding with noise, and its noise level as sinusoids.
 
-    Each is multiplied by the picture's strength. Several are added up and get noise once more, of
+    Each is multiplied by the image's strength. Several are added up and get noise once more, of
     `merged_augmentation` (0..1). The noise is drawn on the CPU from torch's global generator, which is seeded.
     """
     labels: list[torch.Tensor] = []
-    for picture in pictures:
-        for embedding in picture["clip_vision_output"].image_embeds:
+    for image in images:
+        for embedding in image["clip_vision_output"].image_embeds:
             generator = torch.manual_seed(seed)
-            noised = _noised(embedding.to("cpu").unsqueeze(0), picture["noise_augmentation"], generator)
-            labels.append(noised * picture["strength"])
+            noised = _noised(embedding.to("cpu").unsqueeze(0), image["noise_augmentation"], generator)
+            labels.append(noised * image["strength"])
     if len(labels) == 1:
         return labels[0]
     total: torch.Tensor = torch.stack(labels).sum(0)

@@ -1,6 +1,6 @@
 """ControlNets of Stable Diffusion 3: InstantX's, a shorter copy of the transformer, and Stability AI's for 3.5 large.
 
-Both read the picture as a latent. `B` batch, `C` channels, `h w` latent cells, `T` tokens, `P` patches, `D` width.
+Both read the image as a latent. `B` batch, `C` channels, `h w` latent cells, `T` tokens, `P` patches, `D` width.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ class Sd3ControlNet(Sd3Trunk):
         """
         patch_size = self.config.patch_size
         latent, hint = pad_to_patches(x, patch_size), pad_to_patches(hint, patch_size)
-        picture = self.x_embedder(latent) + self.places(latent).to(x) + self.pos_embed_input(hint)
+        image = self.x_embedder(latent) + self.places(latent).to(x) + self.pos_embed_input(hint)
         c = self.vector(timesteps, torch.zeros_like(y), x.dtype)
         text = self.text(context)
         each = self.config.width // HEAD_WIDTH // self.config.num_blocks
         additions: list[torch.Tensor] = []
         for block, onward in zip(self.joint_blocks, self.controlnet_blocks, strict=True):
-            text, picture = block(text, picture, c, {})
-            additions += [onward(picture)] * each
+            text, image = block(text, image, c, {})
+            additions += [onward(image)] * each
         return {"output": additions[:-1]}
 
 
 @dataclass(frozen=True, slots=True)
 class Sd35ControlNetConfig:
-    """Configuration of a network that reads no text. `in_channels` are those of a latent and of the picture's.
+    """Configuration of a network that reads no text. `in_channels` are those of a latent and of the image's.
 
     With `embeds_twice` its embedding of labels follows that of the steered network, and its blocks stand beside each
     other. Else they follow one another, and the steered network's patches are its own.
@@ -90,7 +90,7 @@ class Sd35ControlNetConfig:
 
 
 class Sd35ControlNet(nn.Module):
-    """Blocks of the picture's stream alone, whose additions are spread over `width / 64` blocks."""
+    """Blocks of the image's stream alone, whose additions are spread over `width / 64` blocks."""
 
     def __init__(self, config: Sd35ControlNetConfig) -> None:
         super().__init__()
@@ -132,20 +132,20 @@ class Sd35ControlNet(nn.Module):
         latent, hint = pad_to_patches(x, config.patch_size), pad_to_patches(hint, config.patch_size)
         c: torch.Tensor = self.t_embedder(timestep_embedding(timesteps, TIME_WIDTH).to(x.dtype))
         if config.embeds_twice:
-            picture: torch.Tensor = self.x_embedder(latent)
+            image: torch.Tensor = self.x_embedder(latent)
             y = _embedded_by_the_steered(y, borrowed)
         else:
-            picture = _patches_of_the_steered(latent, borrowed, config.patch_size)
+            image = _patches_of_the_steered(latent, borrowed, config.patch_size)
             rows, columns = (side // config.patch_size for side in latent.shape[-2:])
-            picture = picture + computed_places(config.width, rows, columns, x.device)
+            image = image + computed_places(config.width, rows, columns, x.device)
         c = c + self.y_embedder(y)
-        picture = picture + self.pos_embed_input(hint)
+        image = image + self.pos_embed_input(hint)
         each = math.ceil(config.width // HEAD_WIDTH / config.num_blocks)
         additions: list[torch.Tensor] = []
         for block, onward in zip(self.transformer_blocks, self.controlnet_blocks, strict=True):
-            out = block(picture, c)
+            out = block(image, c)
             if not config.embeds_twice:
-                picture = out
+                image = out
             additions += [onward(out)] * each
         return {"output": additions}
 

@@ -77,18 +77,18 @@ def _configure_patches(shapes: Shapes) -> Sd35ControlNetConfig:
     )
 
 
-def _of_canny(picture: torch.Tensor) -> torch.Tensor:
-    return picture * 255 * 0.5 + 0.5
+def _of_canny(image: torch.Tensor) -> torch.Tensor:
+    return image * 255 * 0.5 + 0.5
 
 
-def _of_depth(picture: torch.Tensor) -> torch.Tensor:
-    return 1.0 - picture
+def _of_depth(image: torch.Tensor) -> torch.Tensor:
+    return 1.0 - image
 
 
 def _reading_patches(latents: LatentFormat, config: Sd35ControlNetConfig, file: TensorReader) -> ControlReading:
-    """Return the reading; the file has a number for its kind of picture, which it was trained on in a range of its own.
+    """Return the reading; the file has a number for its kind of image, which it was trained on in a range of its own.
 
-    The range of Canny's edges is far beyond that of a picture: as in ComfyUI.
+    The range of Canny's edges is far beyond that of an image: as in ComfyUI.
     """
     kind = round(float(file.tensor(KIND).item())) if KIND in file.shapes else None
     borrowed = LABELS if config.embeds_twice else PATCHES

@@ -1,7 +1,7 @@
 """The transformer of Stable Diffusion 3 (Esser et al. 2024, arXiv 2403.03206, section 4), of any width and depth.
 
-Text and picture are two streams with weights of their own that attend to each other. `B` batch, `C` channels, `h w`
-latent cells, `T` tokens, `P` patches of the picture, `D` width. Module names are those of the original checkpoints.
+Text and image are two streams with weights of their own that attend to each other. `B` batch, `C` channels, `h w`
+latent cells, `T` tokens, `P` patches of the image, `D` width. Module names are those of the original checkpoints.
 
 `transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
 functions by `("double_block", index)`, called with the block's inputs and `{"original_block": ...}`.
@@ -20,7 +20,7 @@ from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.block_calls import two_stream_call
 from darkroom.engine.layers.norms import RmsNorm
-from darkroom.engine.layers.patches import pad_to_patches, picture_channels_last, tokens_of
+from darkroom.engine.layers.patches import image_channels_last, pad_to_patches, tokens_of
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, Part, ResidualNorm, RotaryHeads
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
@@ -42,7 +42,7 @@ class Sd3Config:
     """Configuration of the network.
 
     `position_side` is the side of the square of learned places, in patches; 0 for places that are computed.
-    `dual_blocks` are the blocks in which the picture attends to itself once more (SD 3.5 medium), `num_text_layers`
+    `dual_blocks` are the blocks in which the image attends to itself once more (SD 3.5 medium), `num_text_layers`
     those of the text alone before them.
     """
 
@@ -229,18 +229,18 @@ class JointBlock(nn.Module):
     def forward(
         self, context: torch.Tensor, x: torch.Tensor, c: torch.Tensor, transformer_options: Options
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return the text [B, T, D] (None after the last block) and the picture [B, P, D]."""
-        text, picture = self.context_block, self.x_block
-        text_vectors, vectors = text.vectors(c), picture.vectors(c)
-        streams = [text.attn(text.modulated(context, text_vectors)), picture.attn(picture.modulated(x, vectors))]
+        """Return the text [B, T, D] (None after the last block) and the image [B, P, D]."""
+        text, image = self.context_block, self.x_block
+        text_vectors, vectors = text.vectors(c), image.vectors(c)
+        streams = [text.attn(text.modulated(context, text_vectors)), image.attn(image.modulated(x, vectors))]
         attended = self.attention(streams, transformer_options)
         num_tokens = context.shape[1]
         second = None
-        if picture.is_dual:
-            own = picture.attn2(picture.modulated(x, vectors[6:8]))
-            second = picture.attention([own], transformer_options)
+        if image.is_dual:
+            own = image.attn2(image.modulated(x, vectors[6:8]))
+            second = image.attention([own], transformer_options)
         finished = text.finish(context, attended[:, :num_tokens], None, text_vectors) if text.has_output else None
-        return finished, picture.finish(x, attended[:, num_tokens:], second, vectors)
+        return finished, image.finish(x, attended[:, num_tokens:], second, vectors)
 
 
 class FinalLayer(nn.Module):
@@ -350,7 +350,7 @@ class Sd3Trunk(nn.Module):
 class Sd3Transformer(Sd3Trunk):
     """`forward(x [B, in, h, w], timesteps [B], context [B, T, D], y [B, label_dim])` -> `[B, out, h, w]`.
 
-    `control` holds a list of additions to the picture [B, P, D] by block under `output`. Built without weights being
+    `control` holds a list of additions to the image [B, P, D] by block under `output`. Built without weights being
     drawn when a `torch.device("meta")` context is open.
     """
 
@@ -375,7 +375,7 @@ class Sd3Transformer(Sd3Trunk):
         c = self.vector(timesteps, y, x.dtype)  # [B, D]
         patches = self._blocks(patches, self.text(context), c, control, options)
         tokens = self.final_layer(patches, c)
-        out = picture_channels_last(tokens, padded.shape[-2], padded.shape[-1], self.config.patch_size)
+        out = image_channels_last(tokens, padded.shape[-2], padded.shape[-1], self.config.patch_size)
         return out[..., :height, :width]
 
     def _blocks(

@@ -1,16 +1,16 @@
-"""The labels of Stable Diffusion XL: size of the original picture, corner of the crop, size of the target."""
+"""The labels of Stable Diffusion XL: size of the original image, corner of the crop, size of the target."""
 
 from __future__ import annotations
 
 from darkroom.engine.diffusion.options import Options
-from darkroom.engine.families.sd15.instruct_pix2pix import EditedPictureDenoiser
+from darkroom.engine.families.sd15.instruct_pix2pix import EditedImageDenoiser
 from darkroom.engine.families.sdxl.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 6
 
 
-class LargePictureDenoiser(SizeLabelledDenoiser):
-    """A network whose sizes are, unless a node sets them, those of the picture, uncropped."""
+class LargeImageDenoiser(SizeLabelledDenoiser):
+    """A network whose sizes are, unless a node sets them, those of the image, uncropped."""
 
     comfy_name = "SDXL"
 
@@ -20,7 +20,7 @@ class LargePictureDenoiser(SizeLabelledDenoiser):
         return [height, width, *crop, options.get("target_height", height), options.get("target_width", width)]
 
 
-class InstructedDenoiser(EditedPictureDenoiser, LargePictureDenoiser):
-    """A network that edits a picture by instruction: CosXL Edit and those trained with the diffusers library."""
+class InstructedDenoiser(EditedImageDenoiser, LargeImageDenoiser):
+    """A network that edits an image by instruction: CosXL Edit and those trained with the diffusers library."""
 
     comfy_name = "SDXL_instructpix2pix"

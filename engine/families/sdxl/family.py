@@ -25,7 +25,7 @@ from darkroom.engine.families.base import (
 )
 from darkroom.engine.families.sd15.unet_files import find_unet, level_unet, unet_controls, unet_lora_keys, unet_network
 from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL
-from darkroom.engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargePictureDenoiser
+from darkroom.engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargeImageDenoiser
 from darkroom.engine.families.sdxl.latent_format import SdxlLatentFormat
 from darkroom.engine.families.sdxl.size_labels import may_have_sizes, pooled_width
 from darkroom.engine.families.sdxl.text import CLIP_G, CLIP_L, side_by_side
@@ -111,7 +111,7 @@ FAMILY = ModelFamily(
     detect=detect,
     parameterise=parameterise,
     denoiser=unet_network(head_channels=HEAD_CHANNELS),
-    denoiser_type=LargePictureDenoiser,
+    denoiser_type=LargeImageDenoiser,
     text=(CLIP_L, CLIP_G),
     combine_text=side_by_side,
     vae=AUTOENCODER_KL,

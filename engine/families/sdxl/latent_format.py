@@ -6,7 +6,7 @@ from darkroom.engine.families.sd15.vae_files import Sd15LatentFormat
 
 
 class SdxlLatentFormat(Sd15LatentFormat):
-    """Latent format of the autoencoder for large pictures (Podell et al. 2023, arXiv 2307.01952, 2.4).
+    """Latent format of the autoencoder for large images (Podell et al. 2023, arXiv 2307.01952, 2.4).
 
     The table of colours is public knowledge of the community (fitted by least squares).
     """

@@ -27,7 +27,7 @@ def clip_text_encode_sdxl(
     text_g: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
     text_l: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
 ) -> CONDITIONING:
-    """Encode a prompt for each of two text encoders, with the sizes of original and target picture and of the crop.
+    """Encode a prompt for each of two text encoders, with the sizes of original and target image and of the crop.
 
     The shorter prompt is filled up with empty chunks.
     """

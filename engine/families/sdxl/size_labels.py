@@ -1,4 +1,4 @@
-"""Labels of networks that were trained with the size of their pictures (Podell et al. 2023, arXiv 2307.01952, 2.2).
+"""Labels of networks that were trained with the size of their images (Podell et al. 2023, arXiv 2307.01952, 2.2).
 
 `B` batch, `D` width of the text's pooled output.
 """
@@ -17,7 +17,7 @@ from darkroom.engine.layers.unet_layers import timestep_embedding
 from darkroom.engine.layers.unet_shapes import UnetTraits
 
 EMBEDDED_WIDTH = 256  # of the sinusoids of a number
-SEED_OFFSET = -10  # ComfyUI's, of the noise on a picture's embedding
+SEED_OFFSET = -10  # ComfyUI's, of the noise on an image's embedding
 
 
 class SizeLabelledDenoiser(Denoiser, ABC):
@@ -39,7 +39,7 @@ class SizeLabelledDenoiser(Denoiser, ABC):
 
 
 def _pooled(options: Mapping[str, Any]) -> torch.Tensor:
-    """Return the text's pooled output, or the embedding of pictures in its place, as wide as that."""
+    """Return the text's pooled output, or the embedding of images in its place, as wide as that."""
     if "unclip_conditioning" in options:
         labels = unclip_labels(options["unclip_conditioning"], seed=(options.get("seed") or 0) + SEED_OFFSET)
         return labels[:, : labels.shape[1] // 2]

@@ -1,4 +1,4 @@
-"""The labels of Stable Diffusion XL's refiner: size of the original picture, corner of the crop, aesthetic score."""
+"""The labels of Stable Diffusion XL's refiner: size of the original image, corner of the crop, aesthetic score."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from darkroom.engine.diffusion.options import Options
 from darkroom.engine.families.sdxl.size_labels import SizeLabelledDenoiser
 
 NUM_NUMBERS = 5
-SCORE, NEGATIVE_SCORE = 6.0, 2.5  # of the picture that is asked for, and of the one that is not
+SCORE, NEGATIVE_SCORE = 6.0, 2.5  # of the image that is asked for, and of the one that is not
 
 
 class RefinerDenoiser(SizeLabelledDenoiser):
-    """A network whose numbers are, unless a node sets them, the picture's size, no crop, and a score by the side."""
+    """A network whose numbers are, unless a node sets them, the image's size, no crop, and a score by the side."""
 
     comfy_name = "SDXLRefiner"
 

@@ -22,7 +22,7 @@ def clip_text_encode_sdxl_refiner(
     text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)],
     clip: CLIP,
 ) -> CONDITIONING:
-    """Encode a prompt for the refiner, with an aesthetic score and the size of the picture it was trained on."""
+    """Encode a prompt for the refiner, with an aesthetic score and the size of the image it was trained on."""
     numbers = {"aesthetic_score": ascore, "width": width, "height": height}
     return clip.encode_from_tokens_scheduled(clip.tokenize(text), add_dict=numbers)
 

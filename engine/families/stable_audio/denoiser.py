@@ -1,4 +1,4 @@
-"""Inputs of Stable Audio's network beside the text: where the sound starts, and how long it is."""
+"""Inputs of Stable Audio's network beside the text: where the audio starts, and how long it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, Re
 from darkroom.engine.diffusion.denoiser import Denoiser
 from darkroom.engine.families.stable_audio.transformer import START, TOTAL
 
-CELLS_PER_SECOND = 21.53  # ComfyUI's, of a conditioning that does not say how long the sound is
+CELLS_PER_SECOND = 21.53  # ComfyUI's, of a conditioning that does not say how long the audio is
 
 
 class StableAudioDenoiser(Denoiser):

@@ -1,4 +1,4 @@
-"""Stable Audio Open 1.0 (Evans et al. 2024, arXiv 2407.14358): stereo sounds of up to 47 seconds from text."""
+"""Stable Audio Open 1.0 (Evans et al. 2024, arXiv 2407.14358): stereo audio of up to 47 seconds from text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The transformer of Stable Audio Open (Evans et al. 2024, arXiv 2407.14358), of any width and depth.
 
-A sound's latent is a sequence of cells. One token before them holds the time and the length of the sound; text and
+Audio's latent is a sequence of cells. One token before them holds the time and the length of the audio; text and
 length are attended to by each block. Half of a head's channels rotate by place (Su et al. 2021, arXiv 2104.09864), at
 the frequencies that files have. `B` batch, `C` channels, `L` latent cells, `T` tokens of text, `D` width, `H` heads.
 Module names are those of the original checkpoints.
@@ -251,7 +251,7 @@ class AudioTransformer(nn.Module):
 class StableAudioTransformer(nn.Module):
     """`forward(x [B, C, L], timesteps [B], context [B, T, D])` -> `[B, C, L]`.
 
-    The sound starts at `seconds_start` of a longer one, whose length is `seconds_total`. Built without weights being
+    The audio starts at `seconds_start` of a longer one, whose length is `seconds_total`. Built without weights being
     drawn when a `torch.device("meta")` context is open.
     """
 

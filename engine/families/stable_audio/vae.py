@@ -1,4 +1,4 @@
-"""The autoencoder of sounds of Stable Audio ("Oobleck", Evans et al. 2024, arXiv 2404.10301), of any width.
+"""The autoencoder of audio of Stable Audio ("Oobleck", Evans et al. 2024, arXiv 2404.10301), of any width.
 
 Waveforms `[B, 2, S]` in -1..1 at 44.1 kHz, latents `[B, C, L]` of a cell for 2048 samples, unscaled. Activations are
 periodic, with a frequency and a size for each channel (Lee et al. 2022, arXiv 2206.04658). Module names are those of
@@ -37,13 +37,13 @@ class OobleckVaeConfig:
 
     channels: int = 128
     latent_channels: int = 64
-    sound_channels: int = 2
+    audio_channels: int = 2
 
 
 def oobleck_vae_config(shapes: Shapes) -> OobleckVaeConfig:
     """Return the configuration of the network with these tensors. Raises LookupError for a missing one."""
-    channels, sound_channels, _ = shapes["encoder.layers.0.weight_v"]
-    return OobleckVaeConfig(channels, shapes["decoder.layers.0.weight_v"][1], sound_channels)
+    channels, audio_channels, _ = shapes["encoder.layers.0.weight_v"]
+    return OobleckVaeConfig(channels, shapes["decoder.layers.0.weight_v"][1], audio_channels)
 
 
 class SnakeBeta(nn.Module):
@@ -113,7 +113,7 @@ class OobleckHalf(nn.Module):
 def _encoder(config: OobleckVaeConfig) -> OobleckHalf:
     widths = [config.channels * multiple for multiple in (1, *MULTIPLES)]
     return OobleckHalf(
-        NormedConv1d(config.sound_channels, widths[0], KERNEL, padding=3),
+        NormedConv1d(config.audio_channels, widths[0], KERNEL, padding=3),
         *(OobleckEncoderBlock(*sizes) for sizes in zip(widths, widths[1:], STRIDES, strict=False)),
         SnakeBeta(widths[-1]),
         NormedConv1d(widths[-1], 2 * config.latent_channels, 3, padding=1),
@@ -126,14 +126,14 @@ def _decoder(config: OobleckVaeConfig) -> OobleckHalf:
         NormedConv1d(config.latent_channels, widths[0], KERNEL, padding=3),
         *(OobleckDecoderBlock(*sizes) for sizes in zip(widths, widths[1:], STRIDES[::-1], strict=False)),
         SnakeBeta(widths[-1]),
-        NormedConv1d(widths[-1], config.sound_channels, KERNEL, padding=3, bias=False),
+        NormedConv1d(widths[-1], config.audio_channels, KERNEL, padding=3, bias=False),
     )
 
 
 class OobleckVae(nn.Module):
     """`encode` and `decode` between waveforms and latents."""
 
-    is_of_sounds = True
+    is_of_audio = True
     latent_dim = 1
     sample_rate_hz = 44100
 
@@ -141,7 +141,7 @@ class OobleckVae(nn.Module):
         super().__init__()
         self.config = config
         self.latent_channels = config.latent_channels
-        self.sound_channels = config.sound_channels
+        self.audio_channels = config.audio_channels
         self.downscale_ratio = SAMPLES_PER_CELL
         self.encoder, self.decoder = _encoder(config), _decoder(config)
 

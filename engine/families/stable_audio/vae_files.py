@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.families.stable_audio.vae import MARK, OobleckVae, OobleckVaeConfig, oobleck_vae_config
-from darkroom.engine.families.weight_norm_layout import sound_autoencoder
+from darkroom.engine.families.weight_norm_layout import audio_autoencoder
 from darkroom.engine.settings import DtypePolicy
 
-AUTOENCODER = sound_autoencoder(
+AUTOENCODER = audio_autoencoder(
     "pretransform.model.",
     MARK,
     configure=oobleck_vae_config,

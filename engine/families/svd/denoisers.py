@@ -1,4 +1,4 @@
-"""Networks that draw a video from a picture: its latent beside the noise, its embedding as the only token, and labels.
+"""Networks that draw a video from an image: its latent beside the noise, its embedding as the only token, and labels.
 
 `F` frames, `C` channels, `h w` latent cells. Each number of the labels is embedded as sinusoids.
 """
@@ -26,7 +26,7 @@ FRAMES_PER_SECOND, MOTION = 6, 127  # unless the conditioning says otherwise
 
 
 class VideoDenoiser(Denoiser):
-    """A network whose labels are frames per second, amount of motion, and noise on the picture."""
+    """A network whose labels are frames per second, amount of motion, and noise on the image."""
 
     comfy_name = "SVD_img2vid"
 
@@ -56,7 +56,7 @@ class VideoDenoiser(Denoiser):
 
 
 class OrbitDenoiser(VideoDenoiser):
-    """SV3D (Voleti et al. 2024, arXiv 2403.12008) on a fixed orbit: its label is the noise on the picture."""
+    """SV3D (Voleti et al. 2024, arXiv 2403.12008) on a fixed orbit: its label is the noise on the image."""
 
     comfy_name = "SV3D_u"
 

@@ -1,6 +1,6 @@
 """Stable Video Diffusion (Blattmann et al. 2023, arXiv 2311.15127), and SV3D (Voleti et al. 2024, arXiv 2403.12008).
 
-A video is drawn from a picture, without a prompt.
+A video is drawn from an image, without a prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from darkroom.engine.layers.unet_shapes import UnetTraits
 
 CONTEXT_DIM = 1024
 HEAD_CHANNELS = 64
-IN_CHANNELS = 8  # the noisy latent and the picture's
+IN_CHANNELS = 8  # the noisy latent and the image's
 LABEL_DIM = 3 * WIDTH
 VARIANTS_BY_LABELS = {LABEL_DIM: "", WIDTH: "orbit", WIDTH + 2 * ANGLE_WIDTH: "pose"}
 LEVELS = Parameterisation(EdmVContinuous, {"sigma_min": 0.002, "sigma_max": 700.0})

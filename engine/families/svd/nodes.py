@@ -1,4 +1,4 @@
-"""Node classes made for Stable Video Diffusion and SV3D: a video from its first picture, an orbit around an object."""
+"""Node classes made for Stable Video Diffusion and SV3D: a video from its first image, an orbit around an object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.nodes.base import Float, Int, NodeContext, node
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import (
+from darkroom.engine.nodes.library.conditioning.image_conditioning import (
     VIEWS_CATEGORY,
     VIEWS_MODULE,
     Count,
@@ -16,8 +16,8 @@ from darkroom.engine.nodes.library.conditioning.picture_conditioning import (
     Side,
     Start,
     empty_latent,
-    picture_pair,
-    picture_seen,
+    image_pair,
+    image_seen,
 )
 from darkroom.engine.nodes.sockets import CLIP_VISION, IMAGE, VAE
 
@@ -42,12 +42,12 @@ def svd_img2vid_conditioning(
     fps: Annotated[int, Int(min=1, max=1024)] = 6,
     augmentation_level: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 0.0,
 ) -> tuple[Positive, Negative, Start]:
-    """Make conditioning of a video's first picture. The noise of `augmentation_level` differs from run to run."""
-    embedding, pixels = picture_seen(clip_vision, init_image, width, height)
+    """Make conditioning of a video's first image. The noise of `augmentation_level` differs from run to run."""
+    embedding, pixels = image_seen(clip_vision, init_image, width, height)
     if augmentation_level > 0:
         pixels = pixels + torch.randn_like(pixels) * augmentation_level
     told = {"motion_bucket_id": motion_bucket_id, "fps": fps, "augmentation_level": augmentation_level}
-    positive, negative = picture_pair(embedding, torch.zeros_like(embedding), vae.encode(pixels), **told)
+    positive, negative = image_pair(embedding, torch.zeros_like(embedding), vae.encode(pixels), **told)
     return positive, negative, {"samples": empty_latent(video_frames, width, height)}
 
 
@@ -64,13 +64,13 @@ def sv3d_conditioning(
     elevation: Annotated[float, Float(min=-90.0, max=90.0, step=0.1, round=False)] = 0.0,
 ) -> tuple[Positive, Negative, Start]:
     """Make conditioning of an orbit once around an object, in frames of equal steps."""
-    embedding, pixels = picture_seen(clip_vision, init_image, width, height)
+    embedding, pixels = image_seen(clip_vision, init_image, width, height)
     step = ORBIT_DEGREES / (max(video_frames, 2) - 1)
     poses = {
         "elevation": [elevation] * video_frames,
         "azimuth": [step * frame for frame in range(video_frames)],
     }
-    positive, negative = picture_pair(embedding, torch.zeros_like(embedding), vae.encode(pixels), **poses)
+    positive, negative = image_pair(embedding, torch.zeros_like(embedding), vae.encode(pixels), **poses)
     return positive, negative, {"samples": empty_latent(video_frames, width, height)}
 
 

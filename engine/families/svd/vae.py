@@ -44,19 +44,19 @@ class VideoConv(Conv2d):
 class VideoDecoder(Decoder):
     def __init__(self, config: VaeConfig) -> None:
         super().__init__(config, VideoResnetBlock)
-        self.conv_out = VideoConv(config.level_channels[0], config.picture_channels)
+        self.conv_out = VideoConv(config.level_channels[0], config.image_channels)
 
 
 class SvdVae(Autoencoder):
-    """An autoencoder without the convolutions beside the latents that the one of pictures has."""
+    """An autoencoder without the convolutions beside the latents that the one of images has."""
 
     def __init__(self, config: VaeConfig) -> None:
         super().__init__(config)
         self.decoder = VideoDecoder(config)
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior."""
-        moments: torch.Tensor = self.encoder(pictures)
+        moments: torch.Tensor = self.encoder(images)
         return moments.chunk(2, dim=1)[0]
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:

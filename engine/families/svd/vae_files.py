@@ -1,4 +1,4 @@
-"""The autoencoders of Stable Video Diffusion, with a decoder for videos, and of SV3D, that of pictures."""
+"""The autoencoders of Stable Video Diffusion, with a decoder for videos, and of SV3D, that of images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL, MARK, PREFIX
 from darkroom.engine.families.svd.vae import SvdVae
 from darkroom.engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
 
-ORBIT_PREFIX = "conditioner.embedders.1.encoder."  # SV3D's checkpoints have it where the picture is encoded
+ORBIT_PREFIX = "conditioner.embedders.1.encoder."  # SV3D's checkpoints have it where the image is encoded
 
 
 def _configure(shapes: Shapes) -> VaeConfig:

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL of 7 billion weights as a text encoder of a family, which reads pictures too, in a chat template."""
+"""Qwen2.5-VL of 7 billion weights as a text encoder of a family, which reads images too, in a chat template."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ EDIT = (
 )
 TEMPLATE = SYSTEM.format(DESCRIBE) + ANSWER
 UNANSWERED_TEMPLATE = SYSTEM.format(DESCRIBE) + QUESTION
-EDIT_TEMPLATE = SYSTEM.format(EDIT) + ANSWER  # of prompts that place their pictures themselves
-PICTURE_TEMPLATE = SYSTEM.format(EDIT) + IMAGE_PLACEHOLDER + ANSWER
+EDIT_TEMPLATE = SYSTEM.format(EDIT) + ANSWER  # of prompts that place their images themselves
+IMAGE_TEMPLATE = SYSTEM.format(EDIT) + IMAGE_PLACEHOLDER + ANSWER
 
 
 def fits(shapes: Shapes) -> bool:
@@ -56,18 +56,18 @@ def lora_keys(weight_names: Iterable[str]) -> dict[str, str]:
 
 def _tokenizer(encoder: QwenEncoder, parts: TokenizerParts) -> QwenTokenizer:
     encoding = encoder.encoding
-    return QwenTokenizer(slot=encoding.slot, template=encoding.template, picture_template=encoding.picture_template)
+    return QwenTokenizer(slot=encoding.slot, template=encoding.template, image_template=encoding.image_template)
 
 
 def qwen_7b(
     template: str, encoder_type: Callable[[Any, Any], Any] = QwenEncoder, *, num_small_layers: int = 2
 ) -> TextEncoder:
-    """Describe the encoder of a family that puts prompts without pictures into a template.
+    """Describe the encoder of a family that puts prompts without images into a template.
 
     `num_small_layers` are the layers of the small size.
     """
     return TextEncoder(
-        encoding=QwenEncoding(SLOT, template, PICTURE_TEMPLATE),
+        encoding=QwenEncoding(SLOT, template, IMAGE_TEMPLATE),
         network=Network(
             layouts=(behind_first(PREFIXES, MARK),),
             in_checkpoint=(behind_first((PREFIX,), MARK),),

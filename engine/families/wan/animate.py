@@ -1,6 +1,6 @@
 """The transformer of Wan 2.2 Animate: a figure that moves as poses and faces of a video do.
 
-`B` batch, `F` latent frames, `h w` latent cells, `T` tokens, `D` width, `P` pictures of faces.
+`B` batch, `F` latent frames, `h w` latent cells, `T` tokens, `D` width, `P` images of faces.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.wan.motion_encoder import PICTURES_AT_ONCE, FaceEncoder, MotionEncoder
+from darkroom.engine.families.wan.motion_encoder import IMAGES_AT_ONCE, FaceEncoder, MotionEncoder
 from darkroom.engine.families.wan.transformer import (
     HEAD_WIDTH,
     NORM_EPS,
@@ -89,17 +89,17 @@ class WanAnimateTransformer(WanTransformer):
         if poses is None:
             return cells
         added = self.pose_patch_embedding(poses)[:, :, : cells.shape[2] - 1]
-        first, last = 1, 1 + added.shape[2]  # the first frame is the reference picture
+        first, last = 1, 1 + added.shape[2]  # the first frame is the reference image
         return torch.cat([cells[:, :, :first], cells[:, :, first:last] + added, cells[:, :, last:]], dim=2)
 
     def beside_blocks(self, tokens: VideoTokens, shared: dict[str, Any], inputs: Inputs) -> torch.Tensor | None:
-        """Return the tokens of faces [B, F, N, D]; zeros for the reference picture and behind the last face."""
-        pictures: torch.Tensor | None = inputs.get("face_pixel_values")
-        if pictures is None:
+        """Return the tokens of faces [B, F, N, D]; zeros for the reference image and behind the last face."""
+        images: torch.Tensor | None = inputs.get("face_pixel_values")
+        if images is None:
             return None
-        flat = pictures.transpose(1, 2).flatten(0, 1)
-        motions = torch.cat([self.motion_encoder(part) for part in torch.split(flat, PICTURES_AT_ONCE)])
-        faces = self.face_encoder(motions.view(pictures.shape[0], pictures.shape[2], -1))
+        flat = images.transpose(1, 2).flatten(0, 1)
+        motions = torch.cat([self.motion_encoder(part) for part in torch.split(flat, IMAGES_AT_ONCE)])
+        faces = self.face_encoder(motions.view(images.shape[0], images.shape[2], -1))
         frames = tokens.grid[0]
         return functional.pad(faces, (0, 0, 0, 0, 1, max(0, frames - 1 - faces.shape[1])))[:, :frames]
 

@@ -1,4 +1,4 @@
-"""The inputs of Wan's networks that read more than text and pictures: controls, cameras, sound, faces.
+"""The inputs of Wan's networks that read more than text and images: controls, cameras, audio, faces.
 
 `B` batch, `C` channels, `f` latent frames, `h w` latent cells.
 """
@@ -30,8 +30,8 @@ BLACK = (
 )  # fmt: skip
 
 
-class PictureVideoDenoiser(VideoDenoiser):
-    """Wan from pictures, which always reads a mask."""
+class ImageVideoDenoiser(VideoDenoiser):
+    """Wan from images, which always reads a mask."""
 
     always_masked = True
 
@@ -69,18 +69,18 @@ class CameraVideoDenoiser(VideoDenoiser):
         return inputs
 
 
-class SoundVideoDenoiser(VideoDenoiser):
-    """Wan 2.2 S2V, a figure that moves after a sound."""
+class AudioVideoDenoiser(VideoDenoiser):
+    """Wan 2.2 S2V, a figure that moves after audio."""
 
     comfy_name = "WAN22_S2V"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        """Return the inputs. Raises ValueError for another audio encoder's sound, or a picture too small."""
+        """Return the inputs. Raises ValueError for another audio encoder's audio, or an image too small."""
         inputs = super().extra_conds(**kwargs)
         heard: torch.Tensor | None = kwargs.get("audio_embed")  # [1, layers, width, steps]
         if heard is not None:
             config: Any = self.diffusion_model.config
-            _check_encoder((heard.shape[1], heard.shape[2]), (config.sound_layers, config.sound_dim))
+            _check_encoder((heard.shape[1], heard.shape[2]), (config.audio_layers, config.audio_dim))
             inputs["audio_embed"] = RegularInput(heard)
         references = kwargs.get("reference_latents")
         latents = {
@@ -101,12 +101,12 @@ class SoundVideoDenoiser(VideoDenoiser):
 
 
 class SpeechVideoDenoiser(VideoDenoiser):
-    """HuMo, a figure that speaks. The larger network reads the reference picture with its mask."""
+    """HuMo, a figure that speaks. The larger network reads the reference image with its mask."""
 
     comfy_name = "WAN21_HuMo"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        """Return the inputs. Raises ValueError for another audio encoder's sound."""
+        """Return the inputs. Raises ValueError for another audio encoder's audio."""
         inputs = super().extra_conds(**kwargs)
         heard: torch.Tensor | None = kwargs.get("audio_embed")  # [B, f, 8 steps, 5 groups of layers, width]
         if heard is not None:
@@ -155,6 +155,6 @@ def _black(noise: torch.Tensor) -> torch.Tensor:
 
 
 def _given(reference: torch.Tensor) -> torch.Tensor:
-    """Return nothing drawn, a mask of all and a picture's latent beside each other [B, 16 + 4 + 16, f, h, w]."""
+    """Return nothing drawn, a mask of all and an image's latent beside each other [B, 16 + 4 + 16, f, h, w]."""
     nothing = torch.zeros_like(reference)
     return torch.cat([nothing, torch.ones_like(reference)[:, :MASK_CHANNELS], reference], dim=1)

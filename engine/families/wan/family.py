@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2 (Wan Team 2025, arXiv 2503.20314): videos from text, pictures, controls, cameras, sound and poses.
+"""Wan 2.1 and 2.2 (Wan Team 2025, arXiv 2503.20314): videos from text, images, controls, cameras, audio and poses.
 
 Networks of 16 channels; that of 48, Wan 2.2 5B, is a family of its own.
 """
@@ -22,14 +22,14 @@ from darkroom.engine.families.transformer_files import always
 from darkroom.engine.families.wan.animate import FACES
 from darkroom.engine.families.wan.denoiser import (
     AnimatedVideoDenoiser,
+    AudioVideoDenoiser,
     CameraVideoDenoiser,
     ControlledVideoDenoiser,
-    PictureVideoDenoiser,
-    SoundVideoDenoiser,
+    ImageVideoDenoiser,
     SpeechVideoDenoiser,
 )
 from darkroom.engine.families.wan.humo import SPEECH
-from darkroom.engine.families.wan.s2v import SOUND
+from darkroom.engine.families.wan.s2v import AUDIO
 from darkroom.engine.families.wan.transformer import WanConfig
 from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, find
 from darkroom.engine.families.wan.vace import CAMERA, CONTROLS
@@ -47,7 +47,7 @@ MERGED_BLOCKS = (
     *(f"blocks.{index}." for index in range(40)), "head.",
 )  # fmt: skip
 # Variants by the layers that only they have, in ComfyUI's order, then by the channels that enter.
-BY_LAYER = {CONTROLS: "vace", CAMERA: "camera", SOUND: "sound", SPEECH: "speech", FACES: "animate"}
+BY_LAYER = {CONTROLS: "vace", CAMERA: "camera", AUDIO: "sound", SPEECH: "speech", FACES: "animate"}
 BY_CHANNELS = {LATENT_CHANNELS: "", 2 * LATENT_CHANNELS + 4: "image"}
 
 
@@ -76,10 +76,10 @@ FAMILY = ModelFamily(
     denoiser_lora_keys=plain_keys,
     variants=dict.fromkeys(("", "image", "control", *BY_LAYER.values()), ()),
     variant_types={
-        "image": PictureVideoDenoiser,
+        "image": ImageVideoDenoiser,
         "vace": ControlledVideoDenoiser,
         "camera": CameraVideoDenoiser,
-        "sound": SoundVideoDenoiser,
+        "sound": AudioVideoDenoiser,
         "speech": SpeechVideoDenoiser,
         "animate": AnimatedVideoDenoiser,
     },

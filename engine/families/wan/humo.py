@@ -118,7 +118,7 @@ class SpeechProjection(nn.Module):
 
 
 class HumoTransformer(WanTransformer):
-    """HuMo. `audio_embed` [B, F, 8, 5, A] is speech, `reference_latent` [B, C, f, h, w] a picture. Either may miss."""
+    """HuMo. `audio_embed` [B, F, 8, 5, A] is speech, `reference_latent` [B, C, f, h, w] an image. Either may miss."""
 
     block_type = SpeechBlock
 
@@ -138,14 +138,14 @@ class HumoTransformer(WanTransformer):
         return tokens
 
     def through_blocks(
-        self, tokens: VideoTokens, shared: dict[str, Any], picture_tokens: int | None, inputs: Inputs
+        self, tokens: VideoTokens, shared: dict[str, Any], image_tokens: int | None, inputs: Inputs
     ) -> torch.Tensor:
         heard: torch.Tensor | None = inputs.get("audio_embed")
         if heard is not None:
             frames = tokens.img.shape[1] // math.prod(tokens.grid[1:])
             reference: torch.Tensor | None = inputs.get("reference_latent")
-            if reference is not None:  # nothing is heard at the reference picture
+            if reference is not None:  # nothing is heard at the reference image
                 heard = functional.pad(heard, (0, 0, 0, 0, 0, 0, 0, reference.shape[2]))[:, :frames]
             speech = self.audio_proj(heard).flatten(1, 2)
             shared = {**shared, "transformer_options": {**shared["transformer_options"], HEARD: speech}}
-        return super().through_blocks(tokens, shared, picture_tokens, inputs)
+        return super().through_blocks(tokens, shared, image_tokens, inputs)

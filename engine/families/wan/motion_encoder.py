@@ -1,7 +1,7 @@
-"""The motion of faces as Wan 2.2 Animate reads it: an encoder of pictures of faces, and tokens for each latent frame.
+"""The motion of faces as Wan 2.2 Animate reads it: an encoder of images of faces, and tokens for each latent frame.
 
 The encoder is that of LIA (Wang et al. 2022, arXiv 2203.09043): convolutions of StyleGAN 2 whose weights are scaled as
-they are used, and orthogonal directions of motion. `B` batch, `F` latent frames, `T` pictures of faces, `H` heads of
+they are used, and orthogonal directions of motion. `B` batch, `F` latent frames, `T` images of faces, `H` heads of
 the temporal encoder, `D` width of the network.
 """
 
@@ -23,7 +23,7 @@ STYLE_WIDTH, MOTION_WIDTH, NUM_STYLE_LAYERS = 512, 20, 4
 STABLE = 1e-8  # added to the diagonal of the directions
 FACE_HEADS, FACE_WIDTH = 4, 1024
 NORM_EPS = 1e-6
-PICTURES_AT_ONCE = 8
+IMAGES_AT_ONCE = 8
 
 
 def _activated(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -109,7 +109,7 @@ class HalvingBlock(nn.Module):
 
 
 class FaceStyle(nn.Module):
-    """Pictures of faces [T, 3, 512, 512] -> [T, 512]."""
+    """Images of faces [T, 3, 512, 512] -> [T, 512]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class FaceStyle(nn.Module):
 
 
 class MotionEncoder(nn.Module):
-    """Pictures of faces [T, 3, 512, 512] in -1..1 -> motions [T, 512]."""
+    """Images of faces [T, 3, 512, 512] in -1..1 -> motions [T, 512]."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Transformers of Wan that move a figure after a sound: Wan 2.2 S2V (Gao et al. 2025, arXiv 2508.18621).
+"""Transformers of Wan that move a figure after audio: Wan 2.2 S2V (Gao et al. 2025, arXiv 2508.18621).
 
-What a sound encoder's layers heard becomes tokens of every latent frame, which some blocks attend to. A reference
-picture and earlier frames, the farther the coarser, are tokens behind those of the video. `B` batch, `C` channels, `F`
-latent frames, `h w` latent cells, `T` tokens, `D` width, `L` layers and `A` width of the sound encoder, `S` steps of
-sound, four for each latent frame.
+What an audio encoder's layers heard becomes tokens of every latent frame, which some blocks attend to. A reference
+image and earlier frames, the farther the coarser, are tokens behind those of the video. `B` batch, `C` channels, `F`
+latent frames, `h w` latent cells, `T` tokens, `D` width, `L` layers and `A` width of the audio encoder, `S` steps of
+audio, four for each latent frame.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from darkroom.engine.layers.patches import PATCH
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm
 
-SOUND = "casual_audio_encoder.encoder.final_linear.weight"
-NUM_SOUND_TOKENS = 4  # of a latent frame, beside one that is the same everywhere
+AUDIO = "casual_audio_encoder.encoder.final_linear.weight"
+NUM_AUDIO_TOKENS = 4  # of a latent frame, beside one that is the same everywhere
 STEPS_PER_FRAME = 4
 ADAPTED_EPS = 1e-5
-LEAST_REFERENCE_PLACE, PLACES_BEHIND = 30, 9  # of the reference picture, in latent frames
+LEAST_REFERENCE_PLACE, PLACES_BEHIND = 30, 9  # of the reference image, in latent frames
 # Earlier frames, nearest first: how many, how many become one patch along time and along each side, first place.
 EARLIER = ((1, 1, 1, -1), (2, 2, 2, -3), (16, 4, 4, -19))
-# Numbers of blocks by the layers that attend to sound in the published network of 40 blocks.
-SOUND_BLOCKS = (0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39)
+# Numbers of blocks by the layers that attend to audio in the published network of 40 blocks.
+AUDIO_BLOCKS = (0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39)
 
 
 @dataclass(frozen=True, slots=True)
 class WanS2vConfig(WanConfig):
-    """Configuration of S2V. `sound_layers` of the sound encoder of width `sound_dim` are read."""
+    """Configuration of S2V. `audio_layers` of the audio encoder of width `audio_dim` are read."""
 
-    sound_layers: int = 25
-    sound_dim: int = 1024
-    num_sound_blocks: int = len(SOUND_BLOCKS)
+    audio_layers: int = 25
+    audio_dim: int = 1024
+    num_audio_blocks: int = len(AUDIO_BLOCKS)
     control_channels: int = 16
 
 
@@ -56,21 +56,21 @@ def wan_s2v_config(shapes: Shapes) -> WanS2vConfig:
     """Return the configuration of S2V with these tensors (names without prefix)."""
     return WanS2vConfig(
         **asdict(wan_config(shapes)),
-        sound_layers=shapes["casual_audio_encoder.weights"][1],
-        sound_dim=shapes["casual_audio_encoder.encoder.conv1_global.conv.weight"][1],
-        num_sound_blocks=count_children(shapes, "audio_injector.injector"),
+        audio_layers=shapes["casual_audio_encoder.weights"][1],
+        audio_dim=shapes["casual_audio_encoder.encoder.conv1_global.conv.weight"][1],
+        num_audio_blocks=count_children(shapes, "audio_injector.injector"),
         control_channels=shapes["cond_encoder.weight"][1],
     )
 
 
-class SoundTokens(nn.Module):
-    """Steps of sound [B, S, A] -> one vector [B, F, 1, D] and the tokens [B, F, 5, D] of each latent frame."""
+class AudioTokens(nn.Module):
+    """Steps of audio [B, S, A] -> one vector [B, F, 1, D] and the tokens [B, F, 5, D] of each latent frame."""
 
     def __init__(self, config: WanS2vConfig) -> None:
         super().__init__()
         width = config.width
-        self.conv1_local = PastConv1d(config.sound_dim, width // 4 * NUM_SOUND_TOKENS)
-        self.conv1_global = PastConv1d(config.sound_dim, width // 4)
+        self.conv1_local = PastConv1d(config.audio_dim, width // 4 * NUM_AUDIO_TOKENS)
+        self.conv1_global = PastConv1d(config.audio_dim, width // 4)
         self.conv2 = PastConv1d(width // 4, width // 2, stride=2)
         self.conv3 = PastConv1d(width // 2, width, stride=2)
         self.final_linear = Linear(width, width)
@@ -79,9 +79,9 @@ class SoundTokens(nn.Module):
     def forward(self, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         batch = steps.shape[0]
         local: torch.Tensor = self.conv1_local(steps)
-        local = local.view(batch, local.shape[1], NUM_SOUND_TOKENS, -1).transpose(1, 2).flatten(0, 1)
+        local = local.view(batch, local.shape[1], NUM_AUDIO_TOKENS, -1).transpose(1, 2).flatten(0, 1)
         local = self._compressed(local)
-        local = local.view(batch, NUM_SOUND_TOKENS, *local.shape[1:]).transpose(1, 2)
+        local = local.view(batch, NUM_AUDIO_TOKENS, *local.shape[1:]).transpose(1, 2)
         padding = self.padding_tokens.to(local).expand(batch, local.shape[1], -1, -1)
         whole = self.final_linear(self._compressed(self.conv1_global(steps)))
         return whole[:, :, None], torch.cat([local, padding], dim=2)
@@ -91,13 +91,13 @@ class SoundTokens(nn.Module):
         return settled(halved)
 
 
-class SoundReader(nn.Module):
-    """Layers of a sound encoder [B, L, A, S], weighed and made tokens of."""
+class AudioReader(nn.Module):
+    """Layers of an audio encoder [B, L, A, S], weighed and made tokens of."""
 
     def __init__(self, config: WanS2vConfig) -> None:
         super().__init__()
-        self.encoder = SoundTokens(config)
-        self.weights = nn.Parameter(torch.empty(1, config.sound_layers, 1, 1))
+        self.encoder = AudioTokens(config)
+        self.weights = nn.Parameter(torch.empty(1, config.audio_layers, 1, 1))
 
     def forward(self, heard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         weights = functional.silu(self.weights.to(heard))
@@ -107,7 +107,7 @@ class SoundReader(nn.Module):
 
 
 class AdaptedNorm(nn.Module):
-    """A norm whose shift and scale a vector of sound makes."""
+    """A norm whose shift and scale a vector of audio makes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -121,12 +121,12 @@ class AdaptedNorm(nn.Module):
         return out
 
 
-class SoundInjector(nn.Module):
-    """Attention of each frame's tokens to those of its sound, behind some blocks."""
+class AudioInjector(nn.Module):
+    """Attention of each frame's tokens to those of its audio, behind some blocks."""
 
     def __init__(self, config: WanS2vConfig) -> None:
         super().__init__()
-        count = config.num_sound_blocks
+        count = config.num_audio_blocks
         self.injector = nn.ModuleList(Attention(config.width) for _ in range(count))
         self.injector_adain_layers = nn.ModuleList(AdaptedNorm(config.width) for _ in range(count))
 
@@ -179,16 +179,16 @@ def _spaced(
 class WanS2vTransformer(WanTransformer):
     """S2V. All further inputs may be missing.
 
-    `audio_embed` [B, L, A, S] is the sound, `reference_latent` [B, C, 1, h, w] a picture of the figure, `control_video`
+    `audio_embed` [B, L, A, S] is the audio, `reference_latent` [B, C, 1, h, w] an image of the figure, `control_video`
     [B, C, F, h, w] a latent of poses, `reference_motion` [B, C, f, h, w] that of earlier frames.
     """
 
     def __init__(self, config: WanS2vConfig) -> None:
         super().__init__(config)
         self.trainable_cond_mask = nn.Embedding(3, config.width)  # of the video, the reference, earlier frames
-        self.casual_audio_encoder = SoundReader(config)
+        self.casual_audio_encoder = AudioReader(config)
         self.cond_encoder = nn.Conv3d(config.control_channels, config.width, self.patch_size, stride=self.patch_size)
-        self.audio_injector = SoundInjector(config)
+        self.audio_injector = AudioInjector(config)
         self.frame_packer = EarlierFrames(config)
 
     def embedded(self, x: torch.Tensor, inputs: Inputs) -> torch.Tensor:
@@ -233,10 +233,10 @@ class WanS2vTransformer(WanTransformer):
     def after_block(
         self, index: int, img: torch.Tensor, tokens: VideoTokens, memory: tuple[torch.Tensor, torch.Tensor] | None
     ) -> torch.Tensor:
-        sound_blocks = SOUND_BLOCKS[: self.config.num_sound_blocks]  # type: ignore[attr-defined]
-        if memory is None or index not in sound_blocks:
+        audio_blocks = AUDIO_BLOCKS[: self.config.num_audio_blocks]  # type: ignore[attr-defined]
+        if memory is None or index not in audio_blocks:
             return img
         count = tokens.grid[0] * tokens.grid[1] * tokens.grid[2]
         video = img[:, :count]
-        added = self.audio_injector(video, sound_blocks.index(index), *memory)
+        added = self.audio_injector(video, audio_blocks.index(index), *memory)
         return torch.cat([video + added, img[:, count:]], dim=1)

@@ -1,7 +1,7 @@
 """The transformer of Wan 2.1 and 2.2 (Wan Team 2025, arXiv 2503.20314, section 4.2), of any width and depth.
 
-Blocks of self-attention over all patches of a video and cross-attention to the text, and to a picture where the network
-reads what a picture encoder saw. Places are rotations (Su et al. 2021, arXiv 2104.09864) by frame, row and column. Each
+Blocks of self-attention over all patches of a video and cross-attention to the text, and to an image where the network
+reads what an image encoder saw. Places are rotations (Su et al. 2021, arXiv 2104.09864) by frame, row and column. Each
 latent frame may have a noise level of its own. Networks that read more than that are classes of their own beside this
 file. `B` batch, `C` channels, `F` latent frames, `h w` latent cells, `T` tokens, `D` width, `H` heads, `N` noise levels
 of an item. Module names are those of the original checkpoints.
@@ -35,12 +35,12 @@ from darkroom.engine.layers.unet_layers import Options
 HEAD_WIDTH = 128
 AXES = (44, 42, 42)  # channels of a head that rotate by frame, row and column
 TIME_WIDTH = 256  # of the sinusoids of the time
-NORM_EPS, PICTURE_NORM_EPS = 1e-6, 1e-5
+NORM_EPS, IMAGE_NORM_EPS = 1e-6, 1e-5
 NUM_MODULATIONS = 6
 
 MARK = "head.modulation"
 FIRST = "patch_embedding.weight"
-OF_PICTURE = "blocks.0.cross_attn.k_img.weight"
+OF_IMAGE = "blocks.0.cross_attn.k_img.weight"
 REFERENCE = "ref_conv.weight"
 
 # Weights that stay float32 in every type of the network, as ComfyUI keeps them: their layers compute in it.
@@ -64,9 +64,9 @@ class Float32Conv3d(nn.Conv3d):
 class WanConfig:
     """Configuration of the network. Channels are those of the latent.
 
-    `picture_dim` is the width of a picture encoder's tokens, 0 for a network that reads none; `picture_places` is the
-    number of tokens that have places of their own, those of a first and a last picture. `reference_channels` are those
-    of a reference picture's latent, 0 for a network without.
+    `image_dim` is the width of an image encoder's tokens, 0 for a network that reads none; `image_places` is the
+    number of tokens that have places of their own, those of a first and a last image. `reference_channels` are those
+    of a reference image's latent, 0 for a network without.
     """
 
     width: int
@@ -75,8 +75,8 @@ class WanConfig:
     context_dim: int = 4096
     in_channels: int = 16
     out_channels: int = 16
-    picture_dim: int = 0
-    picture_places: int = 0
+    image_dim: int = 0
+    image_places: int = 0
     reference_channels: int = 0
 
     @property
@@ -94,8 +94,8 @@ def wan_config(shapes: Shapes) -> WanConfig:
         context_dim=shapes["text_embedding.0.weight"][1],
         in_channels=shapes[FIRST][1],
         out_channels=shapes["head.head.weight"][0] // PATCH**2,
-        picture_dim=shapes["img_emb.proj.1.weight"][1] if OF_PICTURE in shapes else 0,
-        picture_places=shapes.get("img_emb.emb_pos", nothing)[1],
+        image_dim=shapes["img_emb.proj.1.weight"][1] if OF_IMAGE in shapes else 0,
+        image_places=shapes.get("img_emb.emb_pos", nothing)[1],
         reference_channels=shapes.get(REFERENCE, nothing)[1],
     )
 
@@ -156,28 +156,28 @@ class Attention(nn.Module):
 
 
 class PromptAttention(Attention):
-    """Attention to the text's tokens; a network that reads pictures attends to theirs too, by further layers."""
+    """Attention to the text's tokens; a network that reads images attends to theirs too, by further layers."""
 
     def __init__(self, config: WanConfig) -> None:
         super().__init__(config.width)
-        self.reads_picture = config.picture_dim > 0
-        if self.reads_picture:
+        self.reads_image = config.image_dim > 0
+        if self.reads_image:
             self.k_img, self.v_img = Linear(config.width, config.width), Linear(config.width, config.width)
             self.norm_k_img = RmsNorm(config.width)
 
     def attend(
-        self, x: torch.Tensor, context: torch.Tensor, picture_tokens: int | None, options: Options | None
+        self, x: torch.Tensor, context: torch.Tensor, image_tokens: int | None, options: Options | None
     ) -> torch.Tensor:
-        """Return [B, T, D]. The first `picture_tokens` of `context` are a picture's; with None all are both."""
-        if not self.reads_picture:
+        """Return [B, T, D]. The first `image_tokens` of `context` are an image's; with None all are both."""
+        if not self.reads_image:
             return self.forward(x, context, None, options)
-        picture, text = context[:, :picture_tokens], context[:, picture_tokens:]
-        if picture_tokens is None:
+        image, text = context[:, :image_tokens], context[:, image_tokens:]
+        if image_tokens is None:
             text = context
         q, k = self.rotary_heads([(self.q(x), self.norm_q)], [(self.k(text), self.norm_k)], None)
         q, k = q.flatten(2), k.flatten(2)
-        k_img = self.norm_k_img(self.k_img(picture))
-        seen = optimized_attention(q, k_img, self.v_img(picture), self.heads, transformer_options=options)
+        k_img = self.norm_k_img(self.k_img(image))
+        seen = optimized_attention(q, k_img, self.v_img(image), self.heads, transformer_options=options)
         read = optimized_attention(q, k, self.v(text), self.heads, transformer_options=options)
         out: torch.Tensor = self.o(read + seen)
         return out
@@ -201,7 +201,7 @@ class WanBlock(nn.Module):
         vec: torch.Tensor,
         pe: torch.Tensor,
         options: Options | None,
-        picture_tokens: int | None = None,
+        image_tokens: int | None = None,
     ) -> torch.Tensor:
         """Return [B, T, D]. `vec` is [B, N, 6, D]."""
         shift, scale, gate, *second = (self.modulation.to(x).unsqueeze(0) + vec).unbind(2)  # each [B, N, D]
@@ -209,7 +209,7 @@ class WanBlock(nn.Module):
         normed = self.adaptive_norm(x, spread(scale, tokens), spread(shift, tokens))
         attended = self.self_attn(normed, normed, pe, options)
         x, normed = self.residual_norm(x, attended, spread(gate, tokens), None, None, norm=self.norm3)
-        change = self.cross_attn.attend(normed, context, picture_tokens, options)
+        change = self.cross_attn.attend(normed, context, image_tokens, options)
         x, change = self.with_more(x, change, options)
         x, normed = self.residual_norm(x, change, None, spread(second[1], tokens), spread(second[0], tokens))
         out: torch.Tensor = self.residual(x, self.ffn(normed), spread(second[2], tokens))
@@ -237,18 +237,18 @@ class WanHead(nn.Module):
         return out
 
 
-class PictureProjection(nn.Module):
-    """Tokens of a picture encoder -> tokens of the network. Those of a first and a last picture have places."""
+class ImageProjection(nn.Module):
+    """Tokens of an image encoder -> tokens of the network. Those of a first and a last image have places."""
 
     def __init__(self, config: WanConfig) -> None:
         super().__init__()
-        given = config.picture_dim
+        given = config.image_dim
         self.proj = nn.Sequential(
-            nn.LayerNorm(given, eps=PICTURE_NORM_EPS), Linear(given, given), nn.GELU(), Linear(given, config.width),
-            nn.LayerNorm(config.width, eps=PICTURE_NORM_EPS),
+            nn.LayerNorm(given, eps=IMAGE_NORM_EPS), Linear(given, given), nn.GELU(), Linear(given, config.width),
+            nn.LayerNorm(config.width, eps=IMAGE_NORM_EPS),
         )  # fmt: skip
-        if config.picture_places:
-            self.emb_pos = nn.Parameter(torch.empty(1, config.picture_places, given))
+        if config.image_places:
+            self.emb_pos = nn.Parameter(torch.empty(1, config.image_places, given))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         if hasattr(self, "emb_pos"):
@@ -276,7 +276,7 @@ class VideoTokens:
 class WanTransformer(nn.Module):
     """`forward(x [B, in, F, h, w], timesteps [B] or [B, F], context [B, T, context_dim])` -> `[B, out, F, h, w]`.
 
-    `clip_fea` [B, P, picture_dim] is what a picture encoder saw, `reference_latent` [B, C, h, w] a reference picture,
+    `clip_fea` [B, P, image_dim] is what an image encoder saw, `reference_latent` [B, C, h, w] a reference image,
     `time_dim_concat` [B, C, f, h, w] further frames behind the video. Built without weights being drawn when a
     `torch.device("meta")` context is open.
     """
@@ -298,7 +298,7 @@ class WanTransformer(nn.Module):
         self.time_projection = nn.Sequential(nn.SiLU(), Linear(width, width * NUM_MODULATIONS))
         self.blocks = nn.ModuleList(self.block_type(config) for _ in range(config.num_blocks))
         self.head = WanHead(config)
-        self.img_emb = PictureProjection(config) if config.picture_dim else None
+        self.img_emb = ImageProjection(config) if config.image_dim else None
         self.ref_conv = None
         if config.reference_channels:
             self.ref_conv = Conv2d(config.reference_channels, width, PATCH, stride=PATCH)
@@ -329,10 +329,10 @@ class WanTransformer(nn.Module):
         tokens = self.tokens_of(padded, timesteps, inputs)
         time = self.time_embedding(sinusoids_of_powers(tokens.levels.flatten(), TIME_WIDTH).to(tokens.img.dtype))
         time = time.view(x.shape[0], -1, time.shape[-1])  # [B, N, D]
-        text, picture_tokens = self._read(context, clip_fea)
+        text, image_tokens = self._read(context, clip_fea)
         vec = self.time_projection(time).view(*time.shape[:2], NUM_MODULATIONS, -1)
         shared = {"txt": text, "vec": vec, "pe": tokens.pe, "transformer_options": options}
-        img = self.through_blocks(tokens, shared, picture_tokens, inputs)
+        img = self.through_blocks(tokens, shared, image_tokens, inputs)
         count = math.prod(tokens.grid)
         patches: torch.Tensor = self.head(img, time)[:, tokens.first : tokens.first + count]
         patches = patches.view(-1, *tokens.grid, PATCH, PATCH, self.config.out_channels)
@@ -345,7 +345,7 @@ class WanTransformer(nn.Module):
         return cells
 
     def tokens_of(self, x: torch.Tensor, timesteps: torch.Tensor, inputs: Inputs) -> VideoTokens:
-        """Return the tokens of a video of whole patches, and of a reference picture before them."""
+        """Return the tokens of a video of whole patches, and of a reference image before them."""
         cells = self.embedded(x, inputs)
         frames, rows, columns = cells.shape[2:]
         levels = timesteps.view(x.shape[0], -1)
@@ -360,7 +360,7 @@ class WanTransformer(nn.Module):
         return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])
 
     def _read(self, context: torch.Tensor, clip_fea: torch.Tensor | None) -> tuple[torch.Tensor, int | None]:
-        """Return the tokens of picture and text [B, S, D], and how many of them are the picture's."""
+        """Return the tokens of image and text [B, S, D], and how many of them are the image's."""
         text: torch.Tensor = self.text_embedding(context)
         if clip_fea is None:
             return text, None
@@ -369,14 +369,14 @@ class WanTransformer(nn.Module):
         return text, clip_fea.shape[-2]
 
     def through_blocks(
-        self, tokens: VideoTokens, shared: dict[str, Any], picture_tokens: int | None, inputs: Inputs
+        self, tokens: VideoTokens, shared: dict[str, Any], image_tokens: int | None, inputs: Inputs
     ) -> torch.Tensor:
         """Return the tokens [B, T, D] behind all blocks."""
         img = tokens.img
         memory = self.beside_blocks(tokens, shared, inputs)
         replaced = shared["transformer_options"].get("patches_replace", {}).get("dit", {})
         for index, block in enumerate(self.blocks):
-            original = _as_function(block, picture_tokens)
+            original = _as_function(block, image_tokens)
             replacement = replaced.get(("double_block", index))
             given = {"img": img, **shared}
             out = original(given) if replacement is None else replacement(given, {"original_block": original})
@@ -392,11 +392,11 @@ class WanTransformer(nn.Module):
         return img
 
 
-def _as_function(block: nn.Module, picture_tokens: int | None) -> BlockFunction:
+def _as_function(block: nn.Module, image_tokens: int | None) -> BlockFunction:
     """Return a block in the form in which custom nodes call it."""
 
     def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
-        img = block(args["img"], args["txt"], args["vec"], args["pe"], args["transformer_options"], picture_tokens)
+        img = block(args["img"], args["txt"], args["vec"], args["pe"], args["transformer_options"], image_tokens)
         return {"img": img}
 
     return original

@@ -11,7 +11,7 @@ from darkroom.engine.families.base import Match, TensorIndex
 from darkroom.engine.families.transformer_files import PREFIX, detect_by, transformer
 from darkroom.engine.families.wan.animate import FACES, WanAnimateConfig, WanAnimateTransformer, wan_animate_config
 from darkroom.engine.families.wan.humo import SPEECH, HumoConfig, HumoTransformer, humo_config
-from darkroom.engine.families.wan.s2v import SOUND, WanS2vConfig, WanS2vTransformer, wan_s2v_config
+from darkroom.engine.families.wan.s2v import AUDIO, WanS2vConfig, WanS2vTransformer, wan_s2v_config
 from darkroom.engine.families.wan.transformer import FIRST, FLOAT32_ENDS, MARK, WanConfig, WanTransformer, wan_config
 from darkroom.engine.families.wan.vace import (
     CAMERA,
@@ -33,7 +33,7 @@ PATCH_CELLS = 4
 CONFIGURATIONS = {
     CONTROLS: wan_vace_config,
     CAMERA: wan_camera_config,
-    SOUND: wan_s2v_config,
+    AUDIO: wan_s2v_config,
     SPEECH: humo_config,
     FACES: wan_animate_config,
 }

@@ -1,6 +1,6 @@
 """The causal 3-D autoencoder of Wan 2.1 (Wan Team 2025, arXiv 2503.20314, section 4.1), of any width.
 
-Videos `[B, 3, F, H, W]` in -1..1 of 1 + 4n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; a picture is a video of
+Videos `[B, 3, F, H, W]` in -1..1 of 1 + 4n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; an image is a video of
 one frame. No layer sees later frames, so that a video passes through in pieces of one latent frame, each layer
 remembering the frames before. Module names are those of the original checkpoints.
 """
@@ -35,9 +35,9 @@ LAST_NORM = "decoder.head.0.gamma"
 
 @dataclass(frozen=True, slots=True)
 class WanVaeConfig:
-    """Configuration of the network. `level_factors`: channels per level by `base_channels`, largest picture first.
+    """Configuration of the network. `level_factors`: channels per level by `base_channels`, largest image first.
 
-    Every level but the last halves the picture; where `halves_time` says so, the number of frames too.
+    Every level but the last halves the image; where `halves_time` says so, the number of frames too.
     """
 
     base_channels: int = 96
@@ -69,13 +69,13 @@ class CausalConv3d(nn.Conv3d):
         if self.kernel_size[0] == 1:
             return super().forward(input)
         before = None if memory is None else memory.of(self)
-        is_picture = before is None and input.shape[2] == 1
+        is_image = before is None and input.shape[2] == 1
         if before is None:
             before = input.new_zeros(*input.shape[:2], FRAMES_BEFORE, *input.shape[3:])
         frames = torch.cat([before, input], dim=2)
         if memory is not None:
             memory.keep(self, frames[:, :, -FRAMES_BEFORE:])
-        if is_picture:  # the kernel's last slice alone meets something: a third of the work
+        if is_image:  # the kernel's last slice alone meets something: a third of the work
             flat = functional.conv2d(input.squeeze(2), self.weight[:, :, -1], self.bias, padding=self._plane_padding())
             return flat.unsqueeze(2)
         return super().forward(frames)
@@ -118,7 +118,7 @@ class AttentionBlock(nn.Module):
         self.proj = Conv2d(channels, channels, 1)
 
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
-        frames = _as_pictures(x)  # [B * F, C, h, w]
+        frames = _as_images(x)  # [B * F, C, h, w]
         q, k, v = (
             part.flatten(2).transpose(1, 2).unsqueeze(1).contiguous()  # [B * F, 1, h * w, C]
             for part in self.to_qkv(self.norm(frames)).chunk(3, dim=1)
@@ -128,7 +128,7 @@ class AttentionBlock(nn.Module):
 
 
 class Downsample(nn.Module):
-    """Halving of the picture, and of the frames behind a video's first one where `halves_time`."""
+    """Halving of the image, and of the frames behind a video's first one where `halves_time`."""
 
     def __init__(self, channels: int, *, halves_time: bool, time_kernel: int = KERNEL) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Downsample(nn.Module):
         self.time_conv = nn.Conv3d(channels, channels, kernel, stride=(2, 1, 1)) if halves_time else None
 
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
-        small = _as_video(self.resample["1"](functional.pad(_as_pictures(x), (0, 1, 0, 1))), x.shape[2])
+        small = _as_video(self.resample["1"](functional.pad(_as_images(x), (0, 1, 0, 1))), x.shape[2])
         if self.time_conv is None:
             return small
         before = memory.of(self)
@@ -149,7 +149,7 @@ class Downsample(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Doubling of the picture, at half the channels by default, and of frames behind the first if `doubles_time`."""
+    """Doubling of the image, at half the channels by default, and of frames behind the first if `doubles_time`."""
 
     def __init__(
         self, channels: int, *, doubles_time: bool, out_channels: int | None = None, time_kernel: int = KERNEL
@@ -162,7 +162,7 @@ class Upsample(nn.Module):
     def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
         if self.time_conv is not None:
             x = self._with_more_frames(x, memory, self.time_conv)
-        large = functional.interpolate(_as_pictures(x), scale_factor=2.0, mode="nearest-exact")
+        large = functional.interpolate(_as_images(x), scale_factor=2.0, mode="nearest-exact")
         return _as_video(self.resample["1"](large), x.shape[2])
 
     def _with_more_frames(self, x: torch.Tensor, memory: FrameMemory, time_conv: CausalConv3d) -> torch.Tensor:
@@ -175,13 +175,13 @@ class Upsample(nn.Module):
         return both.movedim(1, 3).reshape(batch, channels, frames * 2, height, width)
 
 
-def _as_pictures(x: torch.Tensor) -> torch.Tensor:
-    """Return the frames of videos [B, C, F, h, w] as pictures [B * F, C, h, w]."""
+def _as_images(x: torch.Tensor) -> torch.Tensor:
+    """Return the frames of videos [B, C, F, h, w] as images [B * F, C, h, w]."""
     return x.transpose(1, 2).flatten(0, 1)
 
 
 def _as_video(x: torch.Tensor, num_frames: int) -> torch.Tensor:
-    """Return pictures [B * F, C, h, w] as the frames of videos [B, C, F, h, w]."""
+    """Return images [B * F, C, h, w] as the frames of videos [B, C, F, h, w]."""
     return x.reshape(-1, num_frames, *x.shape[1:]).transpose(1, 2)
 
 

@@ -1,6 +1,6 @@
 """The causal autoencoder of videos of 16 channels (`engine/families/wan/vae.py`): its files and latents.
 
-Families of pictures and of videos share it; a picture is a video of one frame.
+Families of images and of videos share it; an image is a video of one frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The inputs of Wan's networks beside the latent: text, pictures seen or given, masks, reference pictures.
+"""The inputs of Wan's networks beside the latent: text, images seen or given, masks, reference images.
 
 `B` batch, `C` channels, `f` latent frames, `h w` latent cells, `T` tokens.
 """
@@ -18,16 +18,16 @@ MASK_CHANNELS = 4  # of the frames that one latent frame is
 
 
 class VideoDenoiser(TextTokensDenoiser):
-    """A network that may read more channels than it draws: a mask and a latent of pictures.
+    """A network that may read more channels than it draws: a mask and a latent of images.
 
-    `always_masked`: it reads a mask whatever the channels of the pictures are.
+    `always_masked`: it reads a mask whatever the channels of the images are.
     """
 
     comfy_name = "WAN21"
     always_masked = False
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
-        """Return the further channels [B, C, f, h, w] of the network, zeros without pictures; None without any."""
+        """Return the further channels [B, C, f, h, w] of the network, zeros without images; None without any."""
         noise: torch.Tensor = kwargs["noise"]
         device: torch.device = kwargs["device"]
         num_extra = int(self.diffusion_model.in_channels) - noise.shape[1]  # type: ignore[arg-type]
@@ -52,12 +52,12 @@ class VideoDenoiser(TextTokensDenoiser):
         return torch.cat([self.process_latent_in(part) for part in parts], dim=1)
 
     def _seen(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return a picture encoder's tokens [B, T, D]. Raises ValueError for those of another encoder's width."""
+        """Return an image encoder's tokens [B, T, D]. Raises ValueError for those of another encoder's width."""
         config: Any = self.diffusion_model.config
-        if config.picture_dim and tokens.shape[-1] != config.picture_dim:
+        if config.image_dim and tokens.shape[-1] != config.image_dim:
             raise ValueError(
-                f"clip_vision_output: its picture encoder does not fit the model; got tokens of width "
-                f"{tokens.shape[-1]}, expected {config.picture_dim}, as CLIP ViT-H gives them"
+                f"clip_vision_output: its image encoder does not fit the model; got tokens of width "
+                f"{tokens.shape[-1]}, expected {config.image_dim}, as CLIP ViT-H gives them"
             )
         return tokens
 

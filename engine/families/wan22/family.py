@@ -1,4 +1,4 @@
-"""Wan 2.2 5B (Wan Team 2025): videos from text and pictures, in cells of 16 pixels; Fun control and inpainting."""
+"""Wan 2.2 5B (Wan Team 2025): videos from text and images, in cells of 16 pixels; Fun control and inpainting."""
 
 from __future__ import annotations
 

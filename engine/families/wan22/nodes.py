@@ -1,4 +1,4 @@
-"""The latent of videos of Wan 2.2 5B, which may begin with pictures."""
+"""The latent of videos of Wan 2.2 5B, which may begin with images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from darkroom.engine.families.wan22.vae_files import WAN22_CHANNELS, Wan22Latent
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count
 from darkroom.engine.nodes.sockets import IMAGE, LATENT, VAE
 
 CELL_PX, FRAMES_RATIO = 16, 4

@@ -1,8 +1,8 @@
 """The causal 3-D autoencoder of Wan 2.2 5B (Wan Team 2025): cells of 16 pixels, levels with shortcuts around them.
 
-As the one of Wan 2.1, but that pictures enter and leave as patches of two by two pixels, and that each level adds
+As the one of Wan 2.1, but that images enter and leave as patches of two by two pixels, and that each level adds
 means of its input's cells, or repeats of them. The one of Qwen-Image 2.1 (Qwen Team 2026) is made of the same layers
-for single pictures with opacity, without patches. Module names are those of the original checkpoints.
+for single images with opacity, without patches. Module names are those of the original checkpoints.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from darkroom.engine.layers.video_cells import patched, unpatched
 # Bytes of working memory per pixel of a frame and byte of the dtype, of the published network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 3300, 8000
 MEASURED_CHANNELS, MEASURED_DECODER_CHANNELS = 160, 256
-OPAQUE = 1.0  # the opacity of pictures that come without one
-MAPS_AT_ONCE = 10  # feature maps of a picture's size that are held at once, in channels of the largest level
+OPAQUE = 1.0  # the opacity of images that come without one
+MAPS_AT_ONCE = 10  # feature maps of an image's size that are held at once, in channels of the largest level
 
 MARK = "decoder.upsamples.0.upsamples.0.residual.2.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Wan22VaeConfig:
-    """Configuration of the network. `level_factors`: channels per level by the base channels, largest picture first.
+    """Configuration of the network. `level_factors`: channels per level by the base channels, largest image first.
 
-    Every level but the last halves the picture; where `halves_time` says so, the number of frames too. Pictures of
+    Every level but the last halves the image; where `halves_time` says so, the number of frames too. Images of
     `image_channels` are taken apart into patches of `patch` pixels a side. Convolutions see `time_kernel` frames.
     """
 
@@ -215,13 +215,13 @@ class Wan22Vae(CausalVae):
 
 
 class OpacityVae(Wan22Vae):
-    """The autoencoder of single pictures with opacity: [B, 4, H, W] -> [B, C, h, w]."""
+    """The autoencoder of single images with opacity: [B, 4, H, W] -> [B, C, h, w]."""
 
     latent_dim = 2
 
     @property
     def output_channels(self) -> int:
-        """Channels of pictures: red, green, blue and opacity."""
+        """Channels of images: red, green, blue and opacity."""
         return self.config.image_channels
 
     @property
@@ -236,11 +236,11 @@ class OpacityVae(Wan22Vae):
         return MAPS_AT_ONCE * self.config.decoder_channels * cell_px
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
-        """Return the mean of the posterior [B, C, h, w] of pictures [B, 3 or 4, H, W]; three channels are opaque."""
+        """Return the mean of the posterior [B, C, h, w] of images [B, 3 or 4, H, W]; three channels are opaque."""
         missing = self.config.image_channels - videos.shape[1]
-        pictures = functional.pad(videos, (0, 0, 0, 0, 0, missing), value=OPAQUE)
-        return super().encode(pictures.unsqueeze(2)).squeeze(2)
+        images = functional.pad(videos, (0, 0, 0, 0, 0, missing), value=OPAQUE)
+        return super().encode(images.unsqueeze(2)).squeeze(2)
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return pictures [B, 4, H, W] of latents [B, C, h, w]."""
+        """Return images [B, 4, H, W] of latents [B, C, h, w]."""
         return super().decode(latents.unsqueeze(2)).squeeze(2)

@@ -12,7 +12,7 @@ class ZImageDenoiser(LanguageDenoiser):
     """Z-Image, which reads a prompt alone."""
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        """Return the network's inputs. Raises ValueError for reference pictures, which would be ignored."""
+        """Return the network's inputs. Raises ValueError for reference images, which would be ignored."""
         references = kwargs.get("reference_latents")
         if references:
             raise ValueError(

@@ -37,8 +37,8 @@ CONTEXT_DIM = 2560
 OTHER_WIDTHS = (1024, 2048, 4096)  # of models of the same kind that other networks read
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 FLOW = Parameterisation(flow_of, {"shift": 3.0, "multiplier": 1.0})
-# Layers of networks that are built around this one: a decoder of pixels, an embedder of pictures.
-FURTHER = {"dec_net.cond_embed.weight": "pixels", "siglip_embedder.1.weight": "pictures beside its prompt"}
+# Layers of networks that are built around this one: a decoder of pixels, an embedder of images.
+FURTHER = {"dec_net.cond_embed.weight": "pixels", "siglip_embedder.1.weight": "images beside its prompt"}
 
 
 def configure(shapes: Shapes) -> Lumina2Config:

@@ -1,6 +1,6 @@
 """Controls of Z-Image's transformer (alibaba-pai 2025, "Fun ControlNet"): blocks beside some of the network's.
 
-Each reads the picture that steers and, in the first block of a stack, the picture's own tokens, and its output is added
+Each reads the image that steers and, in the first block of a stack, the image's own tokens, and its output is added
 behind one of the network's blocks. `B` batch, `C` channels, `h w` latent cells, `T` tokens, `D` width. Module names
 are those of the original checkpoints, with joined queries, keys and values.
 """
@@ -30,8 +30,8 @@ BROKEN_DEPTH = 15  # of the only published control with refining blocks that wer
 class ZImageFunControlConfig:
     """Configuration of a control. `blocks` is that of the network whose blocks it has.
 
-    `hint_channels` are those of the picture's latent, of a mask and of the latent of a picture to paint into. With
-    `steers_refiners` it adds to the picture behind the refining blocks too.
+    `hint_channels` are those of the image's latent, of a mask and of the latent of an image to paint into. With
+    `steers_refiners` it adds to the image behind the refining blocks too.
     """
 
     blocks: Lumina2Config
@@ -69,7 +69,7 @@ def z_image_fun_control_config(shapes: Shapes) -> ZImageFunControlConfig:
 
 
 class ControlBlock(JointBlock):
-    """`forward` gives what is added to the picture, and what the next block of the stack reads, [B, T, D] each."""
+    """`forward` gives what is added to the image, and what the next block of the stack reads, [B, T, D] each."""
 
     def __init__(self, config: Lumina2Config, *, is_first: bool) -> None:
         super().__init__(config)
@@ -79,11 +79,11 @@ class ControlBlock(JointBlock):
         self.after_proj = Linear(config.width, config.width)
 
     def steer(
-        self, seen: torch.Tensor, picture: torch.Tensor, pe: torch.Tensor, time: torch.Tensor
+        self, seen: torch.Tensor, image: torch.Tensor, pe: torch.Tensor, time: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is added to the picture, and what the next block of the stack reads, [B, T, D] each."""
+        """Return what is added to the image, and what the next block of the stack reads, [B, T, D] each."""
         if self.is_first:
-            seen = self.before_proj(seen) + picture
+            seen = self.before_proj(seen) + image
         seen = self(seen, None, pe, time)
         return self.after_proj(seen), seen
 
@@ -107,7 +107,7 @@ class ZImageFunControl(nn.Module):
     def embedded(self, hint: torch.Tensor, pe: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         """Return the tokens [B, T, D] of a latent [B, C, h, w], scaled as the network sees it.
 
-        `pe` [1, 1, T, pairs, 2, 2] rotates them as the picture's are rotated, `time` [B, time width] modulates.
+        `pe` [1, 1, T, pairs, 2, 2] rotates them as the image's are rotated, `time` [B, time width] modulates.
         """
         tokens: torch.Tensor = self.control_all_x_embedder["2-1"](patches_channels_last(pad_to_patches(hint, PATCH)))
         if not self.config.steers_refiners:
@@ -125,7 +125,7 @@ class ZImageFunControl(nn.Module):
         self,
         index: int,
         seen: torch.Tensor,
-        picture: torch.Tensor,
+        image: torch.Tensor,
         pe: torch.Tensor,
         time: torch.Tensor,
         *,
@@ -139,11 +139,11 @@ class ZImageFunControl(nn.Module):
             return None, seen
         if not is_untrained:
             refining: Any = self.control_noise_refiner[index]
-            pair: tuple[torch.Tensor, torch.Tensor] = refining.steer(seen, picture, pe, time)
+            pair: tuple[torch.Tensor, torch.Tensor] = refining.steer(seen, image, pe, time)
             return pair
         layers: Sequence[Any] = list(self.control_layers)
         first, *others = layers if index == 0 else layers[1:]
-        added, seen = first.steer(seen, picture, pe, time)
+        added, seen = first.steer(seen, image, pe, time)
         for block in others if index else ():
-            _, seen = block.steer(seen, picture, pe, time)
+            _, seen = block.steer(seen, image, pe, time)
         return added, seen

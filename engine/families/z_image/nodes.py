@@ -25,11 +25,11 @@ def z_image_fun_controlnet(
     inpaint_image: Annotated[IMAGE | None, Optional()] = None,
     mask: Annotated[MASK | None, Optional()] = None,
 ) -> MODEL:
-    """Steer a model by a picture (canny, depth, pose), or by a picture and the mask of what is painted into it."""
+    """Steer a model by an image (canny, depth, pose), or by an image and the mask of what is painted into it."""
     latent_format: LatentFormat = model.get_model_object("latent_format")
     _check_fits(model, model_patch, vae, latent_format)
     if image is None and (inpaint_image is None or not _paints(model_patch, latent_format)):
-        raise ValueError("image: the control has nothing to read; got None, expected a picture")
+        raise ValueError("image: the control has nothing to read; got None, expected an image")
     patch = FunControlPatch(
         model_patch, vae, latent_format, strength,
         image=None if image is None else image[:1, :, :, :3],
@@ -43,7 +43,7 @@ def z_image_fun_controlnet(
 
 
 def _paints(model_patch: MODEL_PATCH, latent_format: LatentFormat) -> bool:
-    """Return True for a control that also reads a picture to paint into."""
+    """Return True for a control that also reads an image to paint into."""
     config: ZImageFunControlConfig = model_patch.model.config
     return config.hint_channels > latent_format.latent_channels
 

@@ -1,4 +1,4 @@
-"""The network of Stable Zero123: a picture's latent beside the noise, and one token, its embedding and the camera."""
+"""The network of Stable Zero123: an image's latent beside the noise, and one token, its embedding and the camera."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Stable Zero123: another view of an object, from a picture (Zero-1-to-3: Liu et al. 2023, arXiv 2303.11328).
+"""Stable Zero123: another view of an object, from an image (Zero-1-to-3: Liu et al. 2023, arXiv 2303.11328).
 
-Its network is that of Stable Diffusion 1 with the picture's latent beside the noise. It takes no prompt.
+Its network is that of Stable Diffusion 1 with the image's latent beside the noise. It takes no prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from darkroom.engine.layers.clip_vision import ClipVisionConfig
 
 CONTEXT_DIM = 768
 CAMERA_DIM = 4
-IN_CHANNELS = 8  # the noisy latent and the picture's
+IN_CHANNELS = 8  # the noisy latent and the image's
 BESIDE = "cc_projection."  # what stands beside the UNet, in files and saved ones
 
 

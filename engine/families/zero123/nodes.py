@@ -1,4 +1,4 @@
-"""Node classes made for Stable Zero123: other views of the object in a picture."""
+"""Node classes made for Stable Zero123: other views of the object in an image."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.nodes.base import Float, NodeContext, node
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import (
+from darkroom.engine.nodes.library.conditioning.image_conditioning import (
     VIEWS_CATEGORY,
     VIEWS_MODULE,
     Count,
@@ -16,8 +16,8 @@ from darkroom.engine.nodes.library.conditioning.picture_conditioning import (
     Side,
     Start,
     empty_latent,
-    picture_pair,
-    picture_seen,
+    image_pair,
+    image_seen,
 )
 from darkroom.engine.nodes.sockets import CLIP_VISION, IMAGE, VAE
 
@@ -25,7 +25,7 @@ Angle = Annotated[float, Float(min=-180.0, max=180.0, step=0.1, round=False)]
 
 
 def camera(elevation: float, azimuth: float) -> torch.Tensor:
-    """Return a camera [1, 1, 4] relative to the picture's, from angles in degrees: Zero-1-to-3's, elevation last."""
+    """Return a camera [1, 1, 4] relative to the image's, from angles in degrees: Zero-1-to-3's, elevation last."""
     up, around = torch.tensor([float(elevation)]), torch.tensor([float(azimuth)])
     around = torch.deg2rad(around)
     parts = (torch.deg2rad((90 - up) - 90), around.sin(), around.cos(), torch.deg2rad(90 - torch.zeros_like(up)))
@@ -45,11 +45,11 @@ def stable_zero123_conditioning(
     elevation: Angle = 0.0,
     azimuth: Angle = 0.0,
 ) -> tuple[Positive, Negative, Start]:
-    """Make conditioning of an object's picture and the camera of another view."""
-    embedding, pixels = picture_seen(clip_vision, init_image, width, height)
+    """Make conditioning of an object's image and the camera of another view."""
+    embedding, pixels = image_seen(clip_vision, init_image, width, height)
     seen_from = camera(elevation, azimuth).to(embedding).expand(1, embedding.shape[1], -1)
     tokens = torch.cat([embedding, seen_from], dim=-1)
-    positive, negative = picture_pair(tokens, torch.zeros_like(embedding), vae.encode(pixels))
+    positive, negative = image_pair(tokens, torch.zeros_like(embedding), vae.encode(pixels))
     return positive, negative, {"samples": empty_latent(batch_size, width, height)}
 
 
@@ -69,7 +69,7 @@ def stable_zero123_conditioning_batched(
     azimuth_batch_increment: Angle = 0.0,
 ) -> tuple[Positive, Negative, Start]:
     """Make conditioning of several views, whose cameras differ by equal steps and whose noise is the same."""
-    embedding, pixels = picture_seen(clip_vision, init_image, width, height)
+    embedding, pixels = image_seen(clip_vision, init_image, width, height)
     cameras = torch.cat(
         [
             camera(elevation + index * elevation_batch_increment, azimuth + index * azimuth_batch_increment)
@@ -77,7 +77,7 @@ def stable_zero123_conditioning_batched(
         ]
     )
     tokens = torch.cat([embedding.expand(batch_size, -1, -1), cameras.to(embedding)], dim=-1)
-    positive, negative = picture_pair(tokens, torch.zeros_like(embedding), vae.encode(pixels))
+    positive, negative = image_pair(tokens, torch.zeros_like(embedding), vae.encode(pixels))
     return positive, negative, {"samples": empty_latent(batch_size, width, height), "batch_index": [0] * batch_size}
 
 

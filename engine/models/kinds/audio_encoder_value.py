@@ -1,4 +1,4 @@
-"""AUDIO_ENCODER and AUDIO_ENCODER_OUTPUT: features of sounds, by which videos move."""
+"""AUDIO_ENCODER and AUDIO_ENCODER_OUTPUT: features of audio, by which videos move."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RATE_HZ = 16000
 
 
 class AudioEncoderOutput(TypedDict):
-    """Features of sounds, 50 a second: the output of the last layer, and what enters each layer with it behind."""
+    """Features of audio, 50 a second: the output of the last layer, and what enters each layer with it behind."""
 
     encoded_audio: torch.Tensor  # [B, T, D]
     encoded_audio_all_layers: tuple[torch.Tensor, ...]  # each [B, T, D]
-    audio_samples: int  # of the sound at 16 kHz
+    audio_samples: int  # of the audio at 16 kHz
 
 
 def _working_bytes(network: Network, shape: torch.Size) -> int:
@@ -28,7 +28,7 @@ def _working_bytes(network: Network, shape: torch.Size) -> int:
 
 
 class AudioEncoder(NetworkValue):
-    """An encoder of sound with ComfyUI's members."""
+    """An encoder of audio with ComfyUI's members."""
 
     model_sample_rate = RATE_HZ
 
@@ -46,7 +46,7 @@ class AudioEncoder(NetworkValue):
     def encode_audio(self, audio: torch.Tensor, sample_rate: int) -> AudioEncoderOutput:
         """Encode waveforms [B, C, S] of `sample_rate` Hz; output on the CPU, float32.
 
-        Channels are averaged. Raises ValueError for a sound too short for one feature.
+        Channels are averaged. Raises ValueError for audio too short for one feature.
         """
         resampled = resample(audio.float(), sample_rate, RATE_HZ)
         num_samples, least = resampled.shape[-1], self.patcher.model.least_samples

@@ -1,4 +1,4 @@
-"""CLIP_VISION, CLIP_VISION_OUTPUT and STYLE_MODEL: picture embeddings that take the place of prompt words."""
+"""CLIP_VISION, CLIP_VISION_OUTPUT and STYLE_MODEL: image embeddings that take the place of prompt words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES_PER_VALUE = 4  # it computes in float32
 
 
 class ClipVisionOutput:
-    """Output of a picture encoder, also readable and writable by item (`output["image_embeds"]`), as packs do."""
+    """Output of an image encoder, also readable and writable by item (`output["image_embeds"]`), as packs do."""
 
     last_hidden_state: torch.Tensor  # [B, T, D]
     penultimate_hidden_states: torch.Tensor  # [B, T, D] of the last layer but one
@@ -31,14 +31,14 @@ class ClipVisionOutput:
 
 
 def _working_bytes(network: Network, shape: torch.Size) -> int:
-    """Return the bytes of one layer's inner values, the largest working memory, for pictures [B, 3, H, W]."""
+    """Return the bytes of one layer's inner values, the largest working memory, for images [B, 3, H, W]."""
     config = network.config
     num_bytes: int = shape[0] * config.num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
     return num_bytes
 
 
 class ClipVision(NetworkValue):
-    """A picture encoder with ComfyUI's members."""
+    """An image encoder with ComfyUI's members."""
 
     def __init__(self, weights: WeightHandle) -> None:
         super().__init__(weights)
@@ -75,7 +75,7 @@ class ClipVision(NetworkValue):
     def encode_image(self, image: torch.Tensor, crop: bool = True) -> ClipVisionOutput:
         """Encode IMAGE [B, H, W, C]; output on the CPU, float32.
 
-        With `crop` only the middle square is used, else the whole picture is squeezed to a square.
+        With `crop` only the middle square is used, else the whole image is squeezed to a square.
         """
         pixels = vision_pixels(
             image.to(self.load_device), self.image_size, self.image_mean, self.image_std, crop=crop
@@ -95,7 +95,7 @@ class ClipVision(NetworkValue):
 
 
 class StyleModel(NetworkValue):
-    """A network that turns a picture's tokens into words of a prompt."""
+    """A network that turns an image's tokens into words of a prompt."""
 
     @property
     def model(self) -> Network:
@@ -106,13 +106,13 @@ class StyleModel(NetworkValue):
     def get_cond(self, input: ClipVisionOutput) -> torch.Tensor:
         """Return words [B, N, C], float32 on the CPU.
 
-        Raises ValueError when the picture encoder is of another width.
+        Raises ValueError when the image encoder is of another width.
         """
         with self.patcher.in_use() as network:
             tokens = input.last_hidden_state
             if tokens.shape[-1] != network.config.width:
                 raise ValueError(
-                    f"the style model takes a picture encoder of width {network.config.width}, "
+                    f"the style model takes an image encoder of width {network.config.width}, "
                     f"this one's is {tokens.shape[-1]}"
                 )
             words: torch.Tensor = network(tokens.to("cpu", torch.float32))

@@ -1,4 +1,4 @@
-"""ControlNet (Zhang et al. 2023, arXiv 2302.05543): a copy of the UNet's first half that reads a picture as well.
+"""ControlNet (Zhang et al. 2023, arXiv 2302.05543): a copy of the UNet's first half that reads an image as well.
 
 Module names are those of the original checkpoints (without `control_model.`). `B` batch, `H W` pixels of the hint,
 `h w` latent cells (`H/8`), `T` tokens, `D` their width.
@@ -75,7 +75,7 @@ class ControlNetModel(nn.Module):
     def read_hint(
         self, hint: torch.Tensor, emb: torch.Tensor, context: torch.Tensor, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the picture as additions to the first block [B, model_channels, h, w], and the time embedding."""
+        """Return the image as additions to the first block [B, model_channels, h, w], and the time embedding."""
         return self.input_hint_block(hint, emb, context), emb
 
 

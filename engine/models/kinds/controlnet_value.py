@@ -1,4 +1,4 @@
-"""CONTROL_NET: a network that controls the UNet by a picture. Copies share the weights, not the picture and range.
+"""CONTROL_NET: a network that controls the UNet by an image. Copies share the weights, not the image and range.
 
 `B` batch, `H W` pixels, `h w` latent cells. Several nets form a chain by `previous_controlnet`; their additions add up.
 The classes are made and derived from as ComfyUI's are (`comfy.controlnet`): packs build controls of their own on them.
@@ -41,8 +41,8 @@ class StrengthType(Enum):
     LINEAR_UP = 2  # it is raised to the power of how many additions come from this one on
 
 
-def _unchanged(picture: torch.Tensor) -> torch.Tensor:
-    return picture
+def _unchanged(image: torch.Tensor) -> torch.Tensor:
+    return image
 
 
 class ControlBase:
@@ -80,9 +80,9 @@ class ControlBase:
         vae: Any = None,
         extra_concat: Sequence[torch.Tensor] = (),
     ) -> ControlBase:
-        """Set the picture `[B, 3, H, W]`. `vae` and `extra_concat` are for networks that do not read pixels.
+        """Set the image `[B, 3, H, W]`. `vae` and `extra_concat` are for networks that do not read pixels.
 
-        A network that reads a mask beside the picture gets one of ones unless `extra_concat` has one.
+        A network that reads a mask beside the image gets one of ones unless `extra_concat` has one.
         """
         self.cond_hint_original = cond_hint
         self.strength = strength
@@ -318,8 +318,8 @@ class ControlNet(ControlBase):
         return self.cond_hint
 
     def _prepared_hint(self, width: int, height: int) -> torch.Tensor:
-        """Return the picture at the size of a latent of so many cells, encoded where the network reads latents."""
-        assert self.cond_hint_original is not None, "a ControlNet without a picture"
+        """Return the image at the size of a latent of so many cells, encoded where the network reads latents."""
+        assert self.cond_hint_original is not None, "a ControlNet without an image"
         ratio = self.compression_ratio
         if self.vae is not None:
             ratio *= self.vae.spacial_compression_encode()
@@ -343,7 +343,7 @@ class ControlNet(ControlBase):
 class T2IAdapter(ControlBase):
     """A T2I-Adapter, or a ControlNet of Stable Cascade.
 
-    It reads only the picture, so its additions are computed once per batch and size.
+    It reads only the image, so its additions are computed once per batch and size.
     """
 
     def __init__(
@@ -416,21 +416,21 @@ class T2IAdapter(ControlBase):
         return self.control_merge(copied, before, x_noisy.dtype)
 
     def _hint(self, x_noisy: torch.Tensor, batched_number: int) -> torch.Tensor:
-        """Return the picture at the latent's size in pixels, rounded up. Raises ValueError for other channels."""
-        assert self.cond_hint_original is not None, "a T2I-Adapter without a picture"
+        """Return the image at the latent's size in pixels, rounded up. Raises ValueError for other channels."""
+        assert self.cond_hint_original is not None, "a T2I-Adapter without an image"
         height, width = (cells * self.compression_ratio for cells in x_noisy.shape[2:])
         wanted = self.scale_image_to(width, height)
         if self.cond_hint is None or self.cond_hint.shape[:1:-1] != wanted:
-            picture = resize(self.cond_hint_original, *wanted, self.upscale_algorithm, "center")
-            if self.channels_in == 1 and picture.shape[1] > 1:
-                picture = picture.mean(dim=1, keepdim=True)
-            if picture.shape[1] != self.channels_in:
+            image = resize(self.cond_hint_original, *wanted, self.upscale_algorithm, "center")
+            if self.channels_in == 1 and image.shape[1] > 1:
+                image = image.mean(dim=1, keepdim=True)
+            if image.shape[1] != self.channels_in:
                 raise ValueError(
-                    f"control image: wrong number of channels; got {picture.shape[1]}, expected {self.channels_in} "
+                    f"control image: wrong number of channels; got {image.shape[1]}, expected {self.channels_in} "
                     "(JoinImageWithAlpha adds a mask as the fourth)"
                 )
             dtype = next(self.t2i_model.parameters()).dtype
-            self.cond_hint = picture.to(x_noisy.device, dtype)
+            self.cond_hint = image.to(x_noisy.device, dtype)
         if self.cond_hint.shape[0] != x_noisy.shape[0]:
             self.cond_hint = broadcast_image_to(self.cond_hint, x_noisy.shape[0], batched_number)
         return self.cond_hint
@@ -458,9 +458,9 @@ def _borrowed_weights(prefix: str, model: Network) -> dict[str, torch.Tensor]:
 
 
 def broadcast_image_to(image: torch.Tensor, batch_size: int, batched_number: int) -> torch.Tensor:
-    """Repeat pictures for a batch of `batched_number` conditions: each condition's items get the pictures in turn.
+    """Repeat images for a batch of `batched_number` conditions: each condition's items get the images in turn.
 
-    A single picture stays unchanged, since it fits every batch.
+    A single image stays unchanged, since it fits every batch.
     """
     if image.shape[0] == 1:
         return image

@@ -1,4 +1,4 @@
-"""A control that adds to a transformer's picture behind each of its blocks, as a function among a MODEL's options.
+"""A control that adds to a transformer's image behind each of its blocks, as a function among a MODEL's options.
 
 `B` batch, `H W` pixels, `T` tokens, `D` width.
 """
@@ -41,12 +41,12 @@ class DiffSynthPatch:
         self._seen_size: tuple[int, int] | None = None  # in cells
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Add the control to the picture's tokens, behind the block `block_index`."""
+        """Add the control to the image's tokens, behind the block `block_index`."""
         img: torch.Tensor = inputs["img"]
         seen = self._seen_at(inputs["x"].shape[-2], inputs["x"].shape[-1]).to(img)
-        picture = img[:, : seen.shape[1]]
-        added = self._control.model.controlnet_blocks[inputs["block_index"]](picture, seen) * self._strength
-        return {**inputs, "img": torch.cat([picture + added, img[:, seen.shape[1] :]], dim=1)}
+        image = img[:, : seen.shape[1]]
+        added = self._control.model.controlnet_blocks[inputs["block_index"]](image, seen) * self._strength
+        return {**inputs, "img": torch.cat([image + added, img[:, seen.shape[1] :]], dim=1)}
 
     def __deepcopy__(self, memo: object) -> DiffSynthPatch:
         """Return itself: clones of a MODEL share the control's network."""
@@ -63,14 +63,14 @@ class DiffSynthPatch:
         return [self._control]
 
     def _seen_at(self, height: int, width: int) -> torch.Tensor:
-        """Return the tokens of the picture at the size of a latent of so many cells."""
+        """Return the tokens of the image at the size of a latent of so many cells."""
         if self._seen is None or self._seen_size != (height, width):
             self._seen = self._control.model.embedded(self._hint(height, width).to(self._control.load_device))
             self._seen_size = (height, width)
         return self._seen
 
     def _hint(self, height: int, width: int) -> torch.Tensor:
-        """Return the scaled latent of the picture [1, C, h, w], and behind it the mask where the control sees one."""
+        """Return the scaled latent of the image [1, C, h, w], and behind it the mask where the control sees one."""
         ratio = self._vae.spacial_compression_encode()
         pixels = resize(self._image.movedim(-1, 1), width * ratio, height * ratio, "area", "center")
         latent = self._latent_format.process_in(self._vae.encode(pixels.movedim(1, -1)))[:, :, 0]

@@ -1,4 +1,4 @@
-"""A control that adds to the picture behind blocks of a Next-DiT, as functions among a MODEL's options.
+"""A control that adds to the image behind blocks of a Next-DiT, as functions among a MODEL's options.
 
 `B` batch, `C` channels, `H W` pixels, `T` tokens, `D` width.
 """
@@ -48,7 +48,7 @@ class FunControlPatch:
         self._seen: torch.Tensor | None = None  # [B, T, D], what the next block of the control reads
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Add the control to the picture's tokens, behind a block of the kind `block_type`."""
+        """Add the control to the image's tokens, behind a block of the kind `block_type`."""
         network, index = self._control.model, inputs["block_index"]
         is_refining = inputs.get("block_type") == "noise_refiner"
         if is_refining and index == 0:
@@ -59,12 +59,12 @@ class FunControlPatch:
         if not is_refining and (index % step or index // step >= network.config.num_layers):
             return inputs
         num_tokens = self._seen.shape[1]
-        picture = inputs["img_input"][:, :num_tokens]
+        image = inputs["img_input"][:, :num_tokens]
         pe, time = inputs["pe"][:, :, :num_tokens], inputs["vec"]
         if is_refining:
-            added, self._seen = network.refined(index, self._seen, picture, pe, time, is_untrained=self._is_untrained)
+            added, self._seen = network.refined(index, self._seen, image, pe, time, is_untrained=self._is_untrained)
         else:
-            added, self._seen = network.control_layers[index // step].steer(self._seen, picture, pe, time)
+            added, self._seen = network.control_layers[index // step].steer(self._seen, image, pe, time)
         if added is None:
             return inputs
         img: torch.Tensor = inputs["img"]

@@ -27,7 +27,7 @@ Patch = Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]
 
 
 class GatedSelfAttention(nn.Module):
-    """Attention of a picture's cells to themselves and to the boxes, through gates that start at 0 in training."""
+    """Attention of an image's cells to themselves and to the boxes, through gates that start at 0 in training."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class PositionNet(nn.Module):
     def forward(self, corners: torch.Tensor, is_there: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
         """Encode boxes as tokens [N, W].
 
-        `corners` [N, 4] are fractions of the picture, `is_there` [N, 1] is 0 or 1, `texts` is [N, D].
+        `corners` [N, 4] are fractions of the image, `is_there` [N, 1] is 0 or 1, `texts` is [N, D].
         """
         frequencies = TEMPERATURE ** (torch.arange(NUM_FREQUENCIES, device=corners.device) / NUM_FREQUENCIES)
         waves = [wave(frequency * corners) for frequency in frequencies for wave in (torch.sin, torch.cos)]

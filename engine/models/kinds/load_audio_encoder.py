@@ -1,4 +1,4 @@
-"""Files of encoders of sound, in the layout of the transformers library, as networks on the CPU."""
+"""Files of encoders of audio, in the layout of the transformers library, as networks on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFIXES = ("wav2vec2.", "model.", "")  # of the networks in files that may hold
 
 @refuses(EXPECTED)
 def load_audio_encoder(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> nn.Module:
-    """Load the encoder of sound of a file, its layers stored as `dtype`. Raises `BadModelFile`."""
+    """Load the encoder of audio of a file, its layers stored as `dtype`. Raises `BadModelFile`."""
     file = open_weights(path)
     shapes = file.shapes
     for prefix in PREFIXES:

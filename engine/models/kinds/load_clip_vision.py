@@ -1,4 +1,4 @@
-"""Files of picture encoders as networks on the CPU.
+"""Files of image encoders as networks on the CPU.
 
 CLIP's are in the layout of the transformers library or of OpenCLIP, SigLIP's and DINOv2's in the former.
 """
@@ -32,7 +32,7 @@ PROJECTION = "visual_projection.weight"
 LANGUAGE = "multi_modal_projector.linear_1.bias"  # LLaVA's, whose files may lack the projection
 HEADS = 16  # of all four
 SIGLIP_COLOURS = (0.5, 0.5, 0.5)  # mean and deviation
-SIGLIP_PX = {729: 384}  # by tokens, where the patches do not cover the picture
+SIGLIP_PX = {729: 384}  # by tokens, where the patches do not cover the image
 MOST_LAYERS_OF_QUICK_GELU = 24  # OpenAI's ViT-L; the larger ones are OpenCLIP's, trained with the exact function
 
 OPEN_CLIP = "visual."
@@ -52,7 +52,7 @@ EXACT = ("vision_model.pre_layrnorm.", "vision_model.post_layernorm.", "visual_p
 def load_clip_vision(
     path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM, prefix: str | None = None
 ) -> ClipVisionModel | Dinov2:
-    """Load the picture encoder of a file, its layers stored as `dtype`. Raises `BadModelFile`.
+    """Load the image encoder of a file, its layers stored as `dtype`. Raises `BadModelFile`.
 
     In a checkpoint its names are behind a prefix.
     """

@@ -1,4 +1,4 @@
-"""Files of PhotoMaker as networks on the CPU: the picture encoder behind `id_encoder`, or alone."""
+"""Files of PhotoMaker as networks on the CPU: the image encoder behind `id_encoder`, or alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALSO_EXACT = ("visual_projection_2.", "fuse_module.")
 
 @refuses(EXPECTED)
 def load_photomaker(path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM) -> PhotoMaker:
-    """Load the network of a file, its picture encoder's layers stored as `dtype`. Raises `BadModelFile`."""
+    """Load the network of a file, its image encoder's layers stored as `dtype`. Raises `BadModelFile`."""
     file = _encoder_file(path)
     names = {name: name for name in file.tensors}
     if any(name.startswith(SECOND_VERSION) for name in names):

@@ -1,4 +1,4 @@
-"""Files of style models, which turn a picture's tokens into words of a prompt, as networks on the CPU."""
+"""Files of style models, which turn an image's tokens into words of a prompt, as networks on the CPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """T2I-Adapter files, in the original layout or that of the diffusers library, as networks with weights on the CPU.
 
-The ControlNets of Stable Cascade are read here, too: like an adapter, they see nothing but the picture.
+The ControlNets of Stable Cascade are read here, too: like an adapter, they see nothing but the image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FULL_MARK = "conv_in.weight"
 PIXELS_MARK, LATENTS_MARK = "backbone.0.0.weight", "backbone.0.weight"
 PROJECTION_MARK = "projections.0.2.weight"
 
-PictureControl = Adapter | LightAdapter | CascadeControl
+ImageControl = Adapter | LightAdapter | CascadeControl
 
 
 def is_t2i_adapter(names: Mapping[str, object]) -> bool:
@@ -40,7 +40,7 @@ def is_t2i_adapter(names: Mapping[str, object]) -> bool:
 
 
 @refuses("a T2I-Adapter")
-def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> PictureControl:
+def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> ImageControl:
     """Load the network of a file, float32 as ComfyUI runs it on a CPU. Raises `BadModelFile`, `NotRecognised`."""
     names = _names(file.tensors)
     shapes = {name: file.tensors[key].shape for name, key in names.items()}
@@ -63,7 +63,7 @@ def _names(keys: Mapping[str, object]) -> dict[str, str]:
     return named
 
 
-def _network(shapes: Shapes) -> PictureControl:
+def _network(shapes: Shapes) -> ImageControl:
     if PROJECTION_MARK in shapes:
         return CascadeControl(_cascade_config(shapes))
     return _light(shapes) if LIGHT_MARK in shapes else Adapter(_config(shapes))

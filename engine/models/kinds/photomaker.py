@@ -1,4 +1,4 @@
-"""PhotoMaker (Li et al. 2023, arXiv 2312.04461): a person's picture fused with the word of a prompt that stands for it.
+"""PhotoMaker (Li et al. 2023, arXiv 2312.04461): a person's image fused with the word of a prompt that stands for it.
 
 `T` tokens, `D` width of a prompt's tokens, the width of both projections together. Module names are those of its files.
 """
@@ -17,7 +17,7 @@ from darkroom.engine.layers.clip_vision import ClipVisionConfig, ClipVisionTower
 
 @dataclass(frozen=True, slots=True)
 class PhotoMakerConfig:
-    """Configuration: `second_width` is that of the second projection of a picture."""
+    """Configuration: `second_width` is that of the second projection of an image."""
 
     vision: ClipVisionConfig
     second_width: int
@@ -49,13 +49,13 @@ class FuseModule(nn.Module):
         self.layer_norm = nn.LayerNorm(width)
 
     def forward(self, word: torch.Tensor, person: torch.Tensor) -> torch.Tensor:
-        """Return the fusion [B, D] of a word's tokens and of pictures of a person, [B, D] each."""
+        """Return the fusion [B, D] of a word's tokens and of images of a person, [B, D] each."""
         fused: torch.Tensor = self.layer_norm(self.mlp2(self.mlp1(torch.cat([word, person], dim=-1)) + word))
         return fused
 
 
 class PhotoMaker(nn.Module):
-    """Picture encoder of two projections, and their fusion with a word. It computes in float32."""
+    """Image encoder of two projections, and their fusion with a word. It computes in float32."""
 
     def __init__(self, config: PhotoMakerConfig) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class PhotoMaker(nn.Module):
         self.fuse_module = FuseModule(config.token_width)
 
     def forward(self, pixel_values: torch.Tensor, tokens: torch.Tensor, place: int) -> torch.Tensor:
-        """Return a prompt's tokens [1, T, D] with the one at `place` fused with the first of the pictures.
+        """Return a prompt's tokens [1, T, D] with the one at `place` fused with the first of the images.
 
         `pixel_values` [B, 3, image_px, image_px] come from `engine/images/vision_pixels.py`. A place behind the end
         of the prompt changes nothing.

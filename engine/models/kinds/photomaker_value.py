@@ -1,4 +1,4 @@
-"""PHOTOMAKER: a picture encoder that puts a person into a prompt."""
+"""PHOTOMAKER: an image encoder that puts a person into a prompt."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BYTES_PER_VALUE = 4  # it computes in float32
 
 
 def _working_bytes(network: Any, shape: torch.Size) -> int:
-    """Return the bytes of one layer's inner values for pictures [B, 3, H, W], the largest working memory."""
+    """Return the bytes of one layer's inner values for images [B, 3, H, W], the largest working memory."""
     config = network.config.vision
     num_bytes: int = config.num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
     return num_bytes
 
 
 class PhotoMakerEncoder(NetworkValue):
-    """A person's picture encoder over its weights."""
+    """A person's image encoder over its weights."""
 
     def __init__(self, weights: WeightHandle) -> None:
         super().__init__(weights)
@@ -30,7 +30,7 @@ class PhotoMakerEncoder(NetworkValue):
 
     @torch.no_grad()
     def fuse(self, image: torch.Tensor, tokens: torch.Tensor, place: int) -> torch.Tensor:
-        """Return a prompt's tokens [1, T, D] with the one at `place` fused with the first picture of IMAGE, on the CPU.
+        """Return a prompt's tokens [1, T, D] with the one at `place` fused with the first image of IMAGE, on the CPU.
 
         Raises ValueError for tokens of another width than the network's.
         """

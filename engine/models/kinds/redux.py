@@ -1,6 +1,6 @@
-"""Flux.1 Redux (Black Forest Labs 2024): every token of a picture encoder as one word of a prompt.
+"""Flux.1 Redux (Black Forest Labs 2024): every token of an image encoder as one word of a prompt.
 
-`B` pictures, `T` tokens, `D` width of the picture encoder, `C` of the text. Module names are those of the
+`B` images, `T` tokens, `D` width of the image encoder, `C` of the text. Module names are those of the
 original file.
 """
 
@@ -23,7 +23,7 @@ class ReduxConfig:
 
 
 class Redux(nn.Module):
-    """Two layers that map tokens [B, T, D] of a picture encoder to words [B, T, C]."""
+    """Two layers that map tokens [B, T, D] of an image encoder to words [B, T, C]."""
 
     def __init__(self, config: ReduxConfig) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The T2I-Adapter for style (Mou et al. 2023, arXiv 2302.08453): a picture's CLIP tokens as words of a prompt.
+"""The T2I-Adapter for style (Mou et al. 2023, arXiv 2302.08453): an image's CLIP tokens as words of a prompt.
 
-`B` pictures, `T` tokens of the picture encoder, `N` words, `D` its width, `C` the text's. Module names are those of
+`B` images, `T` tokens of the image encoder, `N` words, `D` its width, `C` the text's. Module names are those of
 the original files, their spelling of `transformer_layes` too.
 """
 
@@ -67,7 +67,7 @@ class StyleAdapter(nn.Module):
         self.proj = nn.Parameter(torch.empty(config.width, config.context_width))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Convert the last hidden states [B, T, D] of a picture encoder to words [B, N, C]."""
+        """Convert the last hidden states [B, T, D] of an image encoder to words [B, N, C]."""
         words = self.style_embedding.expand(tokens.shape[0], -1, -1)
         x = self.transformer_layes(self.ln_pre(torch.cat([tokens, words], dim=1)))
         normed: torch.Tensor = self.ln_post(x[:, -self.config.num_words :])

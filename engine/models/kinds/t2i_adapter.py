@@ -1,4 +1,4 @@
-"""T2I-Adapter (Mou et al. 2023, arXiv 2302.08453): a small network that reads a picture and controls the UNet.
+"""T2I-Adapter (Mou et al. 2023, arXiv 2302.08453): a small network that reads an image and controls the UNet.
 
 Module names are those of the original checkpoints. `B` batch, `H W` pixels, `u` how many pixels a side become channels.
 It reads neither the latent nor the time, so one result serves all steps.

@@ -1,6 +1,6 @@
 """TAESD (github.com/madebyollin/taesd): an autoencoder with a thousandth of a VAE's work.
 
-Latents `[B, C, h, w]`, pictures `[B, 3, 8 h, 8 w]`. Module names are those that ComfyUI gives the two files' networks.
+Latents `[B, C, h, w]`, images `[B, 3, 8 h, 8 w]`. Module names are those that ComfyUI gives the two files' networks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from darkroom.engine.layers.basic import Conv2d
 from darkroom.engine.models.kinds.tiny_decoder import BLOCKS_PER_SIZE, NUM_DOUBLINGS, WIDTH, Block, TinyDecoder
 
 Scale = Callable[[torch.Tensor], torch.Tensor]
-WORKING_BYTES_PER_PIXEL = 4 * WIDTH  # and byte of the type: a few pictures of all channels
+WORKING_BYTES_PER_PIXEL = 4 * WIDTH  # and byte of the type: a few images of all channels
 
 
 class TinyEncoder(nn.Sequential):
-    """Pictures of 0..1 to scaled latents."""
+    """Images of 0..1 to scaled latents."""
 
     def __init__(self, latent_channels: int) -> None:
         layers: list[nn.Module] = [Conv2d(3, WIDTH, 3, padding=1), Block()]
@@ -42,10 +42,10 @@ class TinyAutoencoder(nn.Module):
         self.taesd_encoder, self.taesd_decoder = TinyEncoder(latent_channels), TinyDecoder(latent_channels)
         self._scaled, self._unscaled = scaled, unscaled
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Return the unscaled latents of pictures of -1..1."""
-        return self._unscaled(self.taesd_encoder(pictures * 0.5 + 0.5))
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the unscaled latents of images of -1..1."""
+        return self._unscaled(self.taesd_encoder(images * 0.5 + 0.5))
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return pictures of about -1..1."""
+        """Return images of about -1..1."""
         return self.taesd_decoder.decode(self._scaled(latents))

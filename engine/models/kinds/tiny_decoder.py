@@ -1,6 +1,6 @@
-"""TAESD's decoder (github.com/madebyollin/taesd): scaled latents to pictures with a thousandth of a VAE's work.
+"""TAESD's decoder (github.com/madebyollin/taesd): scaled latents to images with a thousandth of a VAE's work.
 
-Latents `[B, C, h, w]`, pictures `[B, 3, 8 h, 8 w]`. Module names are those of its files: numbers in one sequence.
+Latents `[B, C, h, w]`, images `[B, 3, 8 h, 8 w]`. Module names are those of its files: numbers in one sequence.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ class TinyDecoder(nn.Sequential):
 
     @torch.no_grad()
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return pictures [B, 3, 8 h, 8 w] of about -1..1."""
-        pictures: torch.Tensor = self(latents)
-        return pictures * 2.0 - 1.0
+        """Return images [B, 3, 8 h, 8 w] of about -1..1."""
+        images: torch.Tensor = self(latents)
+        return images * 2.0 - 1.0

@@ -1,7 +1,7 @@
 """Union ControlNet (Huang et al. 2024, ControlNet++, github.com/xinsir6/ControlNetPlus): for several kinds.
 
-The kind of picture is a control type. It is embedded beside the time, and as a token that is mixed with the mean of the
-features of the picture. Module names are those of the published files, their misspelling included. `B` batch, `H W`
+The kind of image is a control type. It is embedded beside the time, and as a token that is mixed with the mean of the
+features of the image. Module names are those of the published files, their misspelling included. `B` batch, `H W`
 pixels of the hint, `h w` latent cells, `E` width of the time embedding, `D` of the tokens.
 """
 
@@ -27,7 +27,7 @@ TYPE_WIDTH = 256  # of the sinusoidal embedding of each type's bit
 
 
 class UnionControlNetModel(ControlNetModel):
-    """ControlNet for `num_types` kinds of pictures; `forward` takes their numbers as `control_type`, none for auto."""
+    """ControlNet for `num_types` kinds of images; `forward` takes their numbers as `control_type`, none for auto."""
 
     def __init__(self, config: UnetConfig, hint_channels: int = 3, *, num_types: int) -> None:
         super().__init__(config, hint_channels)
@@ -46,9 +46,9 @@ class UnionControlNetModel(ControlNetModel):
         control_type: Sequence[int] = (),
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the picture as additions to the first block, and the time embedding with that of the types [B, E].
+        """Return the image as additions to the first block, and the time embedding with that of the types [B, E].
 
-        Only the first type is mixed with the picture, as in ComfyUI. Raises ValueError for an unknown type.
+        Only the first type is mixed with the image, as in ComfyUI. Raises ValueError for an unknown type.
         """
         unknown = [number for number in control_type if number >= self.num_control_type]
         if unknown:

@@ -1,4 +1,4 @@
-"""Networks that enlarge pictures: ESRGAN's (Wang et al. 2018, arXiv 1809.00219) and Real-ESRGAN's compact one.
+"""Networks that enlarge images: ESRGAN's (Wang et al. 2018, arXiv 1809.00219) and Real-ESRGAN's compact one.
 
 `B` batch, `C` channels, `H W` pixels, values 0..1. Module names are Real-ESRGAN's; other layouts are renamed to them.
 """
@@ -15,7 +15,7 @@ from darkroom.engine.layers.basic import Conv2d
 
 RESIDUAL_SCALE = 0.2
 SLOPE = 0.2  # of the leaky rectifiers, below zero
-SMALLEST_SIDE_PX = 2  # smaller pictures are padded, as by ComfyUI's loader of such networks
+SMALLEST_SIDE_PX = 2  # smaller images are padded, as by ComfyUI's loader of such networks
 SHUFFLED_MULTIPLE = 4  # to which sides are padded before pixels are folded into channels, however many are
 
 
@@ -47,7 +47,7 @@ class CompactConfig:
 
 
 def _padded(x: torch.Tensor, multiple: int) -> torch.Tensor:
-    """Pad `[B, C, H, W]` on the right and below to a multiple, by reflection as far as the picture reaches."""
+    """Pad `[B, C, H, W]` on the right and below to a multiple, by reflection as far as the image reaches."""
     for dim in (3, 2):
         side = x.shape[dim]
         missing = max(side, SMALLEST_SIDE_PX) - side

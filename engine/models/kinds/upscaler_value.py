@@ -1,4 +1,4 @@
-"""UPSCALE_MODEL: a network that enlarges pictures, with the members that custom nodes use."""
+"""UPSCALE_MODEL: a network that enlarges images, with the members that custom nodes use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from darkroom.engine.models.weight_handle import Network
 
 
 class UpscaleModel(NetworkValue):
-    """A network that enlarges pictures."""
+    """A network that enlarges images."""
 
     @property
     def model(self) -> Network:
@@ -39,6 +39,6 @@ class UpscaleModel(NetworkValue):
         with self.patcher.in_use() as network:
             wanted = network.config.in_channels if hasattr(network, "config") else image.shape[1]
             if image.shape[1] != wanted:
-                raise ValueError(f"the upscaling network takes {wanted} channels, the picture has {image.shape[1]}")
+                raise ValueError(f"the upscaling network takes {wanted} channels, the image has {image.shape[1]}")
             enlarged: torch.Tensor = network(image.to(self.device)).clamp_(0, 1)
         return enlarged

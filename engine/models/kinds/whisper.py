@@ -1,4 +1,4 @@
-"""The encoder of Whisper (Radford et al. 2022, arXiv 2212.04356): features of every layer of 30 s of sound.
+"""The encoder of Whisper (Radford et al. 2022, arXiv 2212.04356): features of every layer of 30 s of audio.
 
 `B` batch, `S` samples at 16 kHz, `M` bands, `N` frames of a spectrogram, `T` tokens, 50 a second, `D` width. Module
 names are those of the transformers library's files.
@@ -109,7 +109,7 @@ class SpeechEncoder(nn.Module):
 
 
 class Whisper(nn.Module):
-    """The encoder, for 30 s of sound at a time: longer ones are cut. It computes in float32."""
+    """The encoder, for 30 s of audio at a time: longer ones are cut. It computes in float32."""
 
     least_samples = 1
 

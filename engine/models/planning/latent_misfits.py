@@ -52,7 +52,7 @@ class Latents:
     def problem_with(self, read: Latents) -> str | None:
         """Return what a VAE of the latents `read` has and what was expected; None if it may decode these.
 
-        Several families of videos have as many channels, but VAEs of networks of their own. Families of pictures share
+        Several families of videos have as many channels, but VAEs of networks of their own. Families of images share
         one, which differs by its weights alone.
         """
         if read.channels != self.channels:

@@ -1,6 +1,6 @@
-"""Group normalisation with SiLU for channels-last pictures, in Triton.
+"""Group normalisation with SiLU for channels-last images, in Triton.
 
-Wu and He 2018, arXiv 1803.08494. `N` pictures of `P` cells and `C` channels, channels innermost; sums are float32.
+Wu and He 2018, arXiv 1803.08494. `N` images of `P` cells and `C` channels, channels innermost; sums are float32.
 Sums of a slice of the cells are stored and added up afterwards, so that a result has the same bits each time. They are
 of the distances from the group's first number: the squares of numbers far from zero would hide their variance.
 """

@@ -21,9 +21,9 @@ Slots = Sequence[Tensor | None]  # where results are written; None is a new tens
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The cells of a result that are made together, `side` x `side`, from `width` x `width` cells of the picture.
+    """The cells of a result that are made together, `side` x `side`, from `width` x `width` cells of the image.
 
-    `weight_rows` [width, 3] transforms a side of the kernel, `spread` one of the picture, `gather` one of the products,
+    `weight_rows` [width, 3] transforms a side of the kernel, `spread` one of the image, `gather` one of the products,
     to which it adds the bias where there is one.
     """
 
@@ -41,7 +41,7 @@ class Tile:
         return self.width**2
 
     def count(self, x: Tensor) -> int:
-        """Return how many tiles the result of a picture `x` [B, C, H, W] has."""
+        """Return how many tiles the result of an image `x` [B, C, H, W] has."""
         return x.shape[0] * -(-x.shape[2] // self.side) * -(-x.shape[3] // self.side)
 
 

@@ -64,9 +64,9 @@ class HalfVae(Strategy):
             return nothing
 
         def decode(latent: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-            picture: torch.Tensor = half.decode(latent.half(), *args, **kwargs)
-            if bool(torch.isfinite(picture).all()):
-                return picture
+            image: torch.Tensor = half.decode(latent.half(), *args, **kwargs)
+            if bool(torch.isfinite(image).all()):
+                return image
             log.warning("VAE decoded in its own type: reason=overflow in float16")
             again: torch.Tensor = plain(latent, *args, **kwargs)
             return again

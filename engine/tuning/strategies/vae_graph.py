@@ -13,7 +13,7 @@ from darkroom.engine.tuning.quality import Quality
 from darkroom.engine.tuning.strategies.cuda_graph import GraphStrategy
 from darkroom.engine.tuning.strategy import SamplingUse, Undo, offloaded
 
-MAX_CELLS = 128 * 128  # of all latents in a call: one picture of 1024x1024
+MAX_CELLS = 128 * 128  # of all latents in a call: one image of 1024x1024
 MAX_GRAPHS = 4
 
 
@@ -44,8 +44,8 @@ class VaeGraph(GraphStrategy):
 
         def decode(latent: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
             def work(inputs: Inputs) -> torch.Tensor:
-                picture: torch.Tensor = plain(inputs["latent"], **kwargs)
-                return picture
+                image: torch.Tensor = plain(inputs["latent"], **kwargs)
+                return image
 
             found = None
             if not args and _is_small(latent):
@@ -53,8 +53,8 @@ class VaeGraph(GraphStrategy):
                 if inner is not None and place is not None:
                     key, own = ("decode", evaluation.kind, inner), evaluation.own_tensors
                     found = self.graphs.run(key, {"latent": latent}, work, most_bytes, own, network, place)
-            picture: torch.Tensor = plain(latent, *args, **kwargs) if found is None else found
-            return picture
+            image: torch.Tensor = plain(latent, *args, **kwargs) if found is None else found
+            return image
 
         network.__dict__["decode"] = decode
 
@@ -65,5 +65,5 @@ class VaeGraph(GraphStrategy):
 
 
 def _is_small(latent: torch.Tensor) -> bool:
-    """Return True for latents of pictures `[B, C, h, w]` that a graph is worth its memory for."""
+    """Return True for latents of images `[B, C, h, w]` that a graph is worth its memory for."""
     return latent.ndim == 4 and latent.shape[0] * latent.shape[2] * latent.shape[3] <= MAX_CELLS

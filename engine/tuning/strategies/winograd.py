@@ -2,7 +2,7 @@
 
 Layers with few weights make 4x4 cells at a time, for which transformed weights take 4 times the memory of the plain
 ones; layers with many make 2x2, for which it is 16/9. Where not all have room, those with few weights come first: they
-have the larger pictures. Transformed weights are kept from one run to the next while the weights are the same.
+have the larger images. Transformed weights are kept from one run to the next while the weights are the same.
 """
 
 from __future__ import annotations

@@ -106,9 +106,9 @@ def test_a_node_receives_them_nested() -> None:
 
 
 def test_an_input_that_is_left_out_is_none() -> None:
-    inputs = {"way": "like", "way.like": "a picture"}
+    inputs = {"way": "like", "way.like": "an image"}
     given = nested(expanded(CLASSES["Resize"], inputs), dict(inputs))
-    assert given == {"way": {"way": "like", "like": "a picture", "width": None}}
+    assert given == {"way": {"way": "like", "like": "an image", "width": None}}
 
 
 def test_a_group_has_what_the_prompt_gives_in_the_declared_order() -> None:

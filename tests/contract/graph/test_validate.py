@@ -423,14 +423,14 @@ def test_a_prompt_over_a_limit_is_refused_before_its_classes_are_asked_for() -> 
 
 
 def test_a_link_under_an_unknown_name_is_reported_with_the_names_there_are() -> None:
-    prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 0], picture=["1", 0])}
+    prompt = {"1": node("Source", value=1), "2": node("Show", number=["1", 0], image=["1", 0])}
     [problem] = find_problems(prompt, CLASSES.get).node_problems["2"].problems
-    assert problem.type == "unknown_input" and problem.extra_info["input_name"] == "picture"
-    assert problem.details == "picture: Show has no such input; expected one of: number"
+    assert problem.type == "unknown_input" and problem.extra_info["input_name"] == "image"
+    assert problem.details == "image: Show has no such input; expected one of: number"
 
 
 def test_a_value_under_an_unknown_name_is_passed_over() -> None:
-    assert not problems_of({"1": node("Source", value=1), "2": node("Show", number=["1", 0], picture="x")})
+    assert not problems_of({"1": node("Source", value=1), "2": node("Show", number=["1", 0], image="x")})
 
 
 def test_what_an_undeclared_link_leads_to_is_checked_where_a_class_takes_it() -> None:

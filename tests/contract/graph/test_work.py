@@ -1,4 +1,4 @@
-"""What a prompt costs, by its samplers; one 512x512 picture of 20 guided steps is 100."""
+"""What a prompt costs, by its samplers; one 512x512 image of 20 guided steps is 100."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from darkroom.contract.graph.work import ModelFile, PromptGraph, price_of, work_of
 from darkroom.engine.families import registry
-from darkroom.worker.engines.families import Family, PictureDefaults, read_families
+from darkroom.worker.engines.families import Family, ImageDefaults, read_families
 from tests.worker.engines.test_families import LARGE
 
 
@@ -63,7 +63,7 @@ def test_a_second_sampler_after_an_upscale_costs_the_larger_size() -> None:
     assert cost_of(prompt) == pytest.approx(100 + 200)
 
 
-def test_sizes_are_followed_through_pictures_and_upscale_models() -> None:
+def test_sizes_are_followed_through_images_and_upscale_models() -> None:
     prompt = text_to_image() | {
         "10": node("UpscaleModelLoader", model_name="RealESRGAN_x2.pth"),
         "11": node("ImageUpscaleWithModel", upscale_model=["10", 0], image=["8", 0]),
@@ -230,7 +230,7 @@ def test_the_model_is_found_through_a_guider_and_a_random_checkpoint(first_link:
     assert cost_of(prompt, families={ModelFile("family", "large"): LARGE}) == pytest.approx(100 * LARGE.pixel_cost)
 
 
-def test_a_picture_of_unknown_size_counts_as_the_familys_default() -> None:
+def test_an_image_of_unknown_size_counts_as_the_familys_default() -> None:
     prompt = {
         "1": node("CheckpointLoaderSimple", ckpt_name="large.safetensors"),
         "2": node("LoadImage", image="a.png"),
@@ -242,7 +242,7 @@ def test_a_picture_of_unknown_size_counts_as_the_familys_default() -> None:
 
 
 def test_a_video_costs_what_its_latent_frames_do() -> None:
-    video = PictureDefaults(512, 512, 20, 7.0, "euler", "simple", frames=81, frame_rate=16.0)
+    video = ImageDefaults(512, 512, 20, 7.0, "euler", "simple", frames=81, frame_rate=16.0)
     families = {ModelFile("diffusion_models", "wan.safetensors"): Family("wan", video, pixel_cost=2.0)}
     prompt = {
         "1": node("UNETLoader", unet_name="wan.safetensors"),
@@ -256,7 +256,7 @@ def test_a_video_costs_what_its_latent_frames_do() -> None:
 
 
 def test_pixels_are_dearer_in_a_longer_video_by_the_share_of_attention() -> None:
-    video = PictureDefaults(512, 512, 20, 7.0, "euler", "simple", attention=0.5, frames=81, frame_rate=16.0)
+    video = ImageDefaults(512, 512, 20, 7.0, "euler", "simple", attention=0.5, frames=81, frame_rate=16.0)
     families = {ModelFile("diffusion_models", "wan.safetensors"): Family("wan", video, pixel_cost=2.0)}
 
     def cost(length: int, batch_size: int) -> float:
@@ -272,7 +272,7 @@ def test_pixels_are_dearer_in_a_longer_video_by_the_share_of_attention() -> None
     assert cost(81, 2) == pytest.approx(100 * 2.0 * 21 * 2)
 
 
-def test_frames_that_are_pictures_of_a_batch_are_counted_each() -> None:
+def test_frames_that_are_images_of_a_batch_are_counted_each() -> None:
     prompt = {
         "1": node("LoadImage", image="a.png"),
         "2": node("SVD_img2vid_Conditioning", init_image=["1", 0], width=1024, height=512, video_frames=14),
@@ -302,9 +302,9 @@ def test_the_cost_of_stable_video_diffusion_is_that_of_its_usual_frames() -> Non
     assert cost(25) == pytest.approx(25 / 14 * cost(14))
 
 
-def test_a_sound_costs_what_its_seconds_do() -> None:
-    sound = PictureDefaults(256, 256, 50, 5.0, "euler", "simple", seconds=40.0)
-    families = {ModelFile("checkpoints", "sound.safetensors"): Family("sound", sound, pixel_cost=4.0)}
+def test_audio_costs_what_its_seconds_do() -> None:
+    audio = ImageDefaults(256, 256, 50, 5.0, "euler", "simple", seconds=40.0)
+    families = {ModelFile("checkpoints", "sound.safetensors"): Family("sound", audio, pixel_cost=4.0)}
 
     def prompt(**latent: Any) -> dict[str, Any]:
         return {

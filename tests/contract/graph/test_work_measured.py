@@ -1,4 +1,4 @@
-"""The estimated cost of pictures and videos beside the arithmetic of their networks, counted at their full size.
+"""The estimated cost of images and videos beside the arithmetic of their networks, counted at their full size.
 
 Networks on the device `meta` compute nothing, but their operations are counted as they would run.
 """
@@ -23,7 +23,7 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A picture or a video, in pixels and frames."""
+    """An image or a video, in pixels and frames."""
 
     width: int
     height: int
@@ -48,7 +48,7 @@ def network_of(name: str) -> Any:
 
 
 def measured_work(name: str, network: Any, size: Size) -> int:
-    """Return the operations of one pass of the network over one picture or video."""
+    """Return the operations of one pass of the network over one image or video."""
     side_px, frames_ratio = CELLS_PX.get(name, OTHER_CELLS_PX)
     cells: tuple[int, ...] = (size.height // side_px, size.width // side_px)
     if size.frames is not None:

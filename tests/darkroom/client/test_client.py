@@ -15,7 +15,7 @@ from tests.fakes import draw, fail, paint, steps, wait
 from tests.worker.running_front import RunningFront, until
 
 
-async def test_a_picture_by_the_asynchronous_client(front: RunningFront, tmp_path: Path) -> None:
+async def test_an_image_by_the_asynchronous_client(front: RunningFront, tmp_path: Path) -> None:
     seen: list[Event] = []
     async with AsyncClient(front.url) as client:
         result = await client.generate(Request.of_workflow(draw(), **{"1.text": "x", "#size": 3}), seen.append)
@@ -43,14 +43,14 @@ async def test_the_blocking_client_does_the_same(front: RunningFront, tmp_path: 
 
 
 async def test_a_local_file_is_sent_along(front: RunningFront, tmp_path: Path) -> None:
-    picture = tmp_path / "photo.png"
+    image = tmp_path / "photo.png"
     carried = PngInfo()
     carried.add_text("prompt", json.dumps(draw("carried")))
-    Image.new("RGB", (8, 8)).save(picture, pnginfo=carried)
+    Image.new("RGB", (8, 8)).save(image, pnginfo=carried)
     async with AsyncClient(front.url) as client:
-        result = await client.generate(Request.of_workflow(paint(), **{"1.image": picture}))
+        result = await client.generate(Request.of_workflow(paint(), **{"1.image": image}))
         assert result.files
-        assert await client.convert(picture) == draw("carried")
+        assert await client.convert(image) == draw("carried")
 
 
 async def test_a_job_is_submitted_followed_and_cancelled(front: RunningFront) -> None:

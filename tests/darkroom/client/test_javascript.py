@@ -36,7 +36,7 @@ async def ran(program: str, **names: Any) -> Any:
     return json.loads(stdout)
 
 
-async def test_pictures_events_and_failures_reach_the_program(front: RunningFront) -> None:
+async def test_images_events_and_failures_reach_the_program(front: RunningFront) -> None:
     program = """
     const worker = new Darkroom(url);
     const statuses = [];

@@ -1,4 +1,4 @@
-"""ComfyUI's names for videos and sounds, as packs use them."""
+"""ComfyUI's names for videos and audio, as packs use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from darkroom.engine.images.svg import Svg
 from darkroom.engine.media import video
 from tests.engine.comfy.loading import loaded, write_pack
 
-# A pack by schema that makes a video, cuts its sound and saves both with the helpers of ComfyUI.
+# A pack by schema that makes a video, cuts its audio and saves both with the helpers of ComfyUI.
 CLIP_PACK = """
     import torch
     from fractions import Fraction

@@ -158,7 +158,7 @@ def test_a_vae_tells_what_its_work_takes_and_gives_tiles_with_channels_first(val
     assert vae.memory_used_decode(shape, torch.float16) * 2 == vae.memory_used_decode(shape, torch.float32) > 0
     assert vae.memory_used_encode((1, 3, 64, 64), torch.float32) > 0
     latent = torch.randn(shape)
-    pictures = vae.decode_tiled_(latent)
-    assert torch.equal(pictures.movedim(1, -1), vae.decode_tiled(latent, 64, 64, 16))
-    assert vae.encode_tiled_(pictures).shape == shape
+    images = vae.decode_tiled_(latent)
+    assert torch.equal(images.movedim(1, -1), vae.decode_tiled(latent, 64, 64, 16))
+    assert vae.encode_tiled_(images).shape == shape
     assert (vae.upscale_index_formula, vae.not_video, vae.is_dynamic()) == (None, False, False)

@@ -242,7 +242,7 @@ def test_pickled_weights_come_in_the_dictionaries_they_are_in(tmp_path: Path) ->
         assert made.shown("Tried", value=0) == "[['a', 'b'], [3], [4], [5]]"
 
 
-def test_pictures_are_encoded_through_comfyuis_names(tmp_path: Path) -> None:
+def test_images_are_encoded_through_comfyuis_names(tmp_path: Path) -> None:
     (tmp_path / "models" / "clip_vision").mkdir(parents=True)
     path = tmp_path / "models" / "clip_vision" / "v.safetensors"
     save_file(random_weights(), path)

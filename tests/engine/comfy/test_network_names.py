@@ -81,7 +81,7 @@ def test_betas_are_spaced_as_the_settings_say() -> None:
     def last_and_middle(kind: str) -> list[float]:
         settings = {"beta_schedule": kind, "linear_start": 0.01, "linear_end": 0.04, "timesteps": 3}
         schedule = DiscreteSchedule(SimpleNamespace(sampling_settings=settings))
-        kept = 1 / (1 + schedule.sigmas.double() ** 2)  # [3], the cumulated share of the picture
+        kept = 1 / (1 + schedule.sigmas.double() ** 2)  # [3], the cumulated share of the image
         return [round(float(1 - kept[1] / kept[0]), 5), round(float(1 - kept[2] / kept[1]), 5)]
 
     assert last_and_middle("linear") == [0.0225, 0.04]
@@ -151,11 +151,11 @@ TYPES = """
 """
 
 
-def test_a_pack_finds_the_type_to_compute_in_and_the_pictures_of_a_folder(tmp_path: Path) -> None:
-    pictures = tmp_path / "pictures" / "below"
-    pictures.mkdir(parents=True)
-    Image.new("L", (3, 2)).save(pictures / "a.PNG")
-    (pictures / "note.txt").write_text("no picture")
+def test_a_pack_finds_the_type_to_compute_in_and_the_images_of_a_folder(tmp_path: Path) -> None:
+    images = tmp_path / "pictures" / "below"
+    images.mkdir(parents=True)
+    Image.new("L", (3, 2)).save(images / "a.PNG")
+    (images / "note.txt").write_text("no image")
     write_pack(tmp_path, "types", TYPES)
     with loaded(tmp_path) as packs:
         assert packs.shown("Types", folder=str(tmp_path / "pictures")) == "[None, torch.float32] [] [((3, 2),)]"
@@ -165,7 +165,7 @@ def test_a_pack_finds_the_type_to_compute_in_and_the_pictures_of_a_folder(tmp_pa
     ("family", "general", "own"),
     [("sd15", "BaseModel", "SD15_instructpix2pix"), ("sdxl", "SDXL", "SDXL_instructpix2pix")],
 )
-def test_networks_that_edit_pictures_have_comfyuis_classes(family: str, general: str, own: str) -> None:
+def test_networks_that_edit_images_have_comfyuis_classes(family: str, general: str, own: str) -> None:
     found = family_named(family)
     edits = {name for name in found.variants if name.startswith("edit")}
     assert edits and edits == {name for name, kind in found.variant_types.items() if issubclass(kind, model_base.IP2P)}

@@ -134,8 +134,8 @@ def test_a_pack_loads_networks_from_tensors_and_samples_with_a_patcher_of_its_ow
             result = packs.run(prompt(model, clip))
             assert result.status == "success", packs.events[-1]
             shown = result.outputs["7"]["images"][0]
-            with Image.open(packs.engine.settings.output_path / shown["filename"]) as picture:
-                drawn.append(picture.tobytes())
+            with Image.open(packs.engine.settings.output_path / shown["filename"]) as image:
+                drawn.append(image.tobytes())
         assert drawn[0] == drawn[1]
         refused = packs.run({"1": {"class_type": "LoadRefused", "inputs": {}}, "2": show(["1", 0])})
         assert refused.status == "error"

@@ -40,7 +40,7 @@ def denoiser(network: Network, *keys: str) -> Denoiser:
     return Denoiser(network, config=ModelConfig(latent_format=GreyFormat(), memory_usage_factor=2.0), concat_keys=keys)
 
 
-def test_a_network_that_predicts_the_noise_gives_the_picture() -> None:
+def test_a_network_that_predicts_the_noise_gives_the_image() -> None:
     clean, noise = X, torch.randn(2, 4, 8, 12)
     network = Network(noise)
     found = denoiser(network).apply_model(clean + noise * SIGMA.view(2, 1, 1, 1), SIGMA)
@@ -82,36 +82,36 @@ def test_a_plain_network_has_no_further_channels() -> None:
     assert inputs.keys() == {"c_crossattn"} and isinstance(inputs["c_crossattn"], CrossAttentionInput)
 
 
-def test_an_inpainting_network_without_a_mask_paints_all_of_a_blank_picture() -> None:
+def test_an_inpainting_network_without_a_mask_paints_all_of_a_blank_image() -> None:
     inputs = denoiser(Network(X), "mask", "masked_image").extra_conds(noise=X, device=CPU)
     channels = inputs["c_concat"].cond  # [B, 1 + C, h, w]
     assert isinstance(inputs["c_concat"], NoiseShapedInput)
     assert torch.equal(channels, torch.tensor([1.0, 1.0, 2.0, 3.0, 4.0]).view(1, 5, 1, 1).expand(2, 5, 8, 12))
 
 
-def test_an_inpainting_network_sees_the_rounded_mask_and_the_scaled_picture() -> None:
+def test_an_inpainting_network_sees_the_rounded_mask_and_the_scaled_image() -> None:
     mask = torch.zeros(1, 1, 16, 24)
     mask[..., 12:] = 0.6
-    picture = torch.full((1, 4, 8, 12), 3.0)
+    image = torch.full((1, 4, 8, 12), 3.0)
     channels = denoiser(Network(X), "mask", "masked_image").concat_cond(
-        noise=X, device=CPU, latent_image=X, concat_mask=mask, concat_latent_image=picture
+        noise=X, device=CPU, latent_image=X, concat_mask=mask, concat_latent_image=image
     )
     assert channels is not None
     assert torch.equal(channels[:, 0], torch.cat([torch.zeros(6), torch.ones(6)]).expand(2, 8, 12))
     assert torch.equal(channels[:, 1:], torch.full((2, 4, 8, 12), 1.5))
 
 
-def test_an_editing_network_sees_the_unscaled_picture_or_nothing() -> None:
+def test_an_editing_network_sees_the_unscaled_image_or_nothing() -> None:
     made = denoiser(Network(X), "edited_image")
-    picture = torch.full((1, 4, 8, 12), 3.0)
-    edited = made.concat_cond(noise=X, device=CPU, concat_latent_image=picture)
-    assert edited is not None and torch.equal(edited, picture.expand(2, 4, 8, 12))
+    image = torch.full((1, 4, 8, 12), 3.0)
+    edited = made.concat_cond(noise=X, device=CPU, concat_latent_image=image)
+    assert edited is not None and torch.equal(edited, image.expand(2, 4, 8, 12))
     nothing = made.concat_cond(noise=X, device=CPU)
     assert nothing is not None and not nothing.any() and nothing.shape == X.shape
 
 
-def test_a_picture_of_other_proportions_is_cut_around_its_middle() -> None:
-    """Of a picture 8 x 20 a network of 8 x 12 cells sees the middle 12 columns."""
+def test_an_image_of_other_proportions_is_cut_around_its_middle() -> None:
+    """Of an image 8 x 20 a network of 8 x 12 cells sees the middle 12 columns."""
     columns = torch.arange(20.0).expand(1, 4, 8, 20)
     found = denoiser(Network(X), "edited_image").concat_cond(noise=X, device=CPU, concat_latent_image=columns)
     assert found is not None

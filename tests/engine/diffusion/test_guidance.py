@@ -65,7 +65,7 @@ def test_an_area_is_computed_alone_and_covers_its_cells() -> None:
     assert not found[:, :, 8:].any() and not found[:, :, :, 12:].any()
 
 
-def test_edges_of_an_area_fade_where_they_are_not_the_pictures() -> None:
+def test_edges_of_an_area_fade_where_they_are_not_the_images() -> None:
     """From the edge inwards the weight rises by even steps, over a quarter of the area and at most 8 cells."""
     found = average([predicts(0.0), predicts(1.0, area=(16, 12, 0, 12))])
     share = found[0, 0, 5]  # one row [24]
@@ -76,7 +76,7 @@ def test_edges_of_an_area_fade_where_they_are_not_the_pictures() -> None:
     assert torch.equal(found[0, 0, 0], found[0, 0, 15])  # nothing fades at the upper and lower border
 
 
-def test_an_area_that_leaves_the_picture_is_cut() -> None:
+def test_an_area_that_leaves_the_image_is_cut() -> None:
     model = Model()
     average([predicts(1.0, area=(8, 12, 12, 20))], model)
     assert model.calls[0][0] == (1, 2, 4, 4)

@@ -1,4 +1,4 @@
-"""Parameterisations recover a known picture from the exact output of a network, and schedules invert each other."""
+"""Parameterisations recover a known image from the exact output of a network, and schedules invert each other."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_networks_input_has_unit_variance(sigma_data: float) -> None:
     torch.testing.assert_close(scaled.std(dim=1), torch.ones(3), rtol=0, atol=0.02)
 
 
-def test_noise_is_added_to_the_picture_and_pure_noise_counts_the_variance_of_the_data() -> None:
+def test_noise_is_added_to_the_image_and_pure_noise_counts_the_variance_of_the_data() -> None:
     clean, noise, noisy = (item.float() for item in known(1.0))
     eps = parameterised(Eps, 1.0)
     torch.testing.assert_close(eps.noise_scaling(SIGMAS, noise, clean), noisy)

@@ -25,7 +25,7 @@ class HalfFormat(LatentFormat):
 
 
 class Network(torch.nn.Module):
-    """A perfect network for one picture: it predicts the noise that leads to `CLEAN`."""
+    """A perfect network for one image: it predicts the noise that leads to `CLEAN`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def noise() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("cfg", [1.0, 7.0])
-def test_a_perfect_model_gives_its_picture_unscaled(cfg: float) -> None:
+def test_a_perfect_model_gives_its_image_unscaled(cfg: float) -> None:
     found = guider(cfg=cfg).sample(noise(), torch.zeros(SHAPE), Sampler(euler), TRAINED)
     torch.testing.assert_close(found, CLEAN / 0.5, atol=1e-5, rtol=0)
 
@@ -118,7 +118,7 @@ def test_levels_that_end_above_zero_leave_their_noise() -> None:
     torch.testing.assert_close(found * 0.5, CLEAN + (noise() * high - CLEAN) * low / high, atol=1e-5, rtol=0)
 
 
-def test_the_given_picture_is_scaled_and_noised_at_the_first_level() -> None:
+def test_the_given_image_is_scaled_and_noised_at_the_first_level() -> None:
     seen: list[torch.Tensor] = []
 
     def first_only(model: Any, x: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
@@ -148,7 +148,7 @@ def test_each_step_is_reported_with_the_number_of_steps() -> None:
     assert reported == [(0, 3), (1, 3), (2, 3)]
 
 
-def test_outside_of_the_mask_the_given_picture_stays() -> None:
+def test_outside_of_the_mask_the_given_image_stays() -> None:
     mask = torch.zeros(1, 1, 64, 96)  # pixels
     mask[..., 48:] = 1.0
     given = torch.full(SHAPE, 6.0)
@@ -157,7 +157,7 @@ def test_outside_of_the_mask_the_given_picture_stays() -> None:
     torch.testing.assert_close(found[..., 6:], CLEAN[..., 6:] / 0.5, atol=1e-5, rtol=0)
 
 
-def test_the_model_sees_the_given_picture_with_its_noise_outside_of_the_mask() -> None:
+def test_the_model_sees_the_given_image_with_its_noise_outside_of_the_mask() -> None:
     seen: list[torch.Tensor] = []
 
     def model(x: torch.Tensor, sigma: torch.Tensor, **options: Any) -> torch.Tensor:

@@ -26,7 +26,7 @@ def _drawn(seed: int, *shape: int) -> torch.Tensor:
 
 LATENT, REFERENCE = _drawn(1, 1, 64, 6, 4), _drawn(2, 1, 64, 4, 8)
 TEXT, TIMES = _drawn(3, 1, 9, SMALL.denoiser.context_dim), torch.tensor([0.7])
-PICTURE = _drawn(4, 1, 4, 64, 48).clamp(-1, 1)
+IMAGE = _drawn(4, 1, 4, 64, 48).clamp(-1, 1)
 
 
 def _with_weights(network: nn.Module, deviation: float) -> None:

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from tests.engine.families.qwen_image21_networks import (
     FILE,
+    IMAGE,
     LATENT,
-    PICTURE,
     REFERENCE,
     SLOT,
     TEXT,
@@ -45,28 +45,28 @@ def main() -> int:
     with torch.no_grad():
         plain = _drawn(theirs, [LATENT], TEXT, [])
         spliced = _drawn(theirs, [REFERENCE, LATENT], TEXT, [SLOT])
-        encoded = their_vae.encode(PICTURE.unsqueeze(2)).latent_dist.mean.squeeze(2)
+        encoded = their_vae.encode(IMAGE.unsqueeze(2)).latent_dist.mean.squeeze(2)
         decoded = their_vae.decode(LATENT.unsqueeze(2)).sample.squeeze(2)
     tensors = {"plain": plain, "spliced": spliced, "encoded": encoded, "decoded": decoded}
     save_file({name: item.contiguous() for name, item in tensors.items()}, FILE)
     return 0
 
 
-def _drawn(network: Any, pictures: list[torch.Tensor], text: torch.Tensor, slots: list[int]) -> torch.Tensor:
-    """Return what the network makes of the last picture, the others being references in the places of the text."""
+def _drawn(network: Any, images: list[torch.Tensor], text: torch.Tensor, slots: list[int]) -> torch.Tensor:
+    """Return what the network makes of the last image, the others being references in the places of the text."""
     bounds = [0, *slots, text.shape[1]]
     rows, mask = [], []
-    for place, picture in enumerate(pictures):
+    for place, image in enumerate(images):
         stretch = text[:, bounds[place] : bounds[place + 1]]
-        slots_of = picture.shape[-2] * picture.shape[-1] // 4
+        slots_of = image.shape[-2] * image.shape[-1] // 4
         rows += [stretch, torch.zeros(len(text), slots_of, text.shape[2])]
         mask += [torch.zeros(stretch.shape[1]), torch.ones(slots_of)]
-    latents = torch.cat([picture.flatten(2).transpose(1, 2) for picture in pictures], dim=1)
-    shapes = [[(1, *picture.shape[-2:]) for picture in pictures]]
+    latents = torch.cat([image.flatten(2).transpose(1, 2) for image in images], dim=1)
+    shapes = [[(1, *image.shape[-2:]) for image in images]]
     context = torch.cat(rows[:-1], dim=1)
     out = network(latents, context, TIMES, shapes, torch.cat(mask).bool().expand(len(text), -1)).sample
-    drawn: torch.Tensor = out[:, -pictures[-1].shape[-2] * pictures[-1].shape[-1] :]
-    return drawn.transpose(1, 2).reshape(pictures[-1].shape)
+    drawn: torch.Tensor = out[:, -images[-1].shape[-2] * images[-1].shape[-1] :]
+    return drawn.transpose(1, 2).reshape(images[-1].shape)
 
 
 if __name__ == "__main__":

@@ -143,12 +143,12 @@ def test_without_a_first_stage_the_second_is_given_zeros_of_its_size(family: Mod
     assert torch.equal(given["effnet"].cond, prior)
 
 
-def test_pictures_are_given_to_the_first_stage_by_their_strength(family: ModelFamily) -> None:
-    class Picture:
+def test_images_are_given_to_the_first_stage_by_their_strength(family: ModelFamily) -> None:
+    class Image:
         image_embeds = torch.ones(2, 64)
 
-    picture = {"clip_vision_output": Picture(), "strength": 0.5}
-    inputs = _inputs(family, StageCDenoiser, pooled_output=torch.ones(1, 64), unclip_conditioning=[picture, picture])
+    image = {"clip_vision_output": Image(), "strength": 0.5}
+    inputs = _inputs(family, StageCDenoiser, pooled_output=torch.ones(1, 64), unclip_conditioning=[image, image])
     assert torch.equal(inputs["clip_img"].cond, torch.full((1, 4, 64), 0.5))
     assert torch.equal(
         _inputs(family, StageCDenoiser, pooled_output=torch.ones(1, 64))["clip_img"].cond, torch.zeros(1, 1, 64)

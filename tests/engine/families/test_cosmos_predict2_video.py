@@ -1,4 +1,4 @@
-"""Cosmos-Predict2 that continues pictures: its variant, its further channel, and the latents it is given."""
+"""Cosmos-Predict2 that continues images: its variant, its further channel, and the latents it is given."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_further_channel_is_1_where_cells_are_given() -> None:
     assert torch.equal(denoiser.concat_cond(noise=noise, device=noise.device), noise[:, :1])
 
 
-def test_grey_frames_follow_the_pictures_that_are_encoded() -> None:
+def test_grey_frames_follow_the_images_that_are_encoded() -> None:
     vae: Any = FramesOf()
     white = torch.ones(1, 8, 8, 3)
     assert given_latent(vae, white, 8, 8, 93, further=1).flatten().tolist() == [1.0]

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmark.family_workflows import PICTURE_PX, USUAL_CELL_PX, cell_px, picture, picture_of_checkpoint
+from benchmark.family_workflows import IMAGE_PX, USUAL_CELL_PX, cell_px, image, image_of_checkpoint
 from darkroom.engine.diffusion.samplers.registry import declared_samplers
 from darkroom.engine.engine import Engine
 from darkroom.engine.families import registry
@@ -194,10 +194,10 @@ def test_each_network_of_a_checkpoint_loads_from_a_file_of_its_own(
     assert_same(load_text_encoders(paths, LoadTypes(), text_type), whole.text_encoder)
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
-def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
+def assert_image(engine: Engine, outputs: dict[str, Any]) -> None:
     if "audio" in outputs["21"]:
         (item,) = outputs["21"]["audio"]
         waveform, rate_hz = read_audio(engine.files.output / item["subfolder"] / item["filename"])
@@ -212,7 +212,7 @@ def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
     (item,) = outputs["21"]["images"]
     with Image.open(engine.files.output / item["subfolder"] / item["filename"]) as opened:
         pixels = np.asarray(opened)
-    assert pixels.shape[:2] == (PICTURE_PX, PICTURE_PX) and pixels.shape[2] in (3, 4) and pixels.std() > 0
+    assert pixels.shape[:2] == (IMAGE_PX, IMAGE_PX) and pixels.shape[2] in (3, 4) and pixels.std() > 0
     assert torch.isfinite(latent_of(engine, outputs)).all()
 
 
@@ -224,8 +224,8 @@ def assert_picture(engine: Engine, outputs: dict[str, Any]) -> None:
     ],
     scope="module",
 )
-def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: ModelFamily) -> None:
-    prompt = picture_of_checkpoint(family)
+def test_an_image_comes_out_and_is_the_same_offloaded(base: Path, family: ModelFamily) -> None:
+    prompt = image_of_checkpoint(family)
     latents = []
     least_mib = VIDEO_CARD_MIB if family.latent_format.latent_dimensions == 3 else SMALL_CARD_MIB
     factor = family.memory_usage_factor * (USUAL_CELL_PX / cell_px(family)) ** 2  # working memory goes by cells
@@ -233,9 +233,9 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
     for card_bytes in (None, small_card_bytes):
         with engine_of(base, card_bytes=card_bytes) as engine:
             outputs, _ = run(engine, prompt)
-            assert_picture(engine, outputs)
+            assert_image(engine, outputs)
             latents.append(latent_of(engine, outputs))
-            # Without a prompt there is a picture encoder, which is cast while it computes.
+            # Without a prompt there is an image encoder, which is cast while it computes.
             is_streamed = engine.memory.report().num_streamed > 0
             assert is_streamed == (card_bytes is not None or not family.text)
     assert torch.equal(*latents)
@@ -249,11 +249,11 @@ def test_a_picture_comes_out_and_is_the_same_offloaded(base: Path, family: Model
     ],
     scope="module",
 )
-def test_a_picture_comes_out_in_16_bits(base: Path, family: ModelFamily) -> None:
+def test_an_image_comes_out_in_16_bits(base: Path, family: ModelFamily) -> None:
     types = DtypeSettings(unet="bfloat16", vae="bfloat16", text_encoder="bfloat16")
     with Engine(EngineSettings(base_directory=base, cpu=True, dtypes=types)) as engine:
-        outputs, _ = run(engine, picture_of_checkpoint(family))
-        assert_picture(engine, outputs)
+        outputs, _ = run(engine, image_of_checkpoint(family))
+        assert_image(engine, outputs)
 
 
 @pytest.mark.parametrize(
@@ -264,10 +264,10 @@ def test_a_picture_comes_out_in_16_bits(base: Path, family: ModelFamily) -> None
     ],
     scope="module",
 )
-def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily) -> None:
+def test_an_image_comes_out_of_random_networks(base: Path, family: ModelFamily) -> None:
     with engine_of(base) as engine:
         source = node("DarkroomRandomCheckpoint", family=family.name, scale="small", seed=1)
-        assert_picture(engine, run(engine, picture(source, family))[0])
+        assert_image(engine, run(engine, image(source, family))[0])
 
 
 @pytest.mark.parametrize(
@@ -275,14 +275,14 @@ def test_a_picture_comes_out_of_random_networks(base: Path, family: ModelFamily)
     [pytest.param(family, marks=() if family.is_default else pytest.mark.slow, id=family.name) for family in PROMPTED],
     scope="module",
 )
-def test_a_picture_comes_out_of_random_networks_of_float8_weights(tmp_path: Path, family: ModelFamily) -> None:
+def test_an_image_comes_out_of_random_networks_of_float8_weights(tmp_path: Path, family: ModelFamily) -> None:
     types = DtypeSettings(unet="float8_e4m3fn", text_encoder="float8_e5m2")
     with Engine(EngineSettings(base_directory=tmp_path, cpu=True, dtypes=types)) as engine:
         source = node("DarkroomRandomCheckpoint", family=family.name, scale="small", seed=1)
-        assert_picture(engine, run(engine, picture(source, family))[0])
+        assert_image(engine, run(engine, image(source, family))[0])
 
 
-# --- ComfyUI's own pictures ------------------------------------------------------------------------------------------
+# --- ComfyUI's own images ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Flux: guidance, further channels, reference pictures, the marks of its networks, and LoRAs on joined layers."""
+"""Flux: guidance, further channels, reference images, the marks of its networks, and LoRAs on joined layers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_guidance_is_three_and_a_half_unless_a_node_sets_it_or_disables_it() -> 
     assert "guidance" not in conditions(guidance=None)
 
 
-def test_reference_pictures_are_scaled_latents_placed_by_the_method() -> None:
+def test_reference_images_are_scaled_latents_placed_by_the_method() -> None:
     latents = [torch.rand(1, 16, 4, 4), torch.rand(1, 16, 2, 6)]
     found = conditions(reference_latents=latents, reference_latents_method="index")
     for item, latent in zip(found["ref_latents"].cond, latents, strict=True):
@@ -53,7 +53,7 @@ def test_a_network_of_the_noisy_latent_alone_has_no_further_channels() -> None:
     assert "c_concat" not in conditions(concat_latent_image=torch.rand(1, 16, 4, 6))
 
 
-def test_a_network_of_one_picture_sees_it_scaled() -> None:
+def test_a_network_of_one_image_sees_it_scaled() -> None:
     image = torch.rand(1, 16, 4, 6)
     found = conditions(32, concat_latent_image=image)["c_concat"].cond
     torch.testing.assert_close(found, ((image - 0.1159) * 0.3611).expand(2, -1, -1, -1))

@@ -1,4 +1,4 @@
-"""Flux.2: what tells its networks and text encoders, sizes, text, reference pictures, latents, LoRAs, refusals."""
+"""Flux.2: what tells its networks and text encoders, sizes, text, reference images, latents, LoRAs, refusals."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_text_of_another_encoder_is_refused() -> None:
         conditions(cross_attn=torch.ones(1, 5, 96))
 
 
-def test_reference_pictures_are_latents_of_its_own_vae() -> None:
+def test_reference_images_are_latents_of_its_own_vae() -> None:
     found = conditions(reference_latents=[torch.ones(1, 128, 2, 3)], reference_latents_method="uxo")
     assert found["ref_latents"].cond[0].eq(1).all() and found["ref_latents_method"].cond == "uxo"
     with pytest.raises(ValueError, match=r"got shape \[1, 16, 4, 6\], expected 128 channels"):
@@ -128,7 +128,7 @@ def test_guidance_is_three_and_a_half_unless_a_node_sets_it_or_disables_it() -> 
     assert isinstance(model().model_sampling, FluxFlow)
 
 
-def test_empty_latents_for_cells_of_eight_pixels_are_of_the_same_picture() -> None:
+def test_empty_latents_for_cells_of_eight_pixels_are_of_the_same_image() -> None:
     class Sampled:
         def get_model_object(self, name: str) -> object:
             return FAMILY.latent_format()
@@ -178,6 +178,6 @@ def test_loras_of_trainers_change_their_rows_of_joined_layers() -> None:
     assert keys["lycoris_single_transformer_blocks_1_attn_to_out"] == "diffusion_model.single_blocks.1.linear2.weight"
 
 
-def test_noise_levels_are_shifted_by_the_picture_and_the_steps() -> None:
+def test_noise_levels_are_shifted_by_the_image_and_the_steps() -> None:
     assert shift_of(4096, 20) < shift_of(4096, 4)
     assert shift_of(8192, 20) == shift_of(8192, 4) == pytest.approx(0.00016927 * 8192 + 0.45666666)

@@ -1,4 +1,4 @@
-"""Node classes made for Flux.1: sizes of pictures, options of conditioning."""
+"""Node classes made for Flux.1: sizes of images, options of conditioning."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CONTEXT: Any = None  # these nodes use nothing of it
 @pytest.mark.parametrize(
     ("size", "scaled"), [((64, 64), (1024, 1024)), ((100, 64), (1248, 832)), ((3, 90), (672, 1568))]
 )
-def test_a_picture_takes_the_size_whose_aspect_ratio_is_nearest(size: tuple[int, int], scaled: tuple[int, int]) -> None:
-    picture = torch.rand(1, size[1], size[0], 3)
-    made = nodes.flux_kontext_image_scale(CONTEXT, image=picture)
+def test_an_image_takes_the_size_whose_aspect_ratio_is_nearest(size: tuple[int, int], scaled: tuple[int, int]) -> None:
+    image = torch.rand(1, size[1], size[0], 3)
+    made = nodes.flux_kontext_image_scale(CONTEXT, image=image)
     assert made.shape == (1, scaled[1], scaled[0], 3)
 
 

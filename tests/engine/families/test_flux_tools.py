@@ -17,7 +17,7 @@ from darkroom.engine.families.flux.uso_files import StyleTokens, layer_outputs
 NUM_TEXT = 3
 
 
-def test_a_mask_of_the_picture_s_size_is_taken_as_it_is() -> None:
+def test_a_mask_of_the_image_s_size_is_taken_as_it_is() -> None:
     mask = torch.rand(1, NUM_TEXT + 6, NUM_TEXT + 6)
     assert fitted_mask(mask, (2, 3), 2, 3) is mask
 
@@ -32,7 +32,7 @@ def test_a_mask_made_for_one_patch_holds_for_all_patches() -> None:
     torch.testing.assert_close(fitted[:, NUM_TEXT:, NUM_TEXT:], mask[:, NUM_TEXT:, NUM_TEXT:].expand(-1, 6, 6))
 
 
-def test_a_larger_mask_is_resized_by_rows_and_columns_of_the_picture() -> None:
+def test_a_larger_mask_is_resized_by_rows_and_columns_of_the_image() -> None:
     row = torch.arange(4.0).reshape(1, 1, 2, 2)  # what a token of the text gives each patch of two by two
     mask = torch.zeros(5, 5)
     mask[0, 1:] = row.flatten()

@@ -66,7 +66,7 @@ def test_what_is_no_shape_is_refused() -> None:
     vae = small_vae()
     with pytest.raises(ValueError, match="of another VAE"):
         vae.decode(torch.zeros(1, 4, 8, 8))
-    with pytest.raises(ValueError, match="one of shapes; got pictures"):
+    with pytest.raises(ValueError, match="one of shapes; got images"):
         vae.encode(torch.zeros(1, 8, 8, 3))
     with pytest.raises(ValueError, match="expected one of shapes"):
         vae_decode_hunyuan3d.function(None, samples={"samples": torch.zeros(1, 64, 8)}, vae=object(),
@@ -80,5 +80,5 @@ def test_sides_are_told_apart_and_one_is_needed() -> None:
     assert tokens.shape == nothing.shape == (1, 6, 8) and not nothing.any()
     torch.testing.assert_close(tokens[0, 0], side_waves(0, 8))
     torch.testing.assert_close(tokens[0, 3], side_waves(2, 8))
-    with pytest.raises(ValueError, match="no picture; got none, expected at least one"):
+    with pytest.raises(ValueError, match="no image; got none, expected at least one"):
         hunyuan3d_v2_conditioning_multi_view.function(None)

@@ -124,7 +124,7 @@ def test_a_latent_is_padded_to_whole_patches() -> None:
     assert whole_patches(torch.zeros(1, 4, 2, 3, 5), (1, 2, 2)).shape == (1, 4, 2, 4, 6)
 
 
-def test_the_refiner_refuses_a_picture_of_another_vae() -> None:
+def test_the_refiner_refuses_an_image_of_another_vae() -> None:
     refiner = registry.family_named("hunyuan_image_refiner")
     denoiser = refiner.denoiser_type(torch.nn.Identity())
     with pytest.raises(ValueError, match=r"concat_latent_image: it is not a latent of the refiner's VAE"):

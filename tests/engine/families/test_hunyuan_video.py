@@ -1,4 +1,4 @@
-"""Tests of HunyuanVideo: which rows of a template are the prompt, pictures in it, and the first frames of a video."""
+"""Tests of HunyuanVideo: which rows of a template are the prompt, images in it, and the first frames of a video."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ FAMILY = registry.family_named("hunyuan_video")
 HEADER, USER, HEADER_END, TWO_LINES, TURN_END = 128006, 882, 128007, 271, 128009
 
 
-def picture(num_rows: int, step: int) -> dict[str, Any]:
+def image(num_rows: int, step: int) -> dict[str, Any]:
     return {"type": "embedding", "data": torch.zeros(num_rows, 8), "original_type": "image", "image_interleave": step}
 
 
 def test_the_prompt_is_what_the_user_says() -> None:
     tokens = [7, 8, TURN_END, HEADER, USER, HEADER_END, TWO_LINES, 64, 65, TURN_END]
-    rows, pictures = prompt_rows(tokens, len(tokens))
-    assert list(range(len(tokens)))[rows] == [7, 8, 9] and not pictures
+    rows, images = prompt_rows(tokens, len(tokens))
+    assert list(range(len(tokens)))[rows] == [7, 8, 9] and not images
 
 
-def test_pictures_of_the_template_move_the_prompt_and_are_thinned_out() -> None:
-    tokens = [7, picture(6, 2), TURN_END, HEADER, USER, HEADER_END, TWO_LINES, 64, TURN_END, HEADER]
-    rows, pictures = prompt_rows(tokens, 15)
-    assert list(range(15))[rows] == [12, 13] and pictures == [(1, 7, 2)]
+def test_images_of_the_template_move_the_prompt_and_are_thinned_out() -> None:
+    tokens = [7, image(6, 2), TURN_END, HEADER, USER, HEADER_END, TWO_LINES, 64, TURN_END, HEADER]
+    rows, images = prompt_rows(tokens, 15)
+    assert list(range(15))[rows] == [12, 13] and images == [(1, 7, 2)]
 
 
-def test_a_picture_of_another_encoder_than_llavas_is_refused() -> None:
+def test_an_image_of_another_encoder_than_llavas_is_refused() -> None:
     encoder: Any = PromptEncoder(SimpleNamespace(
         config=None, num_layers=1, get_input_embeddings=lambda: SimpleNamespace(embedding_dim=16)
     ), LLAMA.encoding)  # fmt: skip
     with pytest.raises(ValueError, match=r"clip_vision_output: .* got tokens of width 8, expected 16 \(llava_llama3"):
-        encoder.encode_weighted([[(7, 1.0), (picture(6, 2), 1.0)]], layer_idx=None, project_pooled=False)
+        encoder.encode_weighted([[(7, 1.0), (image(6, 2), 1.0)]], layer_idx=None, project_pooled=False)
 
 
 def test_a_prompt_without_turns_is_read_from_the_first_row_on() -> None:
@@ -44,7 +44,7 @@ def test_a_prompt_without_turns_is_read_from_the_first_row_on() -> None:
 
 
 @pytest.mark.parametrize(("variant", "channels"), [("", None), ("skyreels", 16), ("image", 17)])
-def test_a_network_from_pictures_sees_them_in_time_and_where_they_are(variant: str, channels: int | None) -> None:
+def test_a_network_from_images_sees_them_in_time_and_where_they_are(variant: str, channels: int | None) -> None:
     kind = FAMILY.variant_types.get(variant, FAMILY.denoiser_type)
     denoiser = kind(torch.nn.Identity(), concat_keys=FAMILY.variants[variant])
     mask = torch.ones(1, 1, 3, 6, 8)

@@ -1,4 +1,4 @@
-"""Krea 2: what tells its files, its text encoder's layers and pictures, reference pictures, LoRAs."""
+"""Krea 2: what tells its files, its text encoder's layers and images, reference images, LoRAs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from darkroom.engine.families.registry import family_named
 from darkroom.engine.layers.qwen3_vl_vision import interpolated_places
 from darkroom.engine.layers.token_rotations import rotation
 from darkroom.engine.layers.vision_language_model import VisionLanguageModel
-from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, PICTURE_TOKEN
+from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, IMAGE_TOKEN
 from tests.parity.models import read_layouts
 
 FAMILY = family_named("krea2")
@@ -72,19 +72,19 @@ def test_other_language_models_are_refused(name: str, width: int | None) -> None
         registry.recognise_text_encoders([shapes], "krea2")
 
 
-def test_prompts_name_each_of_their_pictures_before_the_text() -> None:
+def test_prompts_name_each_of_their_images_before_the_text() -> None:
     parts: Any = None
     encoder: Any = QWEN.encoder_type(_StubTransformer(), QWEN.encoding)
     tokenizer = QWEN.tokenizer(encoder, parts)
-    picture = torch.zeros(1, 32, 32, 3)
-    (chunk,) = tokenizer.tokenize_with_weights("a fox", images=[picture, picture])["qwen3vl_4b"]
+    image = torch.zeros(1, 32, 32, 3)
+    (chunk,) = tokenizer.tokenize_with_weights("a fox", images=[image, image])["qwen3vl_4b"]
     assert sum(isinstance(token, dict) for token, _ in chunk) == 2
-    (chunk,) = tokenizer.tokenize_with_weights(f"{IMAGE_PLACEHOLDER} a fox", images=[picture], llama_template="{}")[
+    (chunk,) = tokenizer.tokenize_with_weights(f"{IMAGE_PLACEHOLDER} a fox", images=[image], llama_template="{}")[
         "qwen3vl_4b"
     ]
     assert [place for place, (token, _) in enumerate(chunk) if isinstance(token, dict)] == [1]
     (chunk,) = tokenizer.tokenize_with_weights("a fox")["qwen3vl_4b"]
-    assert PICTURE_TOKEN not in [token for token, _ in chunk]
+    assert IMAGE_TOKEN not in [token for token, _ in chunk]
 
 
 class _StubTransformer(torch.nn.Module):
@@ -92,7 +92,7 @@ class _StubTransformer(torch.nn.Module):
     num_layers = 36
 
 
-def test_pictures_reach_the_first_layers_too() -> None:
+def test_images_reach_the_first_layers_too() -> None:
     torch.manual_seed(0)
     model = VisionLanguageModel(SMALL.text["qwen3vl_4b"]).model.requires_grad_(False)
     embeds = torch.randn(1, 6, 32)

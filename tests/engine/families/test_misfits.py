@@ -109,9 +109,9 @@ def test_the_parts_of_a_text_that_networks_read_beside_its_tokens() -> None:
     }
 
 
-def test_a_picture_of_another_encoder_is_refused_by_networks_that_read_one() -> None:
+def test_an_image_of_another_encoder_is_refused_by_networks_that_read_one() -> None:
     network: Any = network_of(registry.family_named("wan"))
-    network.diffusion_model.config = replace(network.diffusion_model.config, picture_dim=80)
+    network.diffusion_model.config = replace(network.diffusion_model.config, image_dim=80)
     noise = torch.zeros(1, 16, 1, 8, 8)
     seen = SimpleNamespace(penultimate_hidden_states=torch.zeros(1, 4, 88))
     with pytest.raises(ValueError, match="clip_vision_output: .* got tokens of width 88, expected 80, as CLIP ViT-H"):
@@ -247,7 +247,7 @@ def test_the_default_type_says_nothing_of_a_text_encoder(owner: str, slot: str, 
 
 @pytest.mark.parametrize(
     ("prefix", "what"),
-    [("model.", "a language model"), ("model.language_model.", "a language model that sees pictures")],
+    [("model.", "a language model"), ("model.language_model.", "a language model that sees images")],
 )
 def test_a_language_model_of_another_family_is_named_by_its_size(prefix: str, what: str) -> None:
     shapes = {f"{prefix}embed_tokens.weight": (100, 2048), f"{prefix}layers.27.mlp.up_proj.weight": (8, 2048)}

@@ -41,14 +41,14 @@ def test_a_video_decoded_in_pieces_is_the_one_decoded_as_a_whole() -> None:
     torch.testing.assert_close(torch.cat(pieces, dim=2), vae.decode(latents), rtol=1e-4, atol=1e-4)
 
 
-def test_a_first_frame_is_the_same_as_a_picture() -> None:
+def test_a_first_frame_is_the_same_as_an_image() -> None:
     vae = small_vae()
     latents = torch.randn(1, 12, 3, 2, 2)
     torch.testing.assert_close(vae.decode(latents)[:, :, :1], vae.decode(latents[:, :, :1]), rtol=1e-4, atol=1e-4)
     assert vae.encode(torch.rand(1, 3, 13, 16, 16)).shape == (1, 12, 3, 2, 2)
 
 
-def test_a_vae_without_encoder_says_so_when_pictures_are_encoded() -> None:
+def test_a_vae_without_encoder_says_so_when_images_are_encoded() -> None:
     vae = MochiVae(replace(SMALL, encoder_channels=(), has_encoder=False))
     assert vae.encode_bytes_per_pixel == 0
     with pytest.raises(ValueError, match="has no encoder"):

@@ -1,4 +1,4 @@
-"""OmniGen2: its text encoder by the keys, reference pictures as the network's latents, LoRAs under its own names."""
+"""OmniGen2: its text encoder by the keys, reference images as the network's latents, LoRAs under its own names."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def test_its_text_encoder_is_known_by_the_rows_of_its_keys() -> None:
     assert not fits({})
 
 
-def test_reference_pictures_are_scaled_as_the_networks_latents() -> None:
+def test_reference_images_are_scaled_as_the_networks_latents() -> None:
     with unfilled():
         network = FAMILY.denoiser.build(SMALL.denoiser)
     made = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
     assert isinstance(made.model_sampling, Flow) and made.model_sampling.shift == 2.6
-    picture = torch.ones(1, 16, 4, 6)
+    image = torch.ones(1, 16, 4, 6)
     given = {"noise": torch.zeros(1, 16, 4, 4), "device": torch.device("cpu"), "cross_attn": torch.zeros(1, 5, 16)}
     assert "ref_latents" not in made.extra_conds(**given)
-    (seen,) = made.extra_conds(**given, reference_latents=[picture])["ref_latents"].cond
-    assert torch.equal(seen, made.process_latent_in(picture))
+    (seen,) = made.extra_conds(**given, reference_latents=[image])["ref_latents"].cond
+    assert torch.equal(seen, made.process_latent_in(image))
 
 
 def test_loras_may_name_the_networks_layers_plainly() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from benchmark.family_workflows import picture_of_checkpoint
+from benchmark.family_workflows import image_of_checkpoint
 from darkroom.engine.engine import Engine
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily
@@ -76,7 +76,7 @@ def test_a_network_of_scaled_float8_draws_nearly_the_same(tmp_path: Path, family
     for written in (tensors, rounded):
         save_file({name: tensor.contiguous() for name, tensor in written.items()}, path)
         with Engine(EngineSettings(base_directory=tmp_path, cpu=True)) as engine:
-            outputs, _ = run(engine, picture_of_checkpoint(family))
+            outputs, _ = run(engine, image_of_checkpoint(family))
             latents.append(latent_of(engine, outputs))
     difference = float((latents[1] - latents[0]).norm() / latents[0].norm())
     assert 0 < difference < 0.2

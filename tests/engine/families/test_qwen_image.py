@@ -70,7 +70,7 @@ def values() -> Values:
 # --- what goes into the network --------------------------------------------------------------------------------------
 
 
-def test_reference_pictures_are_scaled_latents_placed_by_the_method() -> None:
+def test_reference_images_are_scaled_latents_placed_by_the_method() -> None:
     latents = [torch.rand(1, 16, 1, 4, 4), torch.rand(1, 16, 1, 2, 6)]
     found = conditions(reference_latents=latents, reference_latents_method="offset")
     scaled = WanLatentFormat()
@@ -185,7 +185,7 @@ def pixels(height: int, width: int) -> torch.Tensor:
     return torch.rand(1, height, width, 3, generator=torch.Generator().manual_seed(height))
 
 
-def test_an_edit_sees_the_picture_at_a_megapixel(values: Values, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_sees_the_image_at_a_megapixel(values: Values, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, torch.Size]] = []
     _, clip, vae = values
     tokenize = clip.tokenize
@@ -225,7 +225,7 @@ def control_patch(config: DiffSynthControlConfig) -> ModulePatcher:
     return ModulePatcher(ModelMemory(EngineSettings(cpu=True)).keep("patch", network))
 
 
-def test_a_model_patch_adds_to_the_picture_and_leaves_references(values: Values) -> None:
+def test_a_model_patch_adds_to_the_image_and_leaves_references(values: Values) -> None:
     made, _, vae = values
     control = control_patch(DiffSynthControlConfig(128, 3, 17))
     context = node_context(small_store(Path("unused")))

@@ -1,4 +1,4 @@
-"""Qwen-Image 2.1: its networks beside those of the diffusers library, and prompts with pictures."""
+"""Qwen-Image 2.1: its networks beside those of the diffusers library, and prompts with images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from darkroom.engine.models.random_weights import write_random_checkpoint
 from darkroom.engine.runtime.request import RunRequest
 from darkroom.engine.settings import EngineSettings
 from darkroom.engine.text.language_tokens import qwen3
-from darkroom.engine.text.qwen_tokens import PICTURE_TOKEN, START_TOKEN
+from darkroom.engine.text.qwen_tokens import IMAGE_TOKEN, START_TOKEN
 from tests.engine.families import qwen_image21_networks as small
 
 FAMILY = registry.family_named("qwen_image21")
@@ -158,7 +158,7 @@ def test_a_reference_without_a_place_comes_behind_the_text() -> None:
     assert torch.equal(network(small.LATENT, small.TIMES, small.TEXT, **given), behind)
 
 
-def test_pictures_of_a_batch_are_drawn_as_alone() -> None:
+def test_images_of_a_batch_are_drawn_as_alone() -> None:
     network = small.joined_network()
     both = network(torch.cat([small.LATENT, -small.LATENT]), torch.tensor([0.7, 0.2]), small.TEXT.expand(2, -1, -1))
     for index, time in enumerate((0.7, 0.2)):
@@ -168,26 +168,26 @@ def test_pictures_of_a_batch_are_drawn_as_alone() -> None:
 
 def test_encodes_and_decodes_what_the_diffusers_library_does(recorded: dict[str, torch.Tensor]) -> None:
     vae = small.drawn_vae()
-    assert distance(vae.encode(small.PICTURE), recorded["encoded"]) < CLOSE
+    assert distance(vae.encode(small.IMAGE), recorded["encoded"]) < CLOSE
     assert distance(vae.decode(small.LATENT).clamp(-1, 1), recorded["decoded"]) < CLOSE
-    opaque = torch.cat([small.PICTURE[:, :3], torch.ones_like(small.PICTURE[:, :1])], dim=1)
-    assert torch.equal(vae.encode(small.PICTURE[:, :3]), vae.encode(opaque))
+    opaque = torch.cat([small.IMAGE[:, :3], torch.ones_like(small.IMAGE[:, :1])], dim=1)
+    assert torch.equal(vae.encode(small.IMAGE[:, :3]), vae.encode(opaque))
 
 
 def tokenizer() -> SplicedQwenTokenizer:
-    return SplicedQwenTokenizer(slot=SLOT, template=TEMPLATE, picture_template=TEMPLATE, vocabulary=qwen3)
+    return SplicedQwenTokenizer(slot=SLOT, template=TEMPLATE, image_template=TEMPLATE, vocabulary=qwen3)
 
 
 def numbers(chunks: dict[str, list[list[Any]]]) -> list[Any]:
     return [token for token, *_ in chunks[SLOT][0]]
 
 
-def test_pictures_come_before_the_prompt_each_behind_its_number() -> None:
-    picture = torch.zeros(1, 64, 64, 3)
+def test_images_come_before_the_prompt_each_behind_its_number() -> None:
+    image = torch.zeros(1, 64, 64, 3)
     shown = "<image1><|vision_start|><|image_pad|><|vision_end|> <image2><|vision_start|><|image_pad|><|vision_end|>"
-    tokens = numbers(tokenizer().tokenize_with_weights("swap them", images=[picture, picture]))
+    tokens = numbers(tokenizer().tokenize_with_weights("swap them", images=[image, image]))
     plain = numbers(tokenizer().tokenize_with_weights(TEMPLATE.format(f"{shown}swap them")))
-    assert [PICTURE_TOKEN if isinstance(token, dict) else token for token in tokens] == plain
+    assert [IMAGE_TOKEN if isinstance(token, dict) else token for token in tokens] == plain
     assert numbers(tokenizer().tokenize_with_weights("", prevent_empty_text=True)) == numbers(
         tokenizer().tokenize_with_weights(" ")
     )
@@ -200,7 +200,7 @@ def encoder() -> Any:
     return QWEN.encoder_type(network, QWEN.encoding)
 
 
-def test_what_is_seen_of_pictures_makes_room_for_the_pictures(encoder: Any) -> None:
+def test_what_is_seen_of_images_makes_room_for_the_images(encoder: Any) -> None:
     images = [torch.rand(1, 64, 96, 3), torch.rand(1, 64, 128, 3)]  # of 2 x 3 and 2 x 4 tokens
     told = {"layer_idx": None, "project_pooled": False}
     chunks = tokenizer().tokenize_with_weights("swap them", images=images)[SLOT]
@@ -215,8 +215,8 @@ def test_what_is_seen_of_pictures_makes_room_for_the_pictures(encoder: Any) -> N
     assert "image_slots" not in kept.options
     assert kept.cond.shape[1] == len(tokens) - second_turn + 6 + 8 - 2
     first, second = places[0], places[1] + 5
-    of_pictures = {*range(first, first + 6), *range(second, second + 8)}
-    rows = [row for row in range(kept.cond.shape[1]) if row not in of_pictures]
+    of_images = {*range(first, first + 6), *range(second, second + 8)}
+    rows = [row for row in range(kept.cond.shape[1]) if row not in of_images]
     assert torch.equal(spliced.cond, kept.cond[:, rows])
     last = encoder.transformer.model
     embeds = encoder._embed([1, 2, 3])[0][None]
@@ -224,18 +224,18 @@ def test_what_is_seen_of_pictures_makes_room_for_the_pictures(encoder: Any) -> N
 
 
 class Vae:
-    """A VAE of which only the pictures that it gets are looked at."""
+    """A VAE of which only the images that it gets are looked at."""
 
     def __init__(self) -> None:
         self.given: list[torch.Tensor] = []
 
-    def encode(self, picture: torch.Tensor) -> torch.Tensor:
-        self.given.append(picture)
-        return torch.zeros(1, 64, picture.shape[1] // 16, picture.shape[2] // 16)
+    def encode(self, image: torch.Tensor) -> torch.Tensor:
+        self.given.append(image)
+        return torch.zeros(1, 64, image.shape[1] // 16, image.shape[2] // 16)
 
 
 class Clip:
-    """A text encoder of which only the pictures that it gets are looked at."""
+    """A text encoder of which only the images that it gets are looked at."""
 
     def __init__(self) -> None:
         self.given: list[dict[str, Any]] = []
@@ -248,13 +248,13 @@ class Clip:
         return [[torch.zeros(1, 2, WIDTH), {"pooled_output": None}]]
 
 
-def test_the_node_gives_encoder_and_vae_the_same_pictures() -> None:
+def test_the_node_gives_encoder_and_vae_the_same_images() -> None:
     vae, clip = Vae(), Clip()
     images = {"image_2": torch.rand(2, 50, 30, 4), "image_1": torch.rand(1, 64, 128, 3)}
     positive, negative, latent = text_encode_qwen_image21.function(
         CONTEXT, clip=clip, prompt="swap", negative_prompt="blur", vae=vae, resolution=64, images=images
     )
-    assert [tuple(picture.shape) for picture in vae.given] == [(1, 32, 96, 3), (1, 96, 64, 4)]
+    assert [tuple(image.shape) for image in vae.given] == [(1, 32, 96, 3), (1, 96, 64, 4)]
     assert [given["text"] for given in clip.given] == ["swap", "blur"]
     assert [tuple(seen.shape) for seen in clip.given[0]["images"]] == [(1, 32, 96, 3), (1, 96, 64, 3)]
     colours, opacity = vae.given[1][..., :3], vae.given[1][..., 3:]
@@ -265,7 +265,7 @@ def test_the_node_gives_encoder_and_vae_the_same_pictures() -> None:
     assert latent["samples"].shape == (1, 64, 2, 6)
 
 
-def test_without_a_vae_the_pictures_stay_in_the_text() -> None:
+def test_without_a_vae_the_images_stay_in_the_text() -> None:
     clip = Clip()
     positive, _, latent = text_encode_qwen_image21.function(
         CONTEXT, clip=clip, prompt="", negative_prompt="", resolution=0, images={"image_1": torch.rand(1, 70, 33, 3)}
@@ -383,7 +383,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def drawn_latent(engine: Engine, name: str, cache: dict[str, str] | None) -> torch.Tensor:
-    """The latent of a prompt with a reference picture, both sides of the guidance among its evaluations."""
+    """The latent of a prompt with a reference image, both sides of the guidance among its evaluations."""
     sampled = {"seed": 1, "steps": 3, "cfg": 2.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0}
     prompt: dict[str, Any] = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "m.safetensors"}},
@@ -412,7 +412,7 @@ def drawn_latent(engine: Engine, name: str, cache: dict[str, str] | None) -> tor
     return load_file(file)["latent_tensor"]
 
 
-def test_the_node_draws_the_picture_that_is_drawn_without_it(engine: Engine) -> None:
+def test_the_node_draws_the_image_that_is_drawn_without_it(engine: Engine) -> None:
     plain = drawn_latent(engine, "plain", None)
     places = [drawn_latent(engine, place, {"device": place, "dtype": "default"}) for place in ("auto", "gpu", "cpu")]
     assert all(torch.equal(latent, places[0]) for latent in places)

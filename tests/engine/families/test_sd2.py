@@ -175,8 +175,8 @@ def test_each_form_is_read_in_its_own_way(
 # --- what the networks see -------------------------------------------------------------------------------------------
 
 
-class Picture:
-    """What a picture encoder gives."""
+class Image:
+    """What an image encoder gives."""
 
     def __init__(self, image_embeds: torch.Tensor) -> None:
         self.image_embeds = image_embeds
@@ -193,23 +193,23 @@ def _inputs(model: Denoiser, **options: Any) -> dict[str, Any]:
     return model.extra_conds(noise=noise, device=torch.device("cpu"), latent_image=noise, seed=5, **options)
 
 
-def test_without_a_picture_labels_are_zeros() -> None:
+def test_without_an_image_labels_are_zeros() -> None:
     labels = _inputs(_denoiser(UnclipDenoiser, label_dim=12))["y"].cond
     assert torch.equal(labels, torch.zeros(1, 12))
 
 
-def test_a_picture_s_labels_are_its_embedding_with_noise_by_the_level() -> None:
-    picture = {"clip_vision_output": Picture(torch.ones(1, 6)), "strength": 1.0, "noise_augmentation": 0.0}
+def test_an_image_s_labels_are_its_embedding_with_noise_by_the_level() -> None:
+    image = {"clip_vision_output": Image(torch.ones(1, 6)), "strength": 1.0, "noise_augmentation": 0.0}
     model = _denoiser(UnclipDenoiser, label_dim=12)
     plain, noisy = (
-        _inputs(model, unclip_conditioning=[picture | {"noise_augmentation": level}])["y"].cond for level in (0.0, 0.9)
+        _inputs(model, unclip_conditioning=[image | {"noise_augmentation": level}])["y"].cond for level in (0.0, 0.9)
     )
     assert plain.shape == (1, 12)
     assert (plain[:, :6] - 1).abs().max() < 0.05 < (noisy[:, :6] - 1).abs().max()
     assert torch.equal(plain[0, 6:], torch.tensor([1.0, 1, 1, 0, 0, 0]))  # of level 0: cosines, then sines
 
 
-def test_the_upscaler_sees_the_picture_in_the_latents_size_and_its_noise_level() -> None:
+def test_the_upscaler_sees_the_image_in_the_latents_size_and_its_noise_level() -> None:
     model = _denoiser(UpscaleDenoiser)
     image = torch.rand(1, 3, 4, 4) * 2 - 1
     plain = _inputs(model, concat_image=image)

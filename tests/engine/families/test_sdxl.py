@@ -159,7 +159,7 @@ def test_the_parameterisation_is_recognised_by_marks(
 @pytest.mark.parametrize(
     ("marks", "variant"), [((), "edit"), (("edm_vpred.sigma_max",), "edit_scaled"), (("v_pred",), "edit")]
 )
-def test_pictures_to_edit_are_scaled_for_networks_of_any_noise_level(marks: tuple[str, ...], variant: str) -> None:
+def test_images_to_edit_are_scaled_for_networks_of_any_noise_level(marks: tuple[str, ...], variant: str) -> None:
     shapes: Shapes = {**unet_shapes(replace(BASE, in_channels=8).config()), **dict.fromkeys(marks, ())}
     assert recognise(TensorIndex(shapes)).match.variant == variant
 
@@ -288,14 +288,14 @@ def test_a_conditioning_without_pooled_output_is_named(models: Path) -> None:
         labels_of(models, "sdxl", pooled_output=None)
 
 
-def test_the_embedding_of_a_picture_takes_the_place_of_the_text(models: Path) -> None:
+def test_the_embedding_of_an_image_takes_the_place_of_the_text(models: Path) -> None:
     class Seen:
         image_embeds = torch.linspace(-1, 1, 64).unsqueeze(0)
 
-    picture = {"clip_vision_output": Seen, "strength": 0.5, "noise_augmentation": 0.0}
-    pooled, _ = labels_of(models, "sdxl", unclip_conditioning=[picture], seed=3)
+    image = {"clip_vision_output": Seen, "strength": 0.5, "noise_augmentation": 0.0}
+    pooled, _ = labels_of(models, "sdxl", unclip_conditioning=[image], seed=3)
     assert (pooled - 0.5 * Seen.image_embeds[0]).abs().max() < 0.1  # the least noise there is
-    noisy, _ = labels_of(models, "sdxl", unclip_conditioning=[{**picture, "noise_augmentation": 1.0}], seed=3)
+    noisy, _ = labels_of(models, "sdxl", unclip_conditioning=[{**image, "noise_augmentation": 1.0}], seed=3)
     assert (noisy - 0.5 * Seen.image_embeds[0]).abs().max() > 0.5
-    again, _ = labels_of(models, "sdxl", unclip_conditioning=[{**picture, "noise_augmentation": 1.0}], seed=3)
+    again, _ = labels_of(models, "sdxl", unclip_conditioning=[{**image, "noise_augmentation": 1.0}], seed=3)
     assert torch.equal(noisy, again)

@@ -56,7 +56,7 @@ def weights_bytes(loaded: Any) -> int:
 
 
 def workflow() -> dict[str, Any]:
-    """A picture by the base model up to its last steps, which the refiner takes."""
+    """An image by the base model up to its last steps, which the refiner takes."""
     sampling = {
         "noise_seed": 5, "steps": 3, "cfg": 4.0, "sampler_name": "dpmpp_2m", "scheduler": "karras",
     }  # fmt: skip

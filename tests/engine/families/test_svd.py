@@ -48,7 +48,7 @@ def test_a_video_network_of_other_labels_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_video", [True, False])
-def test_the_decoder_is_that_of_videos_or_of_pictures(family: ModelFamily, is_video: bool) -> None:
+def test_the_decoder_is_that_of_videos_or_of_images(family: ModelFamily, is_video: bool) -> None:
     with unfilled():
         kind = family.vae if is_video else AUTOENCODER_KL
         vae: torch.nn.Module = kind.build(kind.sizes["small"])
@@ -71,7 +71,7 @@ def _inputs(kind: type[Denoiser], **options: Any) -> dict[str, Any]:
     return model.extra_conds(noise=noise, device=torch.device("cpu"), **options)
 
 
-def test_the_picture_is_shown_beside_every_frame() -> None:
+def test_the_image_is_shown_beside_every_frame() -> None:
     image = torch.rand(1, 4, 8, 6)
     inputs = _inputs(VideoDenoiser, concat_latent_image=image)
     assert torch.equal(inputs["c_concat"].cond, image.expand(NUM_FRAMES, -1, -1, -1))
@@ -79,7 +79,7 @@ def test_the_picture_is_shown_beside_every_frame() -> None:
     assert torch.equal(_inputs(VideoDenoiser)["c_concat"].cond, torch.zeros(NUM_FRAMES, 4, 8, 6))
 
 
-def test_a_picture_of_another_size_is_fitted() -> None:
+def test_an_image_of_another_size_is_fitted() -> None:
     assert _inputs(VideoDenoiser, concat_latent_image=torch.rand(1, 4, 5, 9))["c_concat"].cond.shape == (3, 4, 8, 6)
 
 

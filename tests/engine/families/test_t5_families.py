@@ -54,7 +54,7 @@ def test_guidance_is_zero_unless_a_node_sets_it() -> None:
     assert conds("chroma", guidance=2.5)["guidance"].cond.item() == 2.5
 
 
-def test_the_size_of_a_picture_has_an_aspect_ratio() -> None:
+def test_the_size_of_an_image_has_an_aspect_ratio() -> None:
     made = denoiser("pixart")
     given = {"cross_attn": torch.zeros(1, 5, 128), "noise": torch.zeros(1, 4, 8, 8), "device": torch.device("cpu")}
     assert "c_size" not in made.extra_conds(**given)

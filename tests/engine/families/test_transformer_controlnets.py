@@ -1,4 +1,4 @@
-"""ControlNets and LoRAs for the Canny and Depth tools of transformers: kinds of files, pictures, refusals."""
+"""ControlNets and LoRAs for the Canny and Depth tools of transformers: kinds of files, images, refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OneTensor:
 
 
 def read(name: str, number: float = 0.0) -> tuple[Any, ControlReading, Any]:
-    """Return the family of a layout, the reading of its picture and its configuration."""
+    """Return the family of a layout, the reading of its image and its configuration."""
     shapes = layout(name)
     found = recognise_control_network(shapes)
     assert found is not None
@@ -97,12 +97,12 @@ def test_a_shorter_copy_of_stable_diffusion_3_reads_unshifted_latents(name: str,
     [(0, lambda a: a), (1, lambda a: a * 255 * 0.5 + 0.5), (2, lambda a: 1.0 - a)],
     ids=["blur", "canny", "depth"],
 )
-def test_a_number_in_the_file_shows_the_range_of_its_picture(
+def test_a_number_in_the_file_shows_the_range_of_its_image(
     kind: int, expected: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     _, reading, _ = read("sd35_control_depth", number=kind)
-    picture = torch.rand(1, 3, 4, 4)
-    assert torch.equal(reading.prepare(picture), expected(picture))
+    image = torch.rand(1, 3, 4, 4)
+    assert torch.equal(reading.prepare(image), expected(image))
 
 
 def test_what_a_network_borrows_depends_on_its_labels() -> None:
@@ -148,7 +148,7 @@ def test_a_mode_is_a_token_of_the_text_and_one_too_many_is_refused() -> None:
         additions(network, control_type=[7])
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def write_control(path: Path, network: nn.Module) -> None:
 
 
 def workflow(family: str, *, control: str | None = None, tool: bool = False) -> dict[str, Any]:
-    """A latent of two steps with a ControlNet, or with a LoRA and the picture that it reads."""
+    """A latent of two steps with a ControlNet, or with a LoRA and the image that it reads."""
     model, positive, negative = ["1", 0], ["3", 0], ["4", 0]
     nodes = {
         "1": node("CheckpointLoaderSimple", ckpt_name=f"{family}.safetensors"),
@@ -206,7 +206,7 @@ def workflow(family: str, *, control: str | None = None, tool: bool = False) -> 
     [("flux", {"control": "flux"}), ("sd3", {"control": "sd3"}), ("flux", {"tool": True})],
     ids=["flux", "sd3", "tool"],
 )
-def test_a_steered_picture_is_another_one_and_the_same_offloaded(
+def test_a_steered_image_is_another_one_and_the_same_offloaded(
     base: Path, family: str, options: dict[str, Any]
 ) -> None:
     latents = []
@@ -240,7 +240,7 @@ def test_a_controlnet_of_another_width_is_refused(base: Path) -> None:
 
 @pytest.fixture(scope="module")
 def mixed(base: Path) -> Path:
-    """The models above, with a checkpoint, a LoRA and a picture's VAE of another family."""
+    """The models above, with a checkpoint, a LoRA and an image's VAE of another family."""
     models = base / "models"
     write_random_checkpoint(models / "checkpoints" / "other.safetensors", family=default_family())
     key = "lora_unet_input_blocks_1_1_transformer_blocks_0_attn2_to_k"

@@ -50,7 +50,7 @@ def concat(in_channels: int, **given: Any) -> torch.Tensor | None:
     return denoiser.concat_cond(noise=noise, device=noise.device, **given)  # type: ignore[no-any-return]
 
 
-def test_a_network_reads_the_mask_of_what_is_given_before_the_pictures() -> None:
+def test_a_network_reads_the_mask_of_what_is_given_before_the_images() -> None:
     mask = torch.ones(1, 1, 3, 8, 12)
     mask[:, :, 0] = 0.0
     seen = concat(36, concat_latent_image=torch.zeros(1, 16, 3, 8, 12), concat_mask=mask)
@@ -62,7 +62,7 @@ def test_a_network_reads_the_mask_of_what_is_given_before_the_pictures() -> None
     assert behind is not None and behind.shape[1] == 36 and (behind[:, 16:20, 0] == 1).all()
 
 
-def test_channels_without_pictures_are_empty() -> None:
+def test_channels_without_images_are_empty() -> None:
     assert concat(16) is None
     for channels in (36, 48):
         empty = concat(channels)

@@ -31,7 +31,7 @@ def _plenty_of_ram(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def workflow() -> dict[str, Any]:
-    """Both halves of the steps, each by an expert of its own. No picture is encoded: that would take tiles."""
+    """Both halves of the steps, each by an expert of its own. No image is encoded: that would take tiles."""
     prompt = Case("wan", "wan22_i2v_two_experts").prompt
     del prompt["10"]["inputs"]["start_image"], prompt["9"], prompt["13"], prompt["14"]
     return prompt | {"20": node("SaveLatent", samples=["12", 0], filename_prefix="latent")}

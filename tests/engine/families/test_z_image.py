@@ -39,7 +39,7 @@ def test_files_of_both_layouts_are_one_network() -> None:
 
 @pytest.mark.parametrize(
     ("tensor", "found"),
-    [("dec_net.cond_embed.weight", "of pixels"), ("siglip_embedder.1.weight", "of pictures beside its prompt")],
+    [("dec_net.cond_embed.weight", "of pixels"), ("siglip_embedder.1.weight", "of images beside its prompt")],
 )
 def test_networks_with_further_layers_are_refused_by_name(tensor: str, found: str) -> None:
     shapes = {**shapes_of("z_image"), tensor: (8, 8)}
@@ -67,7 +67,7 @@ def test_loras_of_trainers_change_their_rows_of_the_joined_layer() -> None:
     assert keys["lora_unet_layers_0_attention_qkv"] == rows[0]
 
 
-def test_it_is_a_flow_of_shift_three_and_takes_no_reference_pictures() -> None:
+def test_it_is_a_flow_of_shift_three_and_takes_no_reference_images() -> None:
     with unfilled():
         network = FAMILY.denoiser.build(CONFIG)
     made = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))

@@ -20,7 +20,7 @@ def family() -> ModelFamily:
     return family_named("zero123")
 
 
-def test_the_projection_beside_the_network_distinguishes_it_from_one_that_edits_pictures(family: ModelFamily) -> None:
+def test_the_projection_beside_the_network_distinguishes_it_from_one_that_edits_images(family: ModelFamily) -> None:
     with unfilled():
         weights = family.denoiser.build(family.scales["full"].denoiser).state_dict()
     saved = {name: tuple(weight.shape) for name, weight in family.denoiser.saved(weights).items()}

@@ -8,10 +8,10 @@ from darkroom.engine.images.canny import canny
 
 
 def step(height: float, dim: int) -> torch.Tensor:
-    """A picture [1, 3, 24, 24] that is `height` in its second half."""
-    picture = torch.zeros(1, 3, 24, 24)
-    picture.narrow(dim, 12, 12).fill_(height)
-    return picture
+    """An image [1, 3, 24, 24] that is `height` in its second half."""
+    image = torch.zeros(1, 3, 24, 24)
+    image.narrow(dim, 12, 12).fill_(height)
+    return image
 
 
 def test_a_step_gives_a_line_of_at_most_two_pixels() -> None:
@@ -30,9 +30,9 @@ def test_a_weak_edge_shows_only_where_it_is_connected_with_a_strong_one() -> Non
     assert canny(growing, 0.1, 0.9)[0, 0, 20].max() == 1.0
 
 
-def test_grey_pictures_and_alpha_are_taken_too() -> None:
-    picture = step(1.0, 3)
-    expected = canny(picture, 0.1, 0.3)
-    assert torch.equal(canny(picture[:, :1], 0.1, 0.3), expected)
-    with_alpha = torch.cat((picture, torch.rand(1, 1, 24, 24)), dim=1)
+def test_grey_images_and_alpha_are_taken_too() -> None:
+    image = step(1.0, 3)
+    expected = canny(image, 0.1, 0.3)
+    assert torch.equal(canny(image[:, :1], 0.1, 0.3), expected)
+    with_alpha = torch.cat((image, torch.rand(1, 1, 24, 24)), dim=1)
     assert torch.equal(canny(with_alpha, 0.1, 0.3), expected)

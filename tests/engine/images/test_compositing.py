@@ -1,4 +1,4 @@
-"""Porter and Duff's modes against their table, and pictures of unequal sizes, channels and batches."""
+"""Porter and Duff's modes against their table, and images of unequal sizes, channels and batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def composed(mode: str, source_alpha: float, alpha: float) -> tuple[float, float
         ("SRC_OUT", (0.8, 0.25)), ("SRC_OVER", (0.6, 0.75)), ("XOR", (0.5, 0.5)),
     ],
 )  # fmt: skip
-def test_half_opaque_pictures_are_composed_as_the_table_says(mode: str, expected: tuple[float, float]) -> None:
+def test_half_opaque_images_are_composed_as_the_table_says(mode: str, expected: tuple[float, float]) -> None:
     assert composed(mode, 0.5, 0.5) == pytest.approx(expected, abs=1e-6)
 
 

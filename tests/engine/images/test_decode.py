@@ -1,4 +1,4 @@
-"""Pictures of every mode and format become pixels and masks, upright; broken ones are named."""
+"""Images of every mode and format become pixels and masks, upright; broken ones are named."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from darkroom.engine.images.decode import PictureTooLarge, find_damage, read_cha
 from darkroom.engine.log_context import NodeWarning, logged_as
 
 
-def saved(path: Path, picture: Image.Image, **options: Any) -> Path:
-    picture.save(path, **options)
+def saved(path: Path, image: Image.Image, **options: Any) -> Path:
+    image.save(path, **options)
     return path
 
 
-def test_a_picture_without_alpha_has_a_blank_mask(tmp_path: Path) -> None:
+def test_an_image_without_alpha_has_a_blank_mask(tmp_path: Path) -> None:
     image, mask = read_image(saved(tmp_path / "a.png", Image.new("RGB", (8, 4), (255, 51, 0))))
     assert image.shape == (1, 4, 8, 3) and mask.shape == (1, 64, 64)
     torch.testing.assert_close(image[0, 0, 0], torch.tensor([1.0, 0.2, 0.0]))
@@ -29,8 +29,8 @@ def test_a_picture_without_alpha_has_a_blank_mask(tmp_path: Path) -> None:
 
 
 def test_transparent_pixels_are_masked(tmp_path: Path) -> None:
-    picture = Image.new("RGBA", (8, 4), (255, 0, 0, 51))
-    _, mask = read_image(saved(tmp_path / "a.png", picture))
+    image = Image.new("RGBA", (8, 4), (255, 0, 0, 51))
+    _, mask = read_image(saved(tmp_path / "a.png", image))
     torch.testing.assert_close(mask, torch.full((1, 4, 8), 0.8))
 
 
@@ -43,7 +43,7 @@ def test_palettes_with_a_transparent_colour_are_masked(tmp_path: Path) -> None:
     assert image[0, 1, 1].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_pictures_are_turned_upright(tmp_path: Path) -> None:
+def test_images_are_turned_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     image, _ = read_image(saved(tmp_path / "a.jpg", Image.new("RGB", (8, 4)), exif=exif))
@@ -141,10 +141,10 @@ def test_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert damage is not None and damage.startswith("HEIC, the format of iPhone photos; convert it")
 
 
-def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
+def test_what_is_no_image_is_said(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_text("hello")
-    assert find_damage(path) == "not a picture in a known format"
+    assert find_damage(path) == "not an image in a known format"
 
 
 def animation(path: Path, form: str, count: int, side: int = 64) -> Path:

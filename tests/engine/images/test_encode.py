@@ -22,9 +22,9 @@ def test_the_prompt_and_every_extra_are_texts() -> None:
 
 def test_a_png_carries_its_texts_in_order_and_its_pixels(tmp_path: Path) -> None:
     write_png(tmp_path / "a.png", torch.full((4, 8, 3), 0.5), TEXTS, 4)
-    with Image.open(tmp_path / "a.png") as picture:
-        assert list(picture.info.items()) == list(TEXTS.items())
-        assert picture.size == (8, 4) and picture.getpixel((0, 0)) == (127, 127, 127)
+    with Image.open(tmp_path / "a.png") as image:
+        assert list(image.info.items()) == list(TEXTS.items())
+        assert image.size == (8, 4) and image.getpixel((0, 0)) == (127, 127, 127)
     assert (tmp_path / "a.png").read_bytes().count(b"tEXt") == 2
 
 
@@ -38,9 +38,9 @@ def test_animations_have_all_frames_and_their_texts(tmp_path: Path) -> None:
     write_animated_png(tmp_path / "a.png", frames, TEXTS, 10.0, 4)
     write_animated_webp(tmp_path / "a.webp", frames, TEXTS, 10.0, lossless=True, quality=80, method=0)
     for name in ("a.png", "a.webp"):
-        with Image.open(tmp_path / name) as picture:
-            assert sum(1 for _ in ImageSequence.Iterator(picture)) == 3
+        with Image.open(tmp_path / name) as image:
+            assert sum(1 for _ in ImageSequence.Iterator(image)) == 3
     assert b"comfprompt\0" in (tmp_path / "a.png").read_bytes()
-    with Image.open(tmp_path / "a.webp") as picture:
-        exif = picture.getexif()
+    with Image.open(tmp_path / "a.webp") as image:
+        exif = image.getexif()
         assert exif[0x0110] == f"prompt:{TEXTS['prompt']}" and exif[0x010F] == f"workflow:{TEXTS['workflow']}"

@@ -1,4 +1,4 @@
-"""Resizing, cropping and the way between tensors and Pillow's pictures."""
+"""Resizing, cropping and the way between tensors and Pillow's images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def noise(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", [*IMAGE_METHODS, "bislerp"])
-def test_every_method_gives_the_asked_size_and_keeps_a_flat_picture_flat(method: str) -> None:
+def test_every_method_gives_the_asked_size_and_keeps_a_flat_image_flat(method: str) -> None:
     flat = torch.full((2, 3, 12, 20), 51 / 255)
     resized = resize(flat, 33, 7, method)
     assert resized.shape == (2, 3, 7, 33) and resized.dtype == torch.float32
@@ -31,10 +31,10 @@ def test_every_method_gives_the_asked_size_and_keeps_a_flat_picture_flat(method:
 
 
 def test_lanczos_is_pillows() -> None:
-    picture = noise(1, 3, 31, 17)
-    eight_bits = (picture[0].movedim(0, -1).numpy() * 255).astype(np.uint8)
+    image = noise(1, 3, 31, 17)
+    eight_bits = (image[0].movedim(0, -1).numpy() * 255).astype(np.uint8)
     expected = np.array(Image.fromarray(eight_bits).resize((40, 9), Image.Resampling.LANCZOS)) / 255
-    np.testing.assert_allclose(resize(picture, 40, 9, "lanczos")[0].movedim(0, -1).numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(resize(image, 40, 9, "lanczos")[0].movedim(0, -1).numpy(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_lanczos_is_pillows() -> None:
     ],
 )
 def test_the_middle_is_kept_when_sides_are_cut_off(size: tuple[int, int], kept: tuple[slice, slice]) -> None:
-    picture = noise(1, 3, 20, 40)
-    expected = picture[..., *kept] if size != (80, 40) else picture
-    assert torch.equal(crop_to_aspect(picture, *size), expected)
+    image = noise(1, 3, 20, 40)
+    expected = image[..., *kept] if size != (80, 40) else image
+    assert torch.equal(crop_to_aspect(image, *size), expected)
 
 
 def slerp_by_hand(first: torch.Tensor, second: torch.Tensor, ratio: float) -> torch.Tensor:
@@ -87,8 +87,8 @@ def test_pixels_are_clamped_and_cut_to_whole_numbers() -> None:
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
-def test_pictures_survive_the_way_to_pillow_and_back(channels: int, mode: str) -> None:
+def test_images_survive_the_way_to_pillow_and_back(channels: int, mode: str) -> None:
     eight_bits = (noise(5, 6, channels) * 255).floor() / 255
-    picture = to_pillow(eight_bits + 1e-4)
-    assert picture.mode == mode
-    torch.testing.assert_close(from_pillow(picture).reshape(5, 6, channels), eight_bits)
+    image = to_pillow(eight_bits + 1e-4)
+    assert image.mode == mode
+    torch.testing.assert_close(from_pillow(image).reshape(5, 6, channels), eight_bits)

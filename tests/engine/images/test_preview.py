@@ -1,4 +1,4 @@
-"""Previews of latents: pictures, and animations of videos."""
+"""Previews of latents: images, and animations of videos."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def video(num_frames: int) -> torch.Tensor:
 
 
 def test_the_preview_of_a_video_is_its_first_frame_and_the_animation_has_all() -> None:
-    picture = Image.open(io.BytesIO(latent_preview(video(5), RGB, None, 60)))
-    assert (picture.format, picture.size) == ("JPEG", (60, 40))
+    image = Image.open(io.BytesIO(latent_preview(video(5), RGB, None, 60)))
+    assert (image.format, image.size) == ("JPEG", (60, 40))
     animation = Image.open(io.BytesIO(latent_animation(video(5), RGB, None, 60)))
     assert (animation.format, animation.size, animation.n_frames) == ("WEBP", (60, 40), 5)  # type: ignore[attr-defined]
     reds = []

@@ -1,4 +1,4 @@
-"""Pictures as CLIP's picture encoder takes them: cut to a square, rounded to 8 bits, normalised."""
+"""Images as CLIP's image encoder takes them: cut to a square, rounded to 8 bits, normalised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from darkroom.engine.images.vision_pixels import DEVIATION, MEAN, vision_pixels
 
 
-def test_a_picture_of_the_right_size_is_only_normalised() -> None:
+def test_an_image_of_the_right_size_is_only_normalised() -> None:
     made = vision_pixels(torch.ones(1, 8, 8, 3), 8)
     expected = (1 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
     torch.testing.assert_close(made[0, :, 3, 3], expected)

@@ -23,7 +23,7 @@ from tests.parity.weights import draw_noise
 REFERENCE = Path(__file__).with_name("language_model_reference.safetensors")
 WIDTH, INNER, VOCABULARY, NUM_TOKENS = 24, 40, 16, 7
 MASK = torch.tensor([[1] * NUM_TOKENS, [1, 1, 1, 1, 0, 0, 0]])
-PLACES = torch.tensor([[0, 1, 2, 2, 2, 4, 5], [0, 1, 2, 2, 3, 4, 5], [0, 1, 2, 3, 2, 4, 5]])  # a picture of two rows
+PLACES = torch.tensor([[0, 1, 2, 2, 2, 4, 5], [0, 1, 2, 2, 3, 4, 5], [0, 1, 2, 3, 2, 4, 5]])  # an image of two rows
 
 
 @dataclass(frozen=True, slots=True)

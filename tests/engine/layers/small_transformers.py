@@ -85,7 +85,7 @@ class SmallTransformer:
     families: tuple[str, ...] = ()
 
 
-def _picture(channels: int, width: int, **more: Callable[[Drawn], Any]) -> Callable[[Drawn], Inputs]:
+def _image(channels: int, width: int, **more: Callable[[Drawn], Any]) -> Callable[[Drawn], Inputs]:
     return _of((channels, 6, 4), width, 1.0, more)
 
 
@@ -146,7 +146,7 @@ TEXTS_OF_HUNYUAN_DIT: dict[str, Callable[[Drawn], Any]] = {
     "text_embedding_mask_t5": lambda drawn: torch.tensor([[1, 1, 1, 0, 0, 0]] * BATCH),
 }
 SPEECH = HumoConfig(**WAN, speech_dim=8, speech_inner=16, speech_width=24)
-SOUND = WanS2vConfig(**WAN, sound_layers=2, sound_dim=8, num_sound_blocks=1, control_channels=4)
+AUDIO = WanS2vConfig(**WAN, audio_layers=2, audio_dim=8, num_audio_blocks=1, control_channels=4)
 
 
 class RefiningBlock(nn.Module):
@@ -163,13 +163,13 @@ class RefiningBlock(nn.Module):
 
 
 TRANSFORMERS: dict[str, SmallTransformer] = {
-    "flux": SmallTransformer(lambda: FluxTransformer(FLUX), _picture(16, 24, **FLUX_INPUTS), ("flux",)),
+    "flux": SmallTransformer(lambda: FluxTransformer(FLUX), _image(16, 24, **FLUX_INPUTS), ("flux",)),
     "flux with references": SmallTransformer(
-        lambda: FluxTransformer(FLUX), _picture(16, 24, **FLUX_INPUTS, ref_latents=lambda drawn: [drawn(2, 16, 4, 4)])
+        lambda: FluxTransformer(FLUX), _image(16, 24, **FLUX_INPUTS, ref_latents=lambda drawn: [drawn(2, 16, 4, 4)])
     ),
     "flux control": SmallTransformer(
         lambda: FluxControlNet(FluxControlNetConfig(FLUX, HintKind.LATENT, num_modes=2)),
-        _picture(16, 24, **FLUX_INPUTS, hint=lambda drawn: drawn(2, 16, 6, 4), control_type=lambda drawn: [1]),
+        _image(16, 24, **FLUX_INPUTS, hint=lambda drawn: drawn(2, 16, 6, 4), control_type=lambda drawn: [1]),
     ),
     "flux2": SmallTransformer(
         lambda: Flux2Transformer(
@@ -179,7 +179,7 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ("flux2",),
     ),
     "chroma": SmallTransformer(
-        lambda: ChromaTransformer(ChromaConfig(width=256, **CHROMA)), _picture(16, 24), ("chroma",)
+        lambda: ChromaTransformer(ChromaConfig(width=256, **CHROMA)), _image(16, 24), ("chroma",)
     ),
     "chroma_radiance": SmallTransformer(
         lambda: ChromaRadianceTransformer(
@@ -257,11 +257,11 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         ("qwen_image21",),
     ),
-    "z_image": SmallTransformer(lambda: Lumina2Transformer(Z_IMAGE), _picture(16, 16), ("z_image",)),
+    "z_image": SmallTransformer(lambda: Lumina2Transformer(Z_IMAGE), _image(16, 16), ("z_image",)),
     "z_image control": SmallTransformer(RefiningBlock, lambda drawn: {"x": drawn(2, 7, 256), "time": drawn(2, 64)}),
     "lumina2": SmallTransformer(
         lambda: Lumina2Transformer(LUMINA),
-        _picture(16, 16, attention_mask=lambda drawn: torch.tensor([[1, 1, 1, 1, 0]] * BATCH)),
+        _image(16, 16, attention_mask=lambda drawn: torch.tensor([[1, 1, 1, 1, 0]] * BATCH)),
         ("lumina2",),
     ),
     "omnigen2": SmallTransformer(
@@ -271,7 +271,7 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
                 num_refiners=1,
             )
         ),
-        _picture(16, 16, ref_latents=lambda drawn: [drawn(BATCH, 16, 4, 4)]),
+        _image(16, 16, ref_latents=lambda drawn: [drawn(BATCH, 16, 4, 4)]),
         ("omnigen2",),
     ),
     "hidream": SmallTransformer(
@@ -290,20 +290,20 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         ("hidream",),
     ),
-    "sd3": SmallTransformer(lambda: Sd3Transformer(SD3), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16)), ("sd3",)),
+    "sd3": SmallTransformer(lambda: Sd3Transformer(SD3), _image(16, 24, y=lambda drawn: drawn(BATCH, 16)), ("sd3",)),
     "sd3 with dual blocks": SmallTransformer(
-        lambda: Sd3Transformer(SD3_DUAL), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16))
+        lambda: Sd3Transformer(SD3_DUAL), _image(16, 24, y=lambda drawn: drawn(BATCH, 16))
     ),
     "sd3 with layers of the text": SmallTransformer(
-        lambda: Sd3Transformer(replace(SD3, num_text_layers=1)), _picture(16, 24, y=lambda drawn: drawn(BATCH, 16))
+        lambda: Sd3Transformer(replace(SD3, num_text_layers=1)), _image(16, 24, y=lambda drawn: drawn(BATCH, 16))
     ),
     "sd3 control": SmallTransformer(
         lambda: Sd3ControlNet(Sd3ControlNetConfig(replace(SD3, num_blocks=2))),
-        _picture(16, 24, y=lambda drawn: drawn(BATCH, 16), hint=lambda drawn: drawn(BATCH, 16, 6, 4)),
+        _image(16, 24, y=lambda drawn: drawn(BATCH, 16), hint=lambda drawn: drawn(BATCH, 16, 6, 4)),
     ),
     "sd3 control of patches": SmallTransformer(
         lambda: Sd35ControlNet(Sd35ControlNetConfig(num_blocks=2, width=128, embeds_twice=True, label_dim=16)),
-        _picture(
+        _image(
             16, 24, y=lambda drawn: drawn(BATCH, 16), hint=lambda drawn: drawn(BATCH, 16, 6, 4),
             borrowed=lambda drawn: {
                 "mlp.0.weight": drawn(128, 16) / 4, "mlp.0.bias": drawn(128), "mlp.2.weight": drawn(128, 128) / 12,
@@ -315,7 +315,7 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: WanTransformer(WanConfig(**WAN)), _video(4, 24, 1000.0), ("wan", "wan22")
     ),
     "wan with a level for each frame": SmallTransformer(
-        lambda: WanTransformer(WanConfig(**WAN, picture_dim=16, picture_places=6)),
+        lambda: WanTransformer(WanConfig(**WAN, image_dim=16, image_places=6)),
         lambda drawn: {
             "x": drawn(BATCH, 4, 3, 4, 6),
             "timesteps": torch.tensor([[0.0, 500.0, 500.0]] * BATCH),
@@ -329,8 +329,8 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
             4, 24, 1000.0, vace_context=lambda drawn: drawn(BATCH, 1, 8, 3, 4, 6), vace_strength=lambda drawn: [0.7]
         ),
     ),
-    "wan with sound": SmallTransformer(
-        lambda: WanS2vTransformer(SOUND),
+    "wan with audio": SmallTransformer(
+        lambda: WanS2vTransformer(AUDIO),
         _video(4, 24, 1000.0, audio_embed=lambda drawn: drawn(BATCH, 2, 8, 12)),
     ),
     "wan with speech": SmallTransformer(
@@ -384,7 +384,7 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
                 width=256, num_double=1, num_single=2, context_dim=24, time_dim=64, inner_width=96, position_side=8
             )
         ),
-        _picture(4, 24),
+        _image(4, 24),
         ("aura_flow",),
     ),
     "hunyuan_dit": SmallTransformer(

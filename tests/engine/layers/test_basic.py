@@ -50,7 +50,7 @@ def test_tokens_and_weights_may_lie_in_any_order() -> None:
 def test_a_convolution_of_many_channels_over_few_cells(
     arguments: dict[str, object], is_last: bool, dtype: torch.dtype
 ) -> None:
-    """Custom nodes change padding and padding mode of layers that are there (seamless pictures)."""
+    """Custom nodes change padding and padding mode of layers that are there (seamless images)."""
     torch.manual_seed(0)
     theirs = nn.Conv2d(6, 256, **arguments).requires_grad_(False)  # type: ignore[arg-type]
     ours = Conv2d(6, 256, **arguments).requires_grad_(False)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def test_a_node_may_replace_how_a_layer_convolves() -> None:
     torch.testing.assert_close(layer(x), wrapped)
 
 
-def test_a_convolution_over_no_pictures_gives_none() -> None:
+def test_a_convolution_over_no_images_gives_none() -> None:
     layer = Conv2d(4, 64, 3, padding=1).requires_grad_(False)
     assert layer(torch.zeros(0, 4, 2, 2)).shape == (0, 64, 2, 2)
 
@@ -88,7 +88,7 @@ def test_where_a_gradient_is_wanted_there_is_one() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(2, 64, 16, 16), (1, 64, 40, 40), (2, 640, 4, 4), (2, 64, 8)], ids=str)
-def test_a_group_norm_normalises_any_picture_in_any_layout(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_group_norm_normalises_any_image_in_any_layout(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     norm = GroupNorm(32, shape[1], eps=1e-6).requires_grad_(False)
     x, factors = torch.randn(shape), torch.randn(2, shape[1])

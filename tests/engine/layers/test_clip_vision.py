@@ -1,4 +1,4 @@
-"""CLIP's picture encoder beside torch's own transformer layers."""
+"""CLIP's image encoder beside torch's own transformer layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture encoder of Qwen2.5-VL: sizes, patches, windows and tokens."""
+"""The image encoder of Qwen2.5-VL: sizes, patches, windows and tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from darkroom.engine.layers.qwen25_vl_vision import (
     Qwen25VlVision,
     Qwen25VlVisionConfig,
     grouped,
-    patches_of_picture,
+    patches_of_image,
     qwen25_vl_vision_config,
     seen_size,
     windows_of,
@@ -22,17 +22,17 @@ CONFIG = Qwen25VlVisionConfig(width=80, inner_width=32, num_blocks=8, out_width=
     ("size", "seen"),
     [((90, 130), (84, 140)), ((20, 20), (56, 56)), ((5000, 5000), (3556, 3556)), ((1024, 1024), (1036, 1036))],
 )
-def test_pictures_are_seen_at_multiples_of_28_pixels(size: tuple[int, int], seen: tuple[int, int]) -> None:
+def test_images_are_seen_at_multiples_of_28_pixels(size: tuple[int, int], seen: tuple[int, int]) -> None:
     assert seen_size(*size) == seen
 
 
 def test_the_four_patches_of_a_token_follow_each_other() -> None:
-    picture = torch.rand(56, 84, 3)
-    patches, size = patches_of_picture(picture)
+    image = torch.rand(56, 84, 3)
+    patches, size = patches_of_image(image)
     assert size == (4, 6) and patches.shape == (24, 3 * 2 * 14 * 14)
     mean, deviation = 0.48145466, 0.26862954
     fourth = patches[3].view(3, 2, 14, 14)  # the second row and column of the first token
-    torch.testing.assert_close(fourth[0, 0], (picture[14:28, 14:28, 0] - mean) / deviation)
+    torch.testing.assert_close(fourth[0, 0], (image[14:28, 14:28, 0] - mean) / deviation)
     assert torch.equal(fourth[:, 0], fourth[:, 1])
 
 
@@ -44,7 +44,7 @@ def test_windows_cover_every_token_once_and_are_grouped_by_size() -> None:
     assert [tuple(group.shape) for group in grouped(windows_of(8, 5))] == [(2, 64), (2, 16)]
 
 
-def test_a_picture_becomes_a_token_for_each_28_pixels() -> None:
+def test_an_image_becomes_a_token_for_each_28_pixels() -> None:
     torch.manual_seed(0)
     tower = Qwen25VlVision(CONFIG).requires_grad_(False)
     assert qwen25_vl_vision_config({name: tuple(item.shape) for name, item in tower.state_dict().items()}) == CONFIG

@@ -34,7 +34,7 @@ def test_frames_of_one_video_are_in_succession() -> None:
     assert torch.equal(as_frames(videos), frames)
 
 
-def test_the_share_of_a_frame_alone_is_the_factors_sigmoid_and_all_where_it_is_a_picture() -> None:
+def test_the_share_of_a_frame_alone_is_the_factors_sigmoid_and_all_where_it_is_an_image() -> None:
     mixer = TemporalMixer()
     torch.nn.init.zeros_(mixer.mix_factor)
     alone, among = torch.ones(2, 4, 1, 1), torch.zeros(2, 4, 1, 1)
@@ -90,6 +90,6 @@ def test_the_video_decoder_mixes_frames_and_its_encoder_does_not() -> None:
     changed[1] += 1
     first, second = network.decode(latents), network.decode(changed)
     assert first.shape == (2, 3, 8, 8) and not torch.equal(first[0], second[0])
-    pictures = torch.randn(2, 3, 8, 8)
-    encoded = network.encode(pictures)
-    assert torch.allclose(encoded[:1], network.encode(pictures[:1]), atol=1e-4)
+    images = torch.randn(2, 3, 8, 8)
+    encoded = network.encode(images)
+    assert torch.allclose(encoded[:1], network.encode(images[:1]), atol=1e-4)

@@ -1,4 +1,4 @@
-"""Cutting a picture into overlapping tiles and blending them again."""
+"""Cutting an image into overlapping tiles and blending them again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from darkroom.engine.layers.tiles import num_tiles, run_in_tiles, tile_places
 
 
-def test_tiles_cover_the_picture_and_overlap() -> None:
+def test_tiles_cover_the_image_and_overlap() -> None:
     assert tile_places((10, 4), (6, 8), 2) == [((0, 6), (0, 4)), ((4, 6), (0, 4))]
 
 
@@ -36,6 +36,6 @@ def test_tiles_grow_and_shrink() -> None:
     assert torch.allclose(small, torch.ones(1, 4, 3, 4))
 
 
-def test_a_picture_within_one_tile_is_one_call() -> None:
+def test_an_image_within_one_tile_is_one_call() -> None:
     samples = torch.randn(1, 4, 5, 5)
     assert torch.equal(run_in_tiles(samples, lambda t: t, tile=(8, 8), overlap=2, scale=1, out_channels=4), samples)

@@ -1,4 +1,4 @@
-"""Sounds through files: the same samples, rates and tags, and refusals that name what is wrong."""
+"""Audio through files: the same samples, rates and tags, and refusals that name what is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from darkroom.engine.media.audio_files import (
     read_audio,
     write_audio,
 )
-from darkroom.engine.media.faults import check_sound
+from darkroom.engine.media.faults import check_audio
 from darkroom.engine.media.opened import BadMedia
 
 
@@ -52,7 +52,7 @@ def test_flac_gives_back_the_samples_of_16_bits_with_their_tags(tmp_path: Path) 
         assert container.metadata["prompt"] == '{"1": {}}'
 
 
-def test_a_mono_sound_is_stored_in_both_channels_3_db_lower_as_comfyuis(tmp_path: Path) -> None:
+def test_a_mono_audio_is_stored_in_both_channels_3_db_lower_as_comfyuis(tmp_path: Path) -> None:
     waveform = stereo(44100)[:1]
     write_audio(tmp_path / "a.flac", waveform, 44100, FLAC, "", {})
     found, _ = read_audio(tmp_path / "a.flac")
@@ -60,7 +60,7 @@ def test_a_mono_sound_is_stored_in_both_channels_3_db_lower_as_comfyuis(tmp_path
 
 
 @pytest.mark.parametrize("quality", ["V0", "128k", "320k"])
-def test_mp3_keeps_the_sound(tmp_path: Path, quality: str) -> None:
+def test_mp3_keeps_the_audio(tmp_path: Path, quality: str) -> None:
     path, waveform = tmp_path / "a.mp3", stereo(44100)
     write_audio(path, waveform, 44100, MP3, quality, {})
     found, rate_hz = read_audio(path)
@@ -110,20 +110,20 @@ def test_samples_of_8_bits_lie_around_zero(tmp_path: Path) -> None:
     assert found.tolist() == [[-1.0, -0.5, 0.0, 127 / 128]]
 
 
-def test_a_sound_too_long_for_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_audio_too_long_for_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     write_audio(tmp_path / "a.flac", stereo(44100, 2.0), 44100, FLAC, "", {})
     said = r"too long for the free memory; got 176400 samples \(2 s of 2 channels at 44100 Hz\), expected at most 50000"
     with pytest.raises(BadMedia, match=said):
         read_audio(tmp_path / "a.flac", max_bytes=600_000)
 
 
-def test_a_sound_of_more_samples_than_are_declared_is_refused_while_it_is_read(tmp_path: Path) -> None:
+def test_audio_of_more_samples_than_are_declared_is_refused_while_it_is_read(tmp_path: Path) -> None:
     write_audio(tmp_path / "a.flac", stereo(44100, 2.0), 44100, FLAC, "", {})
     with av.open(str(tmp_path / "a.flac")) as container, pytest.raises(BadMedia, match="got at least .* samples"):
         join_frames(container.decode(audio=0), 600_000)
 
 
-def test_seconds_rate_and_channels_together_are_what_a_sound_takes(tmp_path: Path) -> None:
+def test_seconds_rate_and_channels_together_are_what_audio_takes(tmp_path: Path) -> None:
     """A file of 100 KB may declare gigabytes; its check reads the header alone."""
     path = tmp_path / "a.flac"
     with av.open(str(path), "w") as container:
@@ -135,12 +135,12 @@ def test_seconds_rate_and_channels_together_are_what_a_sound_takes(tmp_path: Pat
     packed = int.from_bytes(content[streaminfo + 10 : streaminfo + 18], "big")
     content[streaminfo + 10 : streaminfo + 18] = (packed >> 36 << 36 | 300 * 655_350).to_bytes(8, "big")
     path.write_bytes(content)
-    for read in (read_audio, check_sound):
+    for read in (read_audio, check_audio):
         with pytest.raises(BadMedia, match=r"1572840000 samples \(300 s of 8 channels at 655350 Hz\)"):
             read(path, 8 << 30)
 
 
-def test_a_file_without_sound_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_audio_is_refused(tmp_path: Path) -> None:
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
         stream = container.add_stream("mpeg4", rate=1)
         stream.width = stream.height = 16
@@ -151,7 +151,7 @@ def test_a_file_without_sound_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_refused_by_ffmpegs_reason(tmp_path: Path) -> None:
-    (tmp_path / "a.mp3").write_text("this is no sound")
+    (tmp_path / "a.mp3").write_text("this is no audio")
     with pytest.raises(BadMedia, match="FFmpeg refuses it: "):
         read_audio(tmp_path / "a.mp3")
 

@@ -11,18 +11,18 @@ import av
 import pytest
 import torch
 
-from darkroom.engine.media.faults import check_sound, check_video
+from darkroom.engine.media.faults import check_audio, check_video
 from darkroom.engine.media.opened import BadMedia
 from darkroom.engine.media.video_files import write_mp4, write_webm
 
-PICTURES = torch.rand(8, 32, 32, 3, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.rand(8, 32, 32, 3, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("media")
     plain = io.BytesIO()
-    write_mp4(plain, PICTURES, Fraction(8), {}, torch.zeros(1, 2, 44100), 44100, "mp4")
+    write_mp4(plain, IMAGES, Fraction(8), {}, torch.zeros(1, 2, 44100), 44100, "mp4")
     (folder / "plain.mp4").write_bytes(plain.getvalue())
     with (
         av.open(io.BytesIO(plain.getvalue()), "r") as source,
@@ -36,16 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole = (folder / "early.mp4").read_bytes()  # its table comes first, so that a part of it can be opened
     (folder / "cut.mp4").write_bytes(whole[: len(whole) * 2 // 3])
     (folder / "cut_late.mp4").write_bytes(plain.getvalue()[: len(whole) * 2 // 3])
-    write_webm(folder / "silent.webm", PICTURES, "vp9", 8.0, 40.0, {})
+    write_webm(folder / "silent.webm", IMAGES, "vp9", 8.0, 40.0, {})
     (folder / "cut.webm").write_bytes((folder / "silent.webm").read_bytes()[:-200])
     with av.open(str(folder / "empty.mkv"), "w") as container:
         stream = container.add_stream("ffv1", rate=8)
         stream.width, stream.height, stream.pix_fmt = 32, 32, "bgr0"
         container.start_encoding()
-    with wave.open(str(folder / "empty.wav"), "wb") as sound:
-        sound.setnchannels(2)
-        sound.setsampwidth(2)
-        sound.setframerate(44100)
+    with wave.open(str(folder / "empty.wav"), "wb") as audio:
+        audio.setnchannels(2)
+        audio.setsampwidth(2)
+        audio.setframerate(44100)
     (folder / "text.mp4").write_text("this is text and no video")
     (folder / "picture.mp4").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
     return folder
@@ -65,7 +65,7 @@ def test_a_video_that_can_be_read_has_no_fault(folder: Path, name: str) -> None:
         ("empty.mkv", "the file ends before its first frame"),
         ("empty.wav", "no video stream"),
         ("text.mp4", "FFmpeg refuses it: Invalid data found"),
-        ("picture.mp4", "no video and no sound"),
+        ("picture.mp4", "no video and no audio"),
     ],
 )
 def test_a_fault_of_a_video_is_named(folder: Path, name: str, words: str) -> None:
@@ -81,10 +81,10 @@ def test_a_fault_of_a_video_is_named(folder: Path, name: str, words: str) -> Non
         ("cut.mp4", "the end of the file is missing"),
     ],
 )
-def test_a_fault_of_a_sound_is_named(folder: Path, name: str, words: str) -> None:
+def test_a_fault_of_audio_is_named(folder: Path, name: str, words: str) -> None:
     with pytest.raises(BadMedia, match=words):
-        check_sound(folder / name)
+        check_audio(folder / name)
 
 
-def test_a_sound_in_a_video_has_no_fault(folder: Path) -> None:
-    check_sound(folder / "plain.mp4")
+def test_audio_in_a_video_has_no_fault(folder: Path) -> None:
+    check_audio(folder / "plain.mp4")

@@ -15,7 +15,7 @@ from darkroom.engine.media.opened import BadMedia, opened_for_reading
 
 PLAYLISTS = {
     "hls.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1.0,\nsound.mp3\n#EXT-X-ENDLIST\n",
-    "concat.ffconcat": "ffconcat version 1.0\nfile sound.mp3\n",
+    "concat.ffconcat": "ffconcat version 1.0\nfile audio.mp3\n",
 }
 
 
@@ -25,7 +25,7 @@ def test_a_playlist_that_names_other_files_is_refused(tmp_path: Path, name: str)
     (tmp_path / name).write_text(PLAYLISTS[name])
     with av.open(str(tmp_path / name)) as container:
         assert container.streams.audio  # FFmpeg itself follows it
-    with pytest.raises(BadMedia, match="no video and no sound"), opened_for_reading(tmp_path / name):
+    with pytest.raises(BadMedia, match="no video and no audio"), opened_for_reading(tmp_path / name):
         pass
 
 

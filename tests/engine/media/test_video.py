@@ -1,4 +1,4 @@
-"""VIDEO: pictures, sound and tags through files, streams that are copied, and the members that packs use."""
+"""VIDEO: images, audio and tags through files, streams that are copied, and the members that packs use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from darkroom.engine.media.video_files import write_mp4, write_webm
 WIDTH, HEIGHT = 64, 48
 
 
-def pictures(num_frames: int = 8) -> torch.Tensor:
+def images(num_frames: int = 8) -> torch.Tensor:
     """Return a ramp that gets brighter with each frame, [B, H, W, 3]."""
     ramp = torch.linspace(0, 0.5, WIDTH).expand(HEIGHT, WIDTH)
     return torch.stack([(ramp + index / num_frames / 2)[..., None].expand(-1, -1, 3) for index in range(num_frames)])
@@ -41,7 +41,7 @@ def tone(seconds: float, rate_hz: int = 44100) -> Audio:
 
 
 def made(audio: Audio | None = None, num_frames: int = 8) -> VideoFromComponents:
-    return VideoFromComponents(VideoComponents(pictures(num_frames), Fraction(8), audio))
+    return VideoFromComponents(VideoComponents(images(num_frames), Fraction(8), audio))
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def tags_of(path: Path | io.BytesIO) -> dict[str, str]:
         return dict(container.metadata)
 
 
-def test_a_saved_video_has_the_pictures_the_sound_and_the_tags(mp4: Path) -> None:
+def test_a_saved_video_has_the_images_the_audio_and_the_tags(mp4: Path) -> None:
     parts = VideoFromFile(mp4).get_components()
     assert parts.images.shape == (8, HEIGHT, WIDTH, 3) and parts.images.dtype == torch.float32
-    assert (parts.images - pictures()).abs().mean() < 0.02
+    assert (parts.images - images()).abs().mean() < 0.02
     assert parts.frame_rate == 8
     assert parts.audio is not None and parts.audio["sample_rate"] == 44100
     assert parts.audio["waveform"].shape[:2] == (1, 2) and parts.audio["waveform"].dtype == torch.float32
@@ -68,7 +68,7 @@ def test_a_saved_video_has_the_pictures_the_sound_and_the_tags(mp4: Path) -> Non
     assert tags_of(mp4)["prompt"] == '{"1": {}}' and tags_of(mp4)["note"] == '"old"'
 
 
-def test_a_sound_ends_with_the_pictures(tmp_path: Path) -> None:
+def test_audio_ends_with_the_images(tmp_path: Path) -> None:
     made(tone(5.0)).save_to(str(tmp_path / "a.mp4"))
     parts = VideoFromFile(tmp_path / "a.mp4").get_components()
     assert parts.audio is not None and parts.audio["waveform"].shape[-1] == pytest.approx(44100, rel=0.05)
@@ -121,9 +121,9 @@ def test_a_video_is_copied_into_a_buffer_in_its_own_container(mp4: Path) -> None
 
 @pytest.mark.parametrize("codec", ["vp9", "av1"])
 def test_a_webm_becomes_h264_when_that_is_asked_for(tmp_path: Path, codec: str) -> None:
-    write_webm(tmp_path / "a.webm", pictures(), codec, 8.0, 20.0, {"prompt": "{}"})
+    write_webm(tmp_path / "a.webm", images(), codec, 8.0, 20.0, {"prompt": "{}"})
     video = VideoFromFile(tmp_path / "a.webm")
-    assert (video.get_components().images - pictures()).abs().mean() < 0.03
+    assert (video.get_components().images - images()).abs().mean() < 0.03
     video.save_to(str(tmp_path / "b.mp4"), VideoContainer.MP4, VideoCodec.H264, {"note": {"a": 1}})
     with av.open(str(tmp_path / "b.mp4")) as container:
         assert container.streams.video[0].codec.name == "h264"
@@ -137,14 +137,14 @@ def test_a_video_too_large_for_the_memory_is_refused_before_it_is_decoded(mp4: P
 
 
 def test_a_video_that_does_not_declare_its_frames_is_refused_while_it_is_decoded(tmp_path: Path) -> None:
-    write_webm(tmp_path / "a.webm", pictures(), "vp9", 8.0, 40.0, {})
+    write_webm(tmp_path / "a.webm", images(), "vp9", 8.0, 40.0, {})
     small = VideoFromFile(tmp_path / "a.webm", lambda: 3 * WIDTH * HEIGHT * 18)
     with pytest.raises(BadMedia, match=r"too large for the free memory; got at least 12288 pixels in 4 frames"):
         small.get_components()
 
 
-def test_the_sound_of_a_video_counts_as_well(tmp_path: Path) -> None:
-    write_mp4(tmp_path / "a.mp4", pictures(), Fraction(1), {}, torch.zeros(1, 2, 8 * 44100), 44100)
+def test_the_audio_of_a_video_counts_as_well(tmp_path: Path) -> None:
+    write_mp4(tmp_path / "a.mp4", images(), Fraction(1), {}, torch.zeros(1, 2, 8 * 44100), 44100)
     small = VideoFromFile(tmp_path / "a.mp4", lambda: 8 * WIDTH * HEIGHT * 18)
     with pytest.raises(BadMedia, match=r"audio: too long for the free memory; got .* 2 channels at 44100 Hz"):
         small.get_components()
@@ -163,7 +163,7 @@ def test_another_container_or_codec_is_refused(tmp_path: Path, format: str, code
         made().save_to(str(tmp_path / "a.mp4"), format, codec)
 
 
-def test_a_file_without_pictures_is_no_video(tmp_path: Path) -> None:
+def test_a_file_without_images_is_no_video(tmp_path: Path) -> None:
     with av.open(str(tmp_path / "a.wav"), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=8000)
         frame = av.AudioFrame.from_ndarray(torch.zeros(1, 200, dtype=torch.int16).numpy(), "s16", "stereo")

@@ -36,7 +36,7 @@ FAMILY = registry.family_named("flux")
 FULL: FluxConfig = FAMILY.scales["full"].denoiser
 CONFIGS = {"12": FULL, "20": replace(FULL, num_double=32, num_single=64)}
 GIB, MIB = 1 << 30, 1 << 20
-WORKING_BYTES = 3 * GIB  # of a picture of 1024 x 1024
+WORKING_BYTES = 3 * GIB  # of an image of 1024 x 1024
 WAN = registry.family_named("wan")
 WAN_14B = replace(WAN.scales["full"].denoiser, width=5120, num_blocks=40, inner_width=13824)
 VIDEO_BYTES = 5 * GIB  # of 81 frames of 832 x 480, both conditions at once

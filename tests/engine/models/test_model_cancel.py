@@ -62,7 +62,7 @@ def test_a_step_of_a_video_ends_before_the_next_block(name: str, is_shared: bool
     assert len(blocks) > 1 and not any(block._forward_pre_hooks for block in blocks)
 
 
-def test_networks_of_pictures_have_no_hooks() -> None:
+def test_networks_of_images_have_no_hooks() -> None:
     model = small_model("sd15")
     with model.in_use() as network:
         assert not any(part._forward_pre_hooks for part in network.diffusion_model.modules())

@@ -72,27 +72,27 @@ def test_every_layout_of_an_upscaler_is_the_same_network(tmp_path: Path) -> None
         else:
             _, block, dense, conv = layer.split(".")
             old[f"model.1.sub.{block}.{dense.upper()}.{conv}.0.{kind}"] = weight
-    picture = torch.rand(1, 3, 6, 5)
+    image = torch.rand(1, 3, 6, 5)
     for number, tensors in enumerate((new, old, {f"params_ema.{name}": weight for name, weight in new.items()})):
         path = tmp_path / f"{number}.pth"
         torch.save(tensors, path)
         loaded = load_upscaler(path)
         assert loaded.scale == 4
-        torch.testing.assert_close(loaded(picture), network(picture))
+        torch.testing.assert_close(loaded(image), network(image))
 
 
 @pytest.mark.parametrize("side", [(32, 30), (31, 33), (3, 5), (1, 2)])
-def test_a_picture_is_padded_to_four_pixels_before_pixels_become_channels(side: tuple[int, int]) -> None:
+def test_an_image_is_padded_to_four_pixels_before_pixels_become_channels(side: tuple[int, int]) -> None:
     torch.manual_seed(0)
     network = RrdbNet(RrdbConfig(3, 3, 8, 4, num_blocks=1, num_doublings=2, shuffle=2)).requires_grad_(False)
-    picture = torch.rand(1, 3, *side)
+    image = torch.rand(1, 3, *side)
     height, width = (size - size % -4 for size in side)
     rows = [_reflected(index, side[0]) for index in range(height)]
     columns = [_reflected(index, side[1]) for index in range(width)]
-    padded = picture[:, :, rows][:, :, :, columns]
+    padded = image[:, :, rows][:, :, :, columns]
     expected = network(padded)[:, :, : side[0] * 2, : side[1] * 2]
     assert network.scale == 2
-    torch.testing.assert_close(network(picture), expected)
+    torch.testing.assert_close(network(image), expected)
 
 
 def _reflected(index: int, size: int) -> int:

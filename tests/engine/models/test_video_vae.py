@@ -35,14 +35,14 @@ def frames(number: int, height: int = 32, width: int = 40) -> torch.Tensor:
     return torch.rand(number, height, width, 3, generator=torch.Generator().manual_seed(number))
 
 
-def test_pictures_are_the_frames_of_one_video(vae: VideoVae) -> None:
+def test_images_are_the_frames_of_one_video(vae: VideoVae) -> None:
     latent = vae.encode(frames(5))
     assert latent.shape == (1, 4, 2, 4, 5)
     assert vae.decode(latent).shape == (1, 5, 32, 40, 3)
     assert vae.encode(frames(1, 35, 47)).shape == (1, 4, 1, 4, 5)  # cut to whole cells
 
 
-def test_a_latent_of_a_picture_is_decoded_as_one_frame(vae: VideoVae) -> None:
+def test_a_latent_of_an_image_is_decoded_as_one_frame(vae: VideoVae) -> None:
     latent = torch.randn(2, 4, 4, 5)
     assert torch.equal(vae.decode(latent), vae.decode(latent.unsqueeze(2)))
 

@@ -1,4 +1,4 @@
-"""The nodes that every workflow has, from checkpoint to picture, with a small network of random weights."""
+"""The nodes that every workflow has, from checkpoint to image, with a small network of random weights."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _sample(store: ModelStore, context: NodeContext, **changes: object) -> torch
     return samples
 
 
-def test_the_same_seed_draws_the_same_picture_and_every_step_is_reported(store: ModelStore) -> None:
+def test_the_same_seed_draws_the_same_image_and_every_step_is_reported(store: ModelStore) -> None:
     steps: list[float] = []
     context = _context(store, steps=steps)
     first = _sample(store, context)
@@ -123,14 +123,14 @@ def test_clip_skip_changes_the_conditioning_of_the_clone_only(store: ModelStore)
     assert not torch.equal(plain, deep)
 
 
-def test_pictures_go_through_the_vae_and_back_at_their_size(store: ModelStore) -> None:
+def test_images_go_through_the_vae_and_back_at_their_size(store: ModelStore) -> None:
     vae = store.checkpoint("tiny.safetensors")[2]
     assert vae is not None
     latents = vae.encode(torch.rand(2, 67, 64, 3))
     assert latents.shape == (2, 4, 8, 8)
-    pictures = vae.decode(latents)
-    assert pictures.shape == (2, 64, 64, 3)
-    assert 0 <= float(pictures.min()) <= float(pictures.max()) <= 1
+    images = vae.decode(latents)
+    assert images.shape == (2, 64, 64, 3)
+    assert 0 <= float(images.min()) <= float(images.max()) <= 1
 
 
 def test_random_checkpoints_repeat_by_seed(store: ModelStore) -> None:

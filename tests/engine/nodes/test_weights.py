@@ -216,10 +216,10 @@ def test_a_controlnet_counts_in_its_range_only(store: ModelStore) -> None:
     assert torch.equal(controlled(strength=0.0), plain)
 
 
-def test_pictures_are_dealt_to_the_items_of_every_condition() -> None:
-    pictures = torch.arange(2.0).reshape(2, 1, 1, 1)
-    assert broadcast_image_to(pictures, 6, 2).flatten().tolist() == [0, 1, 0, 0, 1, 0]
-    assert broadcast_image_to(pictures[:1], 6, 2).shape[0] == 1
+def test_images_are_dealt_to_the_items_of_every_condition() -> None:
+    images = torch.arange(2.0).reshape(2, 1, 1, 1)
+    assert broadcast_image_to(images, 6, 2).flatten().tolist() == [0, 1, 0, 0, 1, 0]
+    assert broadcast_image_to(images[:1], 6, 2).shape[0] == 1
 
 
 def test_a_hypernetwork_changes_keys_and_values(store: ModelStore) -> None:

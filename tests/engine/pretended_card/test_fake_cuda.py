@@ -33,11 +33,11 @@ FACTS = PretendedCard().facts()
 DEFAULTS = DtypeSettings()
 BATCH = 2
 CELLS = 8  # a side
-PICTURE_PX = 64
+IMAGE_PX = 64
 FRAMES = 9
-# UNets, transformers, and those of videos and of sounds; the others are slow tests.
+# UNets, transformers, and those of videos and of audio; the others are slow tests.
 QUICK = ("sd15", "sdxl", "flux", "qwen_image", "wan", "stable_audio")
-PICTURE_TOKENS = 5  # of families that are given a picture in place of a prompt
+IMAGE_TOKENS = 5  # of families that are given an image in place of a prompt
 
 every_family = pytest.mark.parametrize(
     "family",
@@ -158,9 +158,9 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def encoded(family: ModelFamily, text: Any) -> Entries:
-    """Return the conditioning of a prompt on the host, or as much of a picture where the family takes no prompt."""
+    """Return the conditioning of a prompt on the host, or as much of an image where the family takes no prompt."""
     if text is None:
-        return [[torch.empty(1, PICTURE_TOKENS, family.scales["small"].denoiser.context_dim), {}]]
+        return [[torch.empty(1, IMAGE_TOKENS, family.scales["small"].denoiser.context_dim), {}]]
     encoders = text.encoders()
     parts = TokenizerParts(byte_pairs(), lambda encoding: lambda name: (None, name))
     tokenizer = TokenizerSet(
@@ -185,18 +185,18 @@ def byte_pairs() -> BytePairs:
 
 def latent_shape(family: ModelFamily, vae: Any) -> tuple[int, ...]:
     """Return the sizes of a small latent behind its channels."""
-    if hasattr(vae, "latent_height"):  # of sounds, in bands
+    if hasattr(vae, "latent_height"):  # of audio, in bands
         return vae.latent_height, CELLS
-    cells = PICTURE_PX // vae.downscale_ratio if vae.downscale_ratio == 1 else CELLS
+    cells = IMAGE_PX // vae.downscale_ratio if vae.downscale_ratio == 1 else CELLS
     frames = 1 if family.default.frames is None else 2
     return {1: (CELLS,), 2: (cells, cells), 3: (frames, cells, cells)}[family.latent_format.latent_dimensions]
 
 
 def source_shape(family: ModelFamily, vae: Any) -> tuple[int, ...]:
-    """Return the shape of a picture [C, H, W], a video [C, F, H, W] or a sound [C, S]."""
-    if getattr(vae, "is_of_sounds", False):
-        return vae.sound_channels, 2 * vae.downscale_ratio
+    """Return the shape of an image [C, H, W], a video [C, F, H, W] or audio [C, S]."""
+    if getattr(vae, "is_of_audio", False):
+        return vae.audio_channels, 2 * vae.downscale_ratio
     channels = getattr(vae, "output_channels", 3)
     if family.latent_format.latent_dimensions == 2:
-        return channels, PICTURE_PX, PICTURE_PX
-    return channels, FRAMES, PICTURE_PX, PICTURE_PX
+        return channels, IMAGE_PX, IMAGE_PX
+    return channels, FRAMES, IMAGE_PX, IMAGE_PX

@@ -1,4 +1,4 @@
-"""Every family draws its picture, video, sound or shape on a pretended card, and steps can be captured as graphs."""
+"""Every family draws its image, video, audio or shape on a pretended card, and steps can be captured as graphs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.family_workflows import picture_of_checkpoint
+from benchmark.family_workflows import image_of_checkpoint
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily
 from darkroom.engine.models.random_weights import write_random_checkpoint
@@ -38,7 +38,7 @@ def slow_if(is_slow: bool, value: object) -> object:
 )
 def test_it_draws_on_a_card_and_in_graphs(tmp_path: Path, family: ModelFamily, graph: str) -> None:
     write_random_checkpoint(tmp_path / "models" / "checkpoints" / f"{family.name}.safetensors", family=family)
-    prompt = picture_of_checkpoint(family)
+    prompt = image_of_checkpoint(family)
     if graph == "cuda_graph":
         prompt = {key: prompt[key] for key in prompt.keys() - NODES_AFTER_THE_LATENT}
     with engine_on_card(tmp_path) as (engine, card):

@@ -49,7 +49,7 @@ def test_a_lora_and_a_controlnet_with_weights_kept_in_every_way(
     with engine_on_card(base, memory=memory, total_bytes=total_bytes) as (engine, card):
         run(engine, workflow(**SMALL))
         if memory.vram == "novram" or total_bytes < GIB:
-            assert engine.memory.report().num_streamed > 100  # besides what is cast, such as picture encoders
+            assert engine.memory.report().num_streamed > 100  # besides what is cast, such as image encoders
         assert not card.log.faults and card.log.num_transfers > 0
 
 

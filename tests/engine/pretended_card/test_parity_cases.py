@@ -1,6 +1,6 @@
 """One in five of ComfyUI's recorded workflows on a pretended card: none fails, and none mixes devices.
 
-Their pictures are compared elsewhere; here there are no numbers. A handful runs with `./test.sh`, all with `-m slow`.
+Their images are compared elsewhere; here there are no numbers. A handful runs with `./test.sh`, all with `-m slow`.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def serving(tmp_path: Path, *more: NodeClass, **flags: Any) -> AsyncIterator[Server]:
-    """A server over trivial nodes, pictures, loaders and `more`; `flags` are engine settings."""
+    """A server over trivial nodes, images, loaders and `more`; `flags` are engine settings."""
     gate = Gate()
 
     @node("Number", category="test")

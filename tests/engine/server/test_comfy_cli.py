@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.engine.server.conftest import Server, held
-from tests.engine.server.test_jobs import PICTURE, ended
+from tests.engine.server.test_jobs import IMAGE, ended
 
 pytest.importorskip("comfy_cli", reason="comfy-cli is not installed")
 
@@ -41,9 +41,9 @@ class Cli:
         return data
 
 
-async def test_a_workflow_is_run_and_its_picture_downloaded(server: Server, tmp_path: Path) -> None:
+async def test_a_workflow_is_run_and_its_image_downloaded(server: Server, tmp_path: Path) -> None:
     comfy, workflow = Cli(server, tmp_path / "home"), tmp_path / "workflow.json"
-    workflow.write_text(json.dumps(PICTURE))
+    workflow.write_text(json.dumps(IMAGE))
     run = await comfy("run", "--workflow", str(workflow), "--wait")
     assert run["status"] == "completed" and len(run["outputs"]) == 2 and run["executed_node_ids"] == ["1", "2"]
     folder = tmp_path / "downloaded"
@@ -55,7 +55,7 @@ async def test_a_workflow_is_run_and_its_picture_downloaded(server: Server, tmp_
 @pytest.mark.slow
 async def test_a_running_prompt_is_listed_and_cancelled_and_files_are_uploaded(server: Server, tmp_path: Path) -> None:
     comfy, file = Cli(server, tmp_path / "home"), tmp_path / "own.png"
-    file.write_bytes(b"a picture")
+    file.write_bytes(b"an image")
     await server.post("/prompt", prompt=held(), prompt_id=HELD)
     assert await asyncio.to_thread(server.gate.entered.wait, 60)
     listed = (await comfy("jobs", "ls"))["jobs"]
@@ -64,4 +64,4 @@ async def test_a_running_prompt_is_listed_and_cancelled_and_files_are_uploaded(s
     assert (await ended(server, HELD))["status"] == "cancelled"
     assert (await comfy("jobs", "status", HELD))["prompt_id"] == HELD
     (uploaded,) = (await comfy("upload", str(file)))["uploads"]
-    assert (server.settings.input_path / uploaded["cloud_name"]).read_bytes() == b"a picture"
+    assert (server.settings.input_path / uploaded["cloud_name"]).read_bytes() == b"an image"

@@ -1,4 +1,4 @@
-"""`/api/v1/families` tells a front what it needs to draw a picture with each family."""
+"""`/api/v1/families` tells a front what it needs to draw an image with each family."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ async def test_views_that_leave_their_folder_are_refused(server: Server, query: 
     assert (await server.client.get(f"/view{query}")).status == status
 
 
-async def test_previews_and_channels_are_made_of_the_picture(server: Server) -> None:
+async def test_previews_and_channels_are_made_of_the_image(server: Server) -> None:
     await upload(server, "a.png", png((10, 20, 30, 40)))
     made = {}
     for wish in ("preview=webp;90", "preview=jpeg;50", "preview=gif", "channel=rgb", "channel=a"):
@@ -114,7 +114,7 @@ async def test_previews_and_channels_are_made_of_the_picture(server: Server) -> 
     assert made["channel=a"][1].getpixel((0, 0)) == (0, 0, 0, 40)
 
 
-async def test_what_is_no_picture_has_no_preview_and_pages_are_downloads(server: Server) -> None:
+async def test_what_is_no_image_has_no_preview_and_pages_are_downloads(server: Server) -> None:
     (server.settings.output_path / "page.html").write_text("<script>")
     page = await server.client.get("/view?filename=page.html")
     assert page.content_type == "application/octet-stream"

@@ -78,7 +78,7 @@ async def test_the_interface_is_served_and_nothing_beside_it(good_pack: None, sh
         assert (await shown.client.get(path)).status == 404, path
 
 
-async def test_templates_are_served_of_every_package_and_pictures_that_are_not_there_are_plain(shown: Server) -> None:
+async def test_templates_are_served_of_every_package_and_images_that_are_not_there_are_plain(shown: Server) -> None:
     pytest.importorskip("comfyui_workflow_templates_json", reason="comfyui-workflow-templates-json is not installed")
     assert [entry["templates"] for entry in await shown.get("/templates/index.json")]
     assert (await shown.get("/templates/flux_schnell.json"))["nodes"]

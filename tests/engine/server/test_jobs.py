@@ -12,7 +12,7 @@ from darkroom.engine.server.job_records import full_record, summarise
 from darkroom.engine.server.queue import QueuedPrompt
 from tests.engine.server.conftest import Server, held, shown
 
-PICTURE = {
+IMAGE = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 2, "color": 255}},
     "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "blue"}},
 }
@@ -43,7 +43,7 @@ async def test_a_job_that_ended_has_times_files_outputs_and_its_graph(server: Se
     workflow = {"id": "flow-1", "nodes": []}
     await server.post(
         "/prompt",
-        prompt=PICTURE,
+        prompt=IMAGE,
         prompt_id="a",
         extra_data={"extra_pnginfo": {"workflow": workflow}, "api_key_comfy_org": "secret"},
     )
@@ -53,7 +53,7 @@ async def test_a_job_that_ended_has_times_files_outputs_and_its_graph(server: Se
     assert job["preview_output"]["filename"] == "blue_00001_.png"
     assert (job["preview_output"]["nodeId"], job["preview_output"]["mediaType"]) == ("2", "images")
     assert [file["filename"] for file in job["outputs"]["2"]["images"]] == ["blue_00001_.png", "blue_00002_.png"]
-    assert job["execution_status"]["completed"] is True and job["workflow"]["prompt"] == PICTURE
+    assert job["execution_status"]["completed"] is True and job["workflow"]["prompt"] == IMAGE
     assert "secret" not in str(job)
     (listed,) = (await server.get("/api/jobs"))["jobs"]
     assert listed == {key: job[key] for key in job if key not in ("outputs", "execution_status", "workflow")}
@@ -107,7 +107,7 @@ async def test_bad_ids_are_refused_and_unknown_ones_not_found(server: Server, bo
     assert (await server.client.get("/api/jobs/unknown")).status == 404
 
 
-def test_the_output_to_show_is_a_saved_picture_then_a_temporary_one_then_text() -> None:
+def test_the_output_to_show_is_a_saved_image_then_a_temporary_one_then_text() -> None:
     text = {"text": ["x" * 2000]}
     note = {"files": [{"filename": "note.txt", "type": "output"}]}
     temporary = {"images": [{"filename": "t.png", "type": "temp"}], "animated": [False]}

@@ -81,7 +81,7 @@ async def test_a_pack_finds_routes_messages_web_files_and_handlers_working(tmp_p
     assert failures == []
 
 
-def test_pictures_for_clients_are_encoded_and_bytes_stay_as_they_are() -> None:
+def test_images_for_clients_are_encoded_and_bytes_stay_as_they_are() -> None:
     assert binary_message(3, b"text") == b"\0\0\0\3text"
     encoded = binary_message(2, ("JPEG", Image.new("RGBA", (64, 32)), 16))
     assert encoded[:8] == b"\0\0\0\1\0\0\0\1"

@@ -1,4 +1,4 @@
-"""Pictures of unfinished latents over the WebSocket."""
+"""Images of unfinished latents over the WebSocket."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ async def test_a_latent_is_shown_in_the_colours_of_its_own_format(tmp_path: Path
     async with serving(tmp_path, paint, photograph, preview_method=method, preview_size_px=64) as server:
         painted, photographed = await binary_messages(server)
     assert struct.unpack(">II", painted[:8]) == (1, 1)
-    picture = Image.open(BytesIO(painted[8:]))
-    assert (picture.format, picture.size) == ("JPEG", (64, 32))
-    red, green, blue = picture.getpixel((9, 9))  # type: ignore[misc]
+    image = Image.open(BytesIO(painted[8:]))
+    assert (image.format, image.size) == ("JPEG", (64, 32))
+    red, green, blue = image.getpixel((9, 9))  # type: ignore[misc]
     assert red > 250 and green < 5 and blue > 250
     assert struct.unpack(">II", photographed[:8]) == (1, 2)
 
@@ -89,19 +89,19 @@ async def test_a_small_decoder_draws_the_latent_where_there_is_one(tmp_path: Pat
     torch.save(decoder.state_dict(), tmp_path / "models" / "vae_approx" / "tiny_decoder.pth")
     async with serving(tmp_path, paint, photograph, preview_method="taesd", preview_size_px=512) as server:
         painted, _ = await binary_messages(server)
-    picture = Image.open(BytesIO(painted[8:]))
+    image = Image.open(BytesIO(painted[8:]))
     latent = torch.stack([torch.ones(16, 32), -torch.ones(16, 32)])[None]
     expected = ((decoder.decode(latent)[0].movedim(0, -1) + 1) / 2).clamp(0, 1) * 255
-    assert (picture.format, picture.size) == ("JPEG", (512, 256))
-    resized = torch.tensor(np.asarray(picture)).float()[::2, ::2]
+    assert (image.format, image.size) == ("JPEG", (512, 256))
+    resized = torch.tensor(np.asarray(image)).float()[::2, ::2]
     assert (resized - expected[: resized.shape[0], : resized.shape[1]]).abs().mean() < 8
 
 
-async def test_without_a_method_only_pictures_that_nodes_make_are_shown(tmp_path: Path) -> None:
+async def test_without_a_method_only_images_that_nodes_make_are_shown(tmp_path: Path) -> None:
     async with serving(tmp_path, paint, photograph) as server:
         (photographed,) = await binary_messages(server)
-    picture = Image.open(BytesIO(photographed[8:]))
-    assert (picture.format, picture.size) == ("PNG", (20, 10))
+    image = Image.open(BytesIO(photographed[8:]))
+    assert (image.format, image.size) == ("PNG", (20, 10))
 
 
 async def test_a_client_that_asks_for_it_learns_which_node_a_preview_is_of(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.server.conftest import Server, shown
 
 
-def picture(name: str) -> dict[str, Any]:
+def image(name: str) -> dict[str, Any]:
     return {
         "1": {"class_type": "LoadImage", "inputs": {"image": name}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
@@ -27,7 +27,7 @@ async def test_a_good_workflow_is_valid_and_does_not_run(server: Server) -> None
 
 
 async def test_every_problem_is_reported_at_once(server: Server) -> None:
-    prompt = {**picture("missing.png"), **{f"n{key}": node for key, node in shown(1000).items()}}
+    prompt = {**image("missing.png"), **{f"n{key}": node for key, node in shown(1000).items()}}
     prompt["n2"]["inputs"]["number"] = ["n1", 0]
     answer = await server.post("/api/v1/workflow", prompt=prompt)
     assert answer["valid"] is False and answer["outputs"] == []
@@ -38,7 +38,7 @@ async def test_every_problem_is_reported_at_once(server: Server) -> None:
 
 
 async def test_every_problem_has_all_that_a_program_needs(server: Server) -> None:
-    prompt = {**picture("missing.png"), **{f"n{key}": node for key, node in shown(1000).items()}}
+    prompt = {**image("missing.png"), **{f"n{key}": node for key, node in shown(1000).items()}}
     prompt["n2"]["inputs"]["number"] = ["n1", 0]
     answer = await server.post("/api/v1/workflow", prompt=prompt)
     absent, over = answer["problems"]
@@ -69,7 +69,7 @@ async def test_every_problem_has_all_that_a_program_needs(server: Server) -> Non
     ],
 )
 async def test_a_foreign_engines_description_gives_the_same_problems(server: Server, inputs: dict[str, Any]) -> None:
-    prompt = picture("missing.png")
+    prompt = image("missing.png")
     prompt["2"]["inputs"] |= inputs
     if not inputs:
         del prompt["2"]["inputs"]["images"]
@@ -80,17 +80,17 @@ async def test_a_foreign_engines_description_gives_the_same_problems(server: Ser
 
 async def test_files_that_will_be_there_are_no_problem(server: Server) -> None:
     for name in ("darkroom/a.png", "darkroom/a.png [input]"):
-        answer = await server.post("/api/v1/workflow", prompt=picture(name), pending_files=["darkroom/a.png"])
+        answer = await server.post("/api/v1/workflow", prompt=image(name), pending_files=["darkroom/a.png"])
         assert (answer["valid"], answer["outputs"], answer["error"]) == (True, ["2"], None)
-    other = await server.post("/api/v1/workflow", prompt=picture("b.png"), pending_files=["darkroom/a.png"])
+    other = await server.post("/api/v1/workflow", prompt=image("b.png"), pending_files=["darkroom/a.png"])
     assert other["valid"] is False
 
 
-async def test_a_broken_picture_is_named_with_what_was_expected(server: Server) -> None:
+async def test_a_broken_image_is_named_with_what_was_expected(server: Server) -> None:
     (server.settings.input_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n123")
-    answer = await server.post("/api/v1/workflow", prompt=picture("cut.png"))
+    answer = await server.post("/api/v1/workflow", prompt=image("cut.png"))
     details = answer["node_errors"]["1"]["errors"][0]["details"]
-    assert "cut.png" in details and "expected a whole picture file" in details
+    assert "cut.png" in details and "expected a whole image file" in details
 
 
 async def test_the_models_and_classes_it_would_need_are_listed(server: Server, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_the_models_and_classes_it_would_need_are_listed(server: Server, t
         "2": {**loader, "inputs": {"ckpt_name": "not.safetensors"}},
         "3": {"class_type": "Unheard", "inputs": {}},
         "4": {"class_type": "Unheard", "inputs": {}},
-        **{f"s{key}": node for key, node in picture("a.png").items()},
+        **{f"s{key}": node for key, node in image("a.png").items()},
     }
     answer = await server.post("/api/v1/workflow", prompt=prompt)
     assert answer["missing_nodes"] == ["Unheard"]

@@ -1,4 +1,4 @@
-"""Prompts and pictures as tokens of Qwen2.5-VL, their places, and their encoding."""
+"""Prompts and images as tokens of Qwen2.5-VL, their places, and their encoding."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from darkroom.engine.layers.vision_language_model import (
     VisionLanguageModelConfig,
     vision_language_model_config,
 )
-from darkroom.engine.text.picture_places import SeenPicture, places_among
+from darkroom.engine.text.image_places import SeenImage, places_among
 from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding, template_end
-from darkroom.engine.text.qwen_tokens import PAD_TOKEN, PICTURE_TOKEN, START_TOKEN, QwenTokenizer
+from darkroom.engine.text.qwen_tokens import IMAGE_TOKEN, PAD_TOKEN, START_TOKEN, QwenTokenizer
 
 TEMPLATE = "<|im_start|>system\nX<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
-PICTURE_TEMPLATE = "<|im_start|>system\nY<|im_end|>\n<|im_start|>user\n<|image_pad|>{}<|im_end|>\n"
-ENCODING = QwenEncoding("qwen25_7b", TEMPLATE, PICTURE_TEMPLATE, embedding_width=16)
-TOKENIZER = QwenTokenizer(slot="qwen25_7b", template=TEMPLATE, picture_template=PICTURE_TEMPLATE)
+IMAGE_TEMPLATE = "<|im_start|>system\nY<|im_end|>\n<|im_start|>user\n<|image_pad|>{}<|im_end|>\n"
+ENCODING = QwenEncoding("qwen25_7b", TEMPLATE, IMAGE_TEMPLATE, embedding_width=16)
+TOKENIZER = QwenTokenizer(slot="qwen25_7b", template=TEMPLATE, image_template=IMAGE_TEMPLATE)
 LANGUAGE = LanguageModelConfig(
     kind=QWEN2, num_layers=2, width=16, heads=2, key_heads=1, inner_width=24, vocabulary_size=152064, has_biases=True
 )
@@ -71,16 +71,16 @@ def test_a_template_surrounds_a_prompt_and_brackets_are_text() -> None:
     assert ids("", tokenizer_options={"qwen25_7b_min_padding": 2})[-2:] == [PAD_TOKEN] * 2
 
 
-def test_pictures_take_the_places_of_their_marks_in_order() -> None:
-    pictures = [torch.zeros(1, 56, 56, 3), torch.ones(1, 56, 56, 3)]
-    (taken,) = [token for token in ids("x", images=pictures[:1]) if isinstance(token, dict)]
-    assert taken["type"] == "image" and taken["data"] is pictures[0]
-    both = ids("<|image_pad|><|image_pad|><|image_pad|>", images=pictures, llama_template="{}")
-    assert [item["data"] for item in both[:2]] == pictures and both[2] == PICTURE_TOKEN
+def test_images_take_the_places_of_their_marks_in_order() -> None:
+    images = [torch.zeros(1, 56, 56, 3), torch.ones(1, 56, 56, 3)]
+    (taken,) = [token for token in ids("x", images=images[:1]) if isinstance(token, dict)]
+    assert taken["type"] == "image" and taken["data"] is images[0]
+    both = ids("<|image_pad|><|image_pad|><|image_pad|>", images=images, llama_template="{}")
+    assert [item["data"] for item in both[:2]] == images and both[2] == IMAGE_TOKEN
 
 
-def test_text_behind_a_picture_goes_on_from_its_longer_side() -> None:
-    places = places_among([SeenPicture(2, 2, 3), SeenPicture(9, 1, 2)], 12)
+def test_text_behind_an_image_goes_on_from_its_longer_side() -> None:
+    places = places_among([SeenImage(2, 2, 3), SeenImage(9, 1, 2)], 12)
     assert places[:, :2].tolist() == [[0, 1]] * 3
     assert places[:, 2:8].tolist() == [[2] * 6, [2, 2, 2, 3, 3, 3], [2, 3, 4, 2, 3, 4]]
     assert places[:, 8].tolist() == [5, 5, 5]
@@ -106,11 +106,11 @@ def test_a_prompt_is_encoded_without_its_template(encoder: QwenEncoder) -> None:
     assert encoded.cond.shape[1] == len(ids("<|im_start|>a fox<|im_end|>\n")) - 1
 
 
-def test_a_picture_becomes_tokens_and_changes_what_follows(encoder: QwenEncoder) -> None:
-    pictures = [torch.rand(1, 84, 112, 3), torch.rand(1, 84, 112, 3)]
+def test_an_image_becomes_tokens_and_changes_what_follows(encoder: QwenEncoder) -> None:
+    images = [torch.rand(1, 84, 112, 3), torch.rand(1, 84, 112, 3)]
     first, second = (
         encoder.encode_weighted([chunk("x", images=[item])], layer_idx=None, project_pooled=True).cond
-        for item in pictures
+        for item in images
     )
     plain = encoder.encode_weighted([chunk("x")], layer_idx=None, project_pooled=True).cond
     assert first.shape[1] == plain.shape[1] + 12
@@ -131,9 +131,9 @@ def test_a_layer_is_without_the_last_norm_and_one_beyond_the_first_is_the_output
     torch.testing.assert_close(encoder.transformer.model.norm(inner), last)
 
 
-def test_a_file_without_a_picture_encoder_refuses_pictures() -> None:
+def test_a_file_without_an_image_encoder_refuses_images() -> None:
     blind = encoder_with(None)
     shapes = {name: tuple(item.shape) for name, item in blind.transformer.state_dict().items()}
     assert vision_language_model_config(shapes).vision is None
-    with pytest.raises(ValueError, match="this file of the text encoder has no picture encoder"):
+    with pytest.raises(ValueError, match="this file of the text encoder has no image encoder"):
         blind.encode_weighted([chunk("x", images=[torch.rand(1, 56, 56, 3)])], layer_idx=None, project_pooled=True)

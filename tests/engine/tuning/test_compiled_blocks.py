@@ -33,7 +33,7 @@ from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse
 from darkroom.engine.tuning.workload import Trial, TrialSize
 from tests.engine.tuning.test_strategies import Patcher
 
-FAST_FAMILIES = ("flux", "wan")  # with one and two streams, of pictures and videos
+FAST_FAMILIES = ("flux", "wan")  # with one and two streams, of images and videos
 PROMPTED = [family for family in registry.families() if family.text]
 
 

@@ -177,8 +177,8 @@ def test_what_fails_in_decoding_is_decoded_plainly(
         latent = torch.ones(1, 4, 4, 4)
         tuned = engine.tuner.tuned_run(Quality.SAME)
         with torch.inference_mode(), SamplingRun(tuning=tuned).current():
-            picture = vae.decode(latent)
-        return picture, tuned.usage.used
+            image = vae.decode(latent)
+        return image, tuned.usage.used
 
     use_everywhere(engine, {})
     plain, _ = engine.runs.threads.submit(decode).result()
@@ -187,8 +187,8 @@ def test_what_fails_in_decoding_is_decoded_plainly(
     use_everywhere(engine, {"same": ["half_vae"]})
     latest = engine.tuner.outcomes["UnetModel:"]
     monkeypatch.setattr(engine.tuner, "_outcome", lambda use: latest)
-    picture, used = engine.runs.threads.submit(decode).result()
-    assert torch.equal(picture, plain) and "half_vae" not in used and "half_vae" in engine.tuner.barred
+    image, used = engine.runs.threads.submit(decode).result()
+    assert torch.equal(image, plain) and "half_vae" not in used and "half_vae" in engine.tuner.barred
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------

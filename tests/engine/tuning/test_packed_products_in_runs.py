@@ -1,4 +1,4 @@
-"""Runs of the engine whose weights are multiplied as they are stored: near the plain picture, and nothing remains."""
+"""Runs of the engine whose weights are multiplied as they are stored: near the plain image, and nothing remains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def drawn(base: Path, names: tuple[str, ...], *, lora: float | None, vram: VramC
 
 @pytest.mark.parametrize("lora", [0.7, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("vram", ["normalvram", pytest.param("novram", marks=pytest.mark.slow)])
-def test_a_picture_is_near_the_plain_one(base: Path, lora: float | None, vram: VramChoice) -> None:
+def test_an_image_is_near_the_plain_one(base: Path, lora: float | None, vram: VramChoice) -> None:
     if Float8Products(row_quantiser).way(torch.device("cpu"), ACTIVATIONS, torch.float32) is None:
         pytest.skip("this processor multiplies no float8")
     plain = drawn(base, (), lora=lora, vram=vram)

@@ -1,4 +1,4 @@
-"""Each strategy on a small network: the same picture, and nothing left behind."""
+"""Each strategy on a small network: the same image, and nothing left behind."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_it_steps_aside_without_memory_and_from_changed_layers(use: SamplingUse)
     use.patcher.free = 1024
     assert strategy.unfit(use) == "too little memory for the transformed weights"
     use.patcher.free = 1e12
-    wide_layer(use).padding_mode = "circular"  # as nodes for seamless pictures do
+    wide_layer(use).padding_mode = "circular"  # as nodes for seamless images do
     assert strategy.unfit(use) == "the network has no convolutions of this kind"
     assert strategy.missing(MachineFacts("cuda", "a card")) == "needs a CPU"
 

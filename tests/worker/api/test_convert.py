@@ -19,7 +19,7 @@ from tests.worker.running_front import RunningFront
 PAGE = page(node(1, "Draw", ["hello", 8]))
 
 
-async def test_a_page_runs_as_its_prompt_does_and_goes_into_the_pictures(front: RunningFront) -> None:
+async def test_a_page_runs_as_its_prompt_does_and_goes_into_the_images(front: RunningFront) -> None:
     response = await front.sync(PAGE)
     assert response.status_code == 200 and response.json()["output"], response.text
     waiting = page(node(1, "Wait", [60.0]))
@@ -40,7 +40,7 @@ async def test_convert_returns_the_prompt_and_runs_nothing(front: RunningFront) 
     assert front.engine.runs == []
 
 
-async def test_a_picture_with_a_workflow_is_one(front: RunningFront) -> None:
+async def test_an_image_with_a_workflow_is_one(front: RunningFront) -> None:
     encoded = base64.b64encode(png(b"tEXt")).decode()
     response = await front.http.post("/convert", json={"workflow_json": encoded})
     assert response.json()["workflow_json"]["1"]["class_type"] == "Save"

@@ -1,4 +1,4 @@
-"""Pictures that a request carries in its workflow: looked at before it is taken, and kept as files, not in memory."""
+"""Images that a request carries in its workflow: looked at before it is taken, and kept as files, not in memory."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 import pytest
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.worker.guard import bodies
 from darkroom.worker.inputs.fetch import decode_data_uri
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.running_front import RunningFront, running_front
 
-PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
-LARGE = PICTURE + bytes(bodies.LARGE_BODY_BYTES)  # what stands behind a PNG's end is nobody's concern
+IMAGE = bytes(decode_data_uri(EXAMPLE_IMAGE))
+LARGE = IMAGE + bytes(bodies.LARGE_BODY_BYTES)  # what stands behind a PNG's end is nobody's concern
 
 
-def two_pictures() -> dict[str, Any]:
+def two_images() -> dict[str, Any]:
     in_line = base64.b64encode(LARGE).decode()
     return {"1": paint(image=f"data:image/png;base64,{in_line}")["1"], "2": paint(image=in_line)["1"]}
 
 
-async def test_a_job_that_waits_holds_none_of_its_pictures_and_survives_a_restart_with_them(
+async def test_a_job_that_waits_holds_none_of_its_images_and_survives_a_restart_with_them(
     tmp_path: Path, engine: FakeEngine
 ) -> None:
     async with running_front(tmp_path, engine) as front:
         front.front.services.pool.pause()
-        body = {"input": {"workflow_json": two_pictures(), "request_id": "one"}}
+        body = {"input": {"workflow_json": two_images(), "request_id": "one"}}
         assert (await front.http.post("/generate", json=body)).status_code == 202
         assert len(str(front.front.store.jobs["one"].prompt)) < 1000
         stored = [path for path in (tmp_path / "state").glob("darkroom.db*") if b"AAAAAAAAAAAA" in path.read_bytes()]
@@ -42,8 +42,8 @@ async def test_a_job_that_waits_holds_none_of_its_pictures_and_survives_a_restar
 
 
 @pytest.mark.parametrize("broken", ["data:image/png;base64,%%%", "data:text/plain,hello", "A" * 65])
-async def test_data_that_is_no_picture_is_refused_before_there_is_a_job(front: RunningFront, broken: str) -> None:
-    workflow = two_pictures() | {"3": paint(image=broken)["1"], "4": draw()["1"]}
+async def test_data_that_is_no_image_is_refused_before_there_is_a_job(front: RunningFront, broken: str) -> None:
+    workflow = two_images() | {"3": paint(image=broken)["1"], "4": draw()["1"]}
     reply = await front.sync(workflow, request_id="one")
     assert reply.status_code == 422
     (problem,) = reply.json()["error"]["problems"]

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import httpx
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.worker.app.application import create_app
 from darkroom.worker.inputs.fetch import decode_data_uri
 from tests.fakes import FakeEngine, paint
 from tests.worker.running_front import RunningFront, running_front
 
-PICTURE = bytes(decode_data_uri(EXAMPLE_PICTURE))
+IMAGE = bytes(decode_data_uri(EXAMPLE_IMAGE))
 
 
 def parts(workflow: dict[str, object]) -> list[tuple[str, tuple[str, bytes | str]]]:
     body = json.dumps({"input": {"workflow_json": workflow}})
-    return [("photo", ("p.png", PICTURE)), ("input", ("body.json", body))]
+    return [("photo", ("p.png", IMAGE)), ("input", ("body.json", body))]
 
 
 async def test_a_stranger_is_refused_before_his_file_is_written(tmp_path: Path, engine: FakeEngine) -> None:
@@ -35,11 +35,11 @@ async def test_a_stranger_is_refused_before_his_file_is_written(tmp_path: Path, 
             accepted = await stranger.post("/generate/sync", files=parts(paint(image="photo")), headers=key)
             assert accepted.status_code == 200, accepted.text
             (name,) = engine.uploaded  # somebody else's engine gets the file by its own way
-            assert (engine.folder / name).read_bytes() == PICTURE
+            assert (engine.folder / name).read_bytes() == IMAGE
 
 
 async def test_a_body_over_the_limit_is_413_and_leaves_nothing(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, max_request_bytes=len(PICTURE) + 100) as front:
+    async with running_front(tmp_path, engine, max_request_bytes=len(IMAGE) + 100) as front:
         response = await front.http.post("/generate/sync", files=parts(paint(image="photo")))
         assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
         assert not list((tmp_path / "state").rglob(".partial-*"))
@@ -55,7 +55,7 @@ def zipped(compression: int = zipfile.ZIP_DEFLATED, /, **files: bytes) -> bytes:
 
 def with_directory_of(num_bytes: int) -> bytes:
     """An archive whose end announces a list of files of this size."""
-    archive = zipped(**{"photos/a.png": PICTURE})
+    archive = zipped(**{"photos/a.png": IMAGE})
     return archive[:-10] + struct.pack("<I", num_bytes) + archive[-6:]
 
 
@@ -65,7 +65,7 @@ async def sent(front: RunningFront, archive: bytes, image: str = "photos/a.png")
 
 
 async def test_the_files_of_an_archive_are_named_by_their_paths(front: RunningFront) -> None:
-    archive = zipped(**{"photos/a.png": PICTURE, "__MACOSX/photos/a.png": b"x", "photos/.hidden": b"x"})
+    archive = zipped(**{"photos/a.png": IMAGE, "__MACOSX/photos/a.png": b"x", "photos/.hidden": b"x"})
     response = await sent(front, archive)
     assert response.status_code == 200, response.text
 
@@ -74,11 +74,11 @@ async def test_an_archive_that_cannot_be_used_is_refused_and_leaves_nothing(tmp_
     async with running_front(tmp_path, engine, max_request_bytes=200_000) as front:
         for archive, status in (
             (b"PK no archive", 422),
-            (zipped(**{"photos/a.png": PICTURE})[:-30], 422),
+            (zipped(**{"photos/a.png": IMAGE})[:-30], 422),
             (zipped(**{"photos/a.png": bytes(10_000_000)}), 413),  # ten kilobytes on the wire
-            (zipped(**{"photos/a.png": PICTURE, "unused.png": PICTURE}), 422),
+            (zipped(**{"photos/a.png": IMAGE, "unused.png": IMAGE}), 422),
             (zipped(zipfile.ZIP_BZIP2, **{"photos/a.png": bytes(50_000_000)}), 422),  # unpacked all at once
-            (zipped(zipfile.ZIP_LZMA, **{"photos/a.png": PICTURE}), 422),
+            (zipped(zipfile.ZIP_LZMA, **{"photos/a.png": IMAGE}), 422),
             (with_directory_of(2**21), 422),
             (zipped(**{f"{n}.png": b"" for n in range(70)}), 422),
         ):

@@ -1,4 +1,4 @@
-"""`output` of a request: pictures as it wants them, refused when it cannot be had."""
+"""`output` of a request: images as it wants them, refused when it cannot be had."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def only_output(front: RunningFront, **fields: Any) -> dict[str, Any]:
     return dict(output)
 
 
-async def test_a_picture_comes_in_the_format_that_was_asked_for_by_link_and_as_data(front: RunningFront) -> None:
+async def test_an_image_comes_in_the_format_that_was_asked_for_by_link_and_as_data(front: RunningFront) -> None:
     wishes = {"format": "webp", "quality": 70, "thumbnail_size": 16}
     output = await only_output(front, output=wishes, return_outputs_as_base64=True)
     assert output["filename"].endswith(".webp") and output["mimetype"] == "image/webp"
@@ -53,15 +53,15 @@ async def test_the_same_wish_is_kept_over_result_and_replay(front: RunningFront)
     assert output["filename"] == again["filename"] and output["filename"].endswith(".jpg")
 
 
-async def test_the_prompt_stands_in_the_picture_only_when_asked_for(front: RunningFront) -> None:
+async def test_the_prompt_stands_in_the_image_only_when_asked_for(front: RunningFront) -> None:
     workflow = {"nodes": ["of the client"]}
 
     async def said(level: str) -> dict[str, Any]:
         fields = {"output": {"metadata": level}, "extra_data": {"extra_pnginfo": {"workflow": workflow}}}
         output = await only_output(front, **fields)
-        picture = Image.open(io.BytesIO((await front.http.get(output["url"])).content))
-        picture.load()
-        return {str(key): value for key, value in picture.info.items()}
+        image = Image.open(io.BytesIO((await front.http.get(output["url"])).content))
+        image.load()
+        return {str(key): value for key, value in image.info.items()}
 
     assert await said("none") == {}
     assert set(await said("prompt")) == {"prompt"}

@@ -20,10 +20,10 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"input": {"workflow_json": steps(4, hold=2), **fields}}
 
 
-async def test_a_stream_shows_the_unfinished_picture_to_a_request_that_asks(front: RunningFront) -> None:
+async def test_a_stream_shows_the_unfinished_image_to_a_request_that_asks(front: RunningFront) -> None:
     asked = body(request_id="seen", previews=True)
     before = await read(front, "/generate/stream", until_percent=58, json=asked)
-    assert shown(before)[-1] == "picture 2"
+    assert shown(before)[-1] == "image 2"
     front.engine.go_on.set()
     after = await read(front, "/stream/seen")
     assert after[-1].data["result"]["status"] == "completed"

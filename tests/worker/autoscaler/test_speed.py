@@ -31,7 +31,7 @@ def test_without_a_measurement_there_is_none_and_something_is_assumed() -> None:
     assert assumed_speed(20.0, Workload.ONE) == 0.2
 
 
-def test_what_a_cpu_ran_instead_is_not_counted_as_a_picture() -> None:
+def test_what_a_cpu_ran_instead_is_not_counted_as_an_image() -> None:
     shrunk = {"seconds_per_picture": 0.5, "workload_per_second": 0.5, "shrunk": "64x64"}
     assert measured_speed(shrunk, Workload.STATIC) == 0.5
     assert measured_speed(shrunk, Workload.ONE) == 0.005

@@ -20,7 +20,7 @@ from tests.worker.running_front import running_front
 @pytest.fixture
 def workflow(tmp_path: Path) -> str:
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps(draw("picture __RANDOM_INT__")))
+    path.write_text(json.dumps(draw("image __RANDOM_INT__")))
     return str(path)
 
 
@@ -78,7 +78,7 @@ async def test_an_address_that_is_named_must_answer() -> None:
     assert code == 2 and "does not answer" in stderr
 
 
-def test_a_report_in_words_has_speed_seconds_a_picture_and_verdict() -> None:
+def test_a_report_in_words_has_speed_seconds_an_image_and_verdict() -> None:
     report = {
         "verdict": "slow", "reason": "12 it/s where 30 are usual", "error": None, "warnings": ["the clock was low"],
         "its_per_second": 12.345, "seconds_per_picture": 1.6, "model": "sd15", "width_px": 512, "height_px": 512,
@@ -86,7 +86,7 @@ def test_a_report_in_words_has_speed_seconds_a_picture_and_verdict() -> None:
     }  # fmt: skip
     assert list(report_lines(report)) == [
         "speed          12.35 it/s (sd15 at 512x512, 20 steps)",
-        "a picture      1.60 s",
+        "an image      1.60 s",
         "warning        the clock was low",
         "verdict        slow: 12 it/s where 30 are usual",
     ]

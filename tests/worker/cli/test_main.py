@@ -75,7 +75,7 @@ async def test_generate_takes_the_workflow_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "engine").mkdir()
     saved, broken = tmp_path / "page.json", tmp_path / "broken.png"
     saved.write_text(json.dumps({"nodes": [{"id": 1, "type": "Draw", "widgets_values": ["hello", 8]}], "links": []}))
-    broken.write_bytes(b"no picture")
+    broken.write_bytes(b"no image")
     async with FakeEngine(tmp_path / "engine") as engine, running_front(tmp_path, engine) as front:
         drawn = await invoked("generate", str(saved), "--url", front.url, "-o", str(tmp_path / "out.png"))
         refused = await invoked("generate", str(broken), "--url", front.url)

@@ -27,7 +27,7 @@ def test_packages_that_a_pack_lacks_are_named_with_the_command_that_installs_the
     pack = tmp_path / "fancy"
     pack.mkdir()
     (pack / "__init__.py").touch()
-    (pack / "requirements.txt").write_text("# for pictures\nPillow>=9\nnumpy\n")
+    (pack / "requirements.txt").write_text("# for images\nPillow>=9\nnumpy\n")
     assert check_packs(tmp_path).status is Status.GOOD
     (pack / "requirements.txt").write_text("no-such-package-here>=1\ngit+https://example.com/a.git\n")
     check = check_packs(tmp_path)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from darkroom.contract.graph.work import ModelFile, model_files_in
-from darkroom.worker.engines.families import Family, PictureDefaults, read_families
+from darkroom.worker.engines.families import Family, ImageDefaults, read_families
 
-PLAIN = Family("plain", PictureDefaults(512, 512, 20, 7.5, "euler", "normal"), is_default=True)
-LARGE = Family("large", PictureDefaults(1024, 1024, 25, 6.0, "dpmpp_2m", "karras"), pixel_cost=2.0)
+PLAIN = Family("plain", ImageDefaults(512, 512, 20, 7.5, "euler", "normal"), is_default=True)
+LARGE = Family("large", ImageDefaults(1024, 1024, 25, 6.0, "dpmpp_2m", "karras"), pixel_cost=2.0)
 
 
 def described(family: Family, cost: Any = 1.0) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_a_family_that_is_not_understood_is_left_out(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("cost", [None, 0, -1, "much", float("inf")])
-def test_a_senseless_cost_counts_as_one_picture_of_the_default_family(cost: Any) -> None:
+def test_a_senseless_cost_counts_as_one_image_of_the_default_family(cost: Any) -> None:
     assert read_families([described(PLAIN), described(LARGE, cost)])[1].pixel_cost == pytest.approx(0.2)
 
 

@@ -1,4 +1,4 @@
-"""The prompt that is tried after memory ran out: tiles instead of whole pictures."""
+"""The prompt that is tried after memory ran out: tiles instead of whole images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROMPT = {
 }
 
 
-def test_what_takes_a_picture_whole_takes_it_in_tiles_where_the_engine_can() -> None:
+def test_what_takes_an_image_whole_takes_it_in_tiles_where_the_engine_can() -> None:
     spared = tiled_prompt(PROMPT, {"VAEDecodeTiled": TILED})
     expected = {"class_type": "VAEDecodeTiled", "inputs": {"samples": ["3", 0], "vae": ["4", 2], "tile_size": 512}}
     assert spared == {**PROMPT, "1": expected}

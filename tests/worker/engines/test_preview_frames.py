@@ -37,5 +37,5 @@ def test_an_older_frame_has_its_encoding_alone() -> None:
         named(b"x" * MAX_FRAME_BYTES),
     ],
 )
-def test_what_is_no_picture_is_passed_over(message: bytes) -> None:
+def test_what_is_no_image_is_passed_over(message: bytes) -> None:
     assert read_frame(message) is None

@@ -32,7 +32,7 @@ from tests.worker.running_front import until
 from tests.worker.shared_media_processes import media_processes
 
 
-def picture(form: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:
+def image(form: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:
     held = io.BytesIO()
     Image.effect_noise(size, 60).convert("RGB").save(held, form)
     return held.getvalue()
@@ -103,7 +103,7 @@ def asking(value: str, media: Media = "image") -> Reference:
 async def test_a_download_is_named_by_its_content_and_its_kind(
     site: Any, tmp_path: Path, form: str, extension: str
 ) -> None:
-    data = picture(form)
+    data = image(form)
     site.pages["/x.exe"] = (200, {"Content-Type": "text/html"}, data)
     fetched = await fetcher(tmp_path).fetch(asking(f"{site.url}/x.exe"), "job")
     assert fetched.file_name == f"{hashlib.sha256(data).hexdigest()}.{extension}"
@@ -111,7 +111,7 @@ async def test_a_download_is_named_by_its_content_and_its_kind(
 
 
 async def test_the_same_content_is_one_file_however_it_comes(site: Any, tmp_path: Path) -> None:
-    data = picture()
+    data = image()
     encoded = base64.b64encode(data).decode()
     site.pages["/a"] = site.pages["/b"] = (200, {}, data)
     source = fetcher(tmp_path)
@@ -130,7 +130,7 @@ async def test_redirects_are_followed_within_their_limit(site: Any, tmp_path: Pa
     site.pages["/1"] = (302, {"Location": "/2"}, b"")
     site.pages["/2"] = (302, {"Location": "/end"}, b"")
     site.pages["/0"] = (302, {"Location": "/1"}, b"")
-    site.pages["/end"] = (200, {}, picture())
+    site.pages["/end"] = (200, {}, image())
     assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/1"), "job")).size_bytes
     with pytest.raises(DownloadFailed, match="too many redirects"):
         await fetcher(tmp_path).fetch(asking(f"{site.url}/0"), "job")
@@ -160,7 +160,7 @@ async def test_a_redirect_to_a_private_address_is_refused(site: Any, tmp_path: P
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_file_over_the_limit_is_dropped(site: Any, tmp_path: Path, declared: bool) -> None:
-    data = picture(size=(200, 200))
+    data = image(size=(200, 200))
     site.pages["/big"] = (200, {"Content-Length": str(len(data))} if declared else {}, data)
     with pytest.raises(InputTooLarge) as caught:
         await fetcher(tmp_path, max_bytes=1000).fetch(asking(f"{site.url}/big"), "job")
@@ -175,9 +175,9 @@ async def test_a_server_that_dawdles_is_left(site: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<html>not found</html>", picture()[:30], picture("JPEG")[:150], b"\x89PNG\r\n\x1a\n" + b"x" * 50, b"RIFF"],
+    [b"", b"<html>not found</html>", image()[:30], image("JPEG")[:150], b"\x89PNG\r\n\x1a\n" + b"x" * 50, b"RIFF"],
 )
-async def test_what_does_not_open_as_a_picture_is_refused(site: Any, tmp_path: Path, body: bytes) -> None:
+async def test_what_does_not_open_as_an_image_is_refused(site: Any, tmp_path: Path, body: bytes) -> None:
     site.pages["/x"] = (200, {}, body)
     with pytest.raises(InputBroken) as caught:
         await fetcher(tmp_path).fetch(asking(f"{site.url}/x"), "job")
@@ -204,14 +204,14 @@ async def test_a_host_that_refuses_the_connection_is_a_callers_error(tmp_path: P
 
 
 async def test_many_who_ask_for_one_address_at_once_share_one_download(site: Any, tmp_path: Path) -> None:
-    site.pages["/a"] = (200, {}, picture())
+    site.pages["/a"] = (200, {}, image())
     source = fetcher(tmp_path)
     fetched = await asyncio.gather(*(source.fetch(asking(f"{site.url}/a"), f"job-{n}") for n in range(20)))
     assert site.asked == ["/a"] and len({item.file_name for item in fetched}) == 1
 
 
 async def test_one_who_gives_up_leaves_the_others_their_download(site: Any, tmp_path: Path) -> None:
-    site.pages["/a"] = (200, {}, picture())
+    site.pages["/a"] = (200, {}, image())
     source = fetcher(tmp_path)
     first, second = (asyncio.create_task(source.fetch(asking(f"{site.url}/a"), job)) for job in ("one", "two"))
     await asyncio.sleep(0)
@@ -227,7 +227,7 @@ async def test_a_shared_refusal_names_the_node_of_each_who_asked(site: Any, tmp_
 
 
 async def test_a_file_for_which_the_disk_has_no_room_is_the_callers_to_send_later(site: Any, tmp_path: Path) -> None:
-    data = picture()
+    data = image()
     site.pages["/a"] = (200, {"Content-Length": str(len(data))}, data)
     with pytest.raises(DiskLow) as caught:
         await fetcher(tmp_path, min_free=2**62).fetch(asking(f"{site.url}/a"), "job")
@@ -253,7 +253,7 @@ async def test_files_that_wait_for_their_check_hold_up_nothing_else(tmp_path: Pa
     waiting = fetcher(tmp_path / "inputs")
     waiting._media_processes = processes
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
-    contents = [asking(base64.b64encode(picture()).decode()) for _ in range(4)]
+    contents = [asking(base64.b64encode(image()).decode()) for _ in range(4)]
 
     async def all_wait() -> bool:
         return sum(thread.name == "_keep" for thread in threading.enumerate()) >= len(contents)

@@ -1,4 +1,4 @@
-"""Limits on the videos and sounds of a request: seconds, and pixels of all frames."""
+"""Limits on the videos and audio of a request: seconds, and pixels of all frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from darkroom.worker.settings.outputs import InputLimits
 from tests.worker.shared_media_processes import media_processes
 
 
-def sound(path: Path, seconds: float) -> Path:
+def audio(path: Path, seconds: float) -> Path:
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -39,21 +39,21 @@ def video(path: Path, moments_seconds: list[int]) -> Path:
     return path
 
 
-def test_a_sound_has_at_most_so_many_seconds(tmp_path: Path) -> None:
-    path = sound(tmp_path / "a.wav", 3)
+def test_audio_has_at_most_so_many_seconds(tmp_path: Path) -> None:
+    path = audio(tmp_path / "a.wav", 3)
     assert check_input(path, "file", InputLimits(max_seconds=3), media_processes()).extension == "wav"
     with pytest.raises(BrokenFile, match=r"has 3 seconds; expected at most 2.5 \(INPUT_MAX_SECONDS\)"):
         check_input(path, "file", InputLimits(max_seconds=2.5), media_processes())
 
 
-def test_a_sound_has_at_most_so_many_samples_however_few_seconds_they_are(tmp_path: Path) -> None:
+def test_audio_has_at_most_so_many_samples_however_few_seconds_they_are(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     with wave.open(str(path), "wb") as file:
         file.setnchannels(8)
         file.setsampwidth(1)
         file.setframerate(655_350)
         file.writeframes(bytes(8 * 655_350))
-    said = r"has 5242800 samples of sound \(1 s of 8 channels at 655350 Hz\); expected at most 384000, 384000 for each"
+    said = r"has 5242800 samples of audio \(1 s of 8 channels at 655350 Hz\); expected at most 384000, 384000 for each"
     with pytest.raises(BrokenFile, match=said):
         check_input(path, "file", InputLimits(max_seconds=1), media_processes())
 

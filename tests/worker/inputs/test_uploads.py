@@ -58,7 +58,7 @@ def test_a_disk_below_its_floor_takes_no_file(tmp_path: Path) -> None:
 def test_only_inputs_that_take_a_file_are_replaced(tmp_path: Path) -> None:
     place, _ = uploads(tmp_path)
     files = {"photo": received(place, "photo", b"GIF89a")}
-    with pytest.raises(RequestRejected) as refused:  # six bytes are no whole picture
+    with pytest.raises(RequestRejected) as refused:  # six bytes are no whole image
         place.place(prompt_with("photo"), files, INFO)
     assert refused.value.problems[0].node_id == "1"
     files = {"text": received(place, "text", b"x")}

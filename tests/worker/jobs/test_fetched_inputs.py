@@ -59,7 +59,7 @@ def job(prompt: Mapping[str, Any], **s3: Any) -> Job:
     return Job("job-1", 1, "hash", JobRequest(), prompt, JobTimes(0), Credentials({"s3": s3} if s3 else {}))
 
 
-def picture_in_line() -> str:
+def image_in_line() -> str:
     held = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(held, "PNG")
     return "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()
@@ -70,7 +70,7 @@ def load(value: str) -> dict[str, Any]:
 
 
 def test_files_still_to_come_have_names_that_the_check_knows(tmp_path: Path) -> None:
-    prompt = {"1": load("https://example.com/a.png"), "2": load("a.png"), "3": load(picture_in_line())}
+    prompt = {"1": load("https://example.com/a.png"), "2": load("a.png"), "3": load(image_in_line())}
     planned = stage(tmp_path).plan(prompt, INFO)
     names = [object_at(planned.prompt, node, "inputs")["image"] for node in ("1", "3")]
     assert list(planned.pending_files) == names and len(set(names)) == 2
@@ -79,7 +79,7 @@ def test_files_still_to_come_have_names_that_the_check_knows(tmp_path: Path) -> 
 
 async def test_the_engine_gets_names_of_its_own_input_folder(tmp_path: Path) -> None:
     engine: Any = Engine(LocalFolders(tmp_path, tmp_path, tmp_path))
-    prompt = {"1": load(picture_in_line()), "2": load(picture_in_line())}
+    prompt = {"1": load(image_in_line()), "2": load(image_in_line())}
     fetched = await stage(tmp_path / "darkroom").fetch(job(prompt), engine)
     names = {str(object_at(fetched, node, "inputs")["image"]) for node in ("1", "2")}
     assert len(names) == 1 and (tmp_path / names.pop()).is_file()
@@ -87,7 +87,7 @@ async def test_the_engine_gets_names_of_its_own_input_folder(tmp_path: Path) -> 
 
 async def test_an_engine_elsewhere_is_sent_the_file_once(tmp_path: Path) -> None:
     engine: Any = Engine(None)
-    prompt = {"1": load(picture_in_line()), "2": load(picture_in_line())}
+    prompt = {"1": load(image_in_line()), "2": load(image_in_line())}
     inputs = stage(tmp_path)
     fetched = await inputs.fetch(job(prompt), engine)
     assert engine.taken == []  # another one may run it
@@ -112,13 +112,13 @@ async def test_a_prompt_without_files_passes_unchanged(tmp_path: Path) -> None:
 async def test_the_first_failure_is_the_callers_error_itself(tmp_path: Path) -> None:
     engine: Any = Engine(None)
     with pytest.raises(AddressRefused):
-        await stage(tmp_path).fetch(job({"1": load("http://127.0.0.1/a.png"), "2": load(picture_in_line())}), engine)
+        await stage(tmp_path).fetch(job({"1": load("http://127.0.0.1/a.png"), "2": load(image_in_line())}), engine)
 
 
 async def test_files_go_when_no_job_needs_them(tmp_path: Path) -> None:
     engine: Any = Engine(LocalFolders(tmp_path, tmp_path, tmp_path))
     inputs = stage(tmp_path / "darkroom")
-    await inputs.fetch(job({"1": load(picture_in_line())}), engine)
+    await inputs.fetch(job({"1": load(image_in_line())}), engine)
     await inputs.forget_unused(time.time() + 10, 0)
     assert len(os.listdir(tmp_path / "darkroom")) == 1
     inputs.release("job-1")

@@ -1,4 +1,4 @@
-"""Size, frames and duration of videos and sounds, and thumbnails of videos."""
+"""Size, frames and duration of videos and audio, and thumbnails of videos."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.shared_media_processes import confined_coding
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A red video of 9 frames, 8 a second, with a second of sound."""
+    """A red video of 9 frames, 8 a second, with a second of audio."""
     path = tmp_path_factory.mktemp("video") / "clip.mp4"
     frames = torch.zeros(9, 32, 48, 3)
     frames[..., 0] = 1.0
@@ -37,7 +37,7 @@ def test_a_video_has_a_size_frames_and_a_duration(video: Path) -> None:
     assert with_media_facts([(clip, video), (text, None)]) == [{**clip, **facts}, text]
 
 
-def test_a_sound_has_a_rate_and_channels_also_without_a_declared_duration(tmp_path: Path) -> None:
+def test_audio_has_a_rate_and_channels_also_without_a_declared_duration(tmp_path: Path) -> None:
     for name in ("a.flac", "a.adts"):
         with av.open(str(tmp_path / name), "w") as container:
             stream = container.add_stream("flac" if name == "a.flac" else "aac", rate=16_000, layout="stereo")

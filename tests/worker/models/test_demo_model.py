@@ -52,7 +52,7 @@ def test_a_checkpoint_of_the_user_comes_first(names: tuple[str, ...], expected: 
     assert defaults_among([*names], {}, SD15) == expected
 
 
-def test_a_picture_of_another_model_has_no_note() -> None:
+def test_an_image_of_another_model_has_no_note() -> None:
     assert note_on({"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": SD15}}}) == ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from darkroom.modifiers.example_picture import EXAMPLE_PICTURE
+from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from tests.fakes import FakeEngine, draw, paint
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import running_front, until
@@ -20,7 +20,7 @@ async def test_inputs_and_webhooks_are_counted_by_what_became_of_them(
         async def says(line: str) -> bool:
             return line in (await front.http.get("/metrics")).text
 
-        assert (await front.sync(paint(image=EXAMPLE_PICTURE), webhook=hook)).status_code == 200
+        assert (await front.sync(paint(image=EXAMPLE_IMAGE), webhook=hook)).status_code == 200
         await until(lambda: says('darkroom_webhook_tries_total{outcome="delivered"} 1.0'))
         assert (await front.sync(draw(), webhook=hook)).status_code == 200
         await until(lambda: says('darkroom_webhook_tries_total{outcome="dead"} 1.0'))

@@ -98,7 +98,7 @@ async def test_requests_are_counted_by_route_and_code_and_timed(front: RunningFr
     await until(are_counted, 5)
 
 
-async def test_waiting_running_and_the_seconds_of_a_picture_are_measured_apart(front: RunningFront) -> None:
+async def test_waiting_running_and_the_seconds_of_an_image_are_measured_apart(front: RunningFront) -> None:
     assert (await front.sync(draw())).status_code == 200
     text = await text_of(front)
     for name in ("job_wait", "job_run", "job", "picture"):

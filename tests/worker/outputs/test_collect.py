@@ -84,7 +84,7 @@ def test_every_list_counts_and_previews_do_not() -> None:
 
 
 def test_temporary_files_are_outputs_where_no_node_saved_any_other() -> None:
-    """A workflow whose videos are written with `save_output` off, or whose pictures are previewed, is run for them."""
+    """A workflow whose videos are written with `save_output` off, or whose images are previewed, is run for them."""
     shown: dict[str, dict[str, Any]] = {
         "4": {"images": [saved("p.png", kind="preview"), saved("t.png", kind="temp")], "text": ["words"]},
         "9": {"gifs": [saved("a_00001.mp4", kind="temp")]},
@@ -120,8 +120,8 @@ async def test_a_long_text_is_a_file(engine: LocalEngine, tmp_path: Path) -> Non
     assert tags["filename"] == "tags_5.json" and tags["media_type"] == "application/json"
 
 
-async def test_numbered_pictures_under_one_name_are_outputs_each(engine: LocalEngine, tmp_path: Path) -> None:
-    """Video Combine lists the pictures of its PNG formats under the name that it gives FFmpeg."""
+async def test_numbered_images_under_one_name_are_outputs_each(engine: LocalEngine, tmp_path: Path) -> None:
+    """Video Combine lists the images of its PNG formats under the name that it gives FFmpeg."""
     for number in (1, 2, 3, 5):
         write(engine.folder / "sub" / f"a_00001.{number:03}.png", str(number))
     listed = {"9": {"gifs": [saved("a_00001.%03d.png", "sub")]}}

@@ -1,4 +1,4 @@
-"""Pictures come out in the format that was asked for, looking as they did."""
+"""Images come out in the format that was asked for, looking as they did."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def difference(first: Path, second: Path) -> float:
 def test_every_format_looks_like_the_original(tmp_path: Path, form: ImageFormat) -> None:
     gradient().save(tmp_path / "a.png", icc_profile=b"a profile")
     convert(tmp_path / "a.png", tmp_path / "b", form, None, {})
-    with Image.open(tmp_path / "b") as picture:
-        assert (picture.format or "").lower() == form and picture.info["icc_profile"] == b"a profile"
+    with Image.open(tmp_path / "b") as image:
+        assert (image.format or "").lower() == form and image.info["icc_profile"] == b"a profile"
     assert difference(tmp_path / "a.png", tmp_path / "b") < 3
 
 
@@ -44,22 +44,22 @@ def test_less_quality_is_a_smaller_file(tmp_path: Path, form: ImageFormat) -> No
 def test_transparency_is_kept_where_the_format_has_it(tmp_path: Path, form: ImageFormat) -> None:
     Image.new("RGBA", (16, 16), (255, 0, 0, 0)).save(tmp_path / "a.png")
     convert(tmp_path / "a.png", tmp_path / "b", form, None, {})
-    with Image.open(tmp_path / "b") as picture:
-        assert picture.convert("RGBA").getpixel((8, 8))[3] == 0  # type: ignore[index]
+    with Image.open(tmp_path / "b") as image:
+        assert image.convert("RGBA").getpixel((8, 8))[3] == 0  # type: ignore[index]
 
 
 def test_transparency_goes_onto_white_in_a_jpeg(tmp_path: Path) -> None:
     Image.new("RGBA", (16, 16), (255, 0, 0, 0)).save(tmp_path / "a.png")
     convert(tmp_path / "a.png", tmp_path / "b", "jpeg", None, {})
-    with Image.open(tmp_path / "b") as picture:
-        assert min(picture.getpixel((8, 8))) > 250  # type: ignore[arg-type]
+    with Image.open(tmp_path / "b") as image:
+        assert min(image.getpixel((8, 8))) > 250  # type: ignore[arg-type]
 
 
 def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
     Image.new("I;16", (16, 16), 32768).save(tmp_path / "a.png")
     convert(tmp_path / "a.png", tmp_path / "b", "webp", 100, {})
-    with Image.open(tmp_path / "b") as picture:
-        assert abs(picture.convert("L").getpixel((8, 8)) - 127) < 4  # type: ignore[operator]
+    with Image.open(tmp_path / "b") as image:
+        assert abs(image.convert("L").getpixel((8, 8)) - 127) < 4  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "CMYK"])
@@ -75,13 +75,13 @@ def test_every_frame_of_an_animation_is_kept(tmp_path: Path, form: ImageFormat) 
     frames = [gradient(), gradient().transpose(Image.Transpose.ROTATE_180), Image.new("RGB", (64, 48), "red")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=70)
     convert(tmp_path / "a.gif", tmp_path / "b", form, None, {})
-    with Image.open(tmp_path / "b") as picture:
-        assert getattr(picture, "n_frames", 1) == 3
+    with Image.open(tmp_path / "b") as image:
+        assert getattr(image, "n_frames", 1) == 3
 
 
 def test_an_animation_is_no_jpeg(tmp_path: Path) -> None:
     gradient().save(tmp_path / "a.gif", save_all=True, append_images=[Image.new("RGB", (64, 48), "red")])
-    with pytest.raises(ConversionFailed, match="holds one picture, this file has 2"):
+    with pytest.raises(ConversionFailed, match="holds one image, this file has 2"):
         convert(tmp_path / "a.gif", tmp_path / "b", "jpeg", None, {})
 
 
@@ -96,7 +96,7 @@ def test_what_the_original_said_is_not_carried_over_but_the_texts_are(tmp_path: 
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n"])
-def test_what_is_no_picture_is_an_error_with_a_reason(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_image_is_an_error_with_a_reason(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(ConversionFailed):
         convert(tmp_path / "a", tmp_path / "b", "webp", None, {})
@@ -106,8 +106,8 @@ def test_what_is_no_picture_is_an_error_with_a_reason(tmp_path: Path, content: b
 def test_a_thumbnail_keeps_the_shape_and_is_never_larger(tmp_path: Path, size: Any, thumbnail: Any) -> None:
     gradient(size=size).save(tmp_path / "a.png")
     made = make_thumbnail(tmp_path / "a.png", tmp_path / "b", 100)
-    with Image.open(tmp_path / "b") as picture:
-        assert picture.size == thumbnail == (made.width_px, made.height_px)
+    with Image.open(tmp_path / "b") as image:
+        assert image.size == thumbnail == (made.width_px, made.height_px)
 
 
 def test_a_turned_photograph_has_an_upright_thumbnail(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_metadata_of_a_damaged_file_is_refused_or_rewritten(
 @pytest.mark.parametrize("form", TYPES)
 @settings(max_examples=60, deadline=None)
 @given(changes=CHANGES, length=st.integers(0, 10_000))
-def test_a_damaged_picture_is_converted_or_refused(form: str, changes: list[tuple[int, int]], length: int) -> None:
+def test_a_damaged_image_is_converted_or_refused(form: str, changes: list[tuple[int, int]], length: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "a")
         source.write_bytes(damaged(form, changes, length))

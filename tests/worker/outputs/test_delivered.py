@@ -42,7 +42,7 @@ def finished(folder: Path, item: dict[str, Any], **options: Any) -> dict[str, An
     return process_output(item, name, folder, wanted)
 
 
-def test_a_converted_picture_takes_the_place_of_the_original_which_stays_in_the_folder(tmp_path: Path) -> None:
+def test_a_converted_image_takes_the_place_of_the_original_which_stays_in_the_folder(tmp_path: Path) -> None:
     made = finished(tmp_path, saved(tmp_path, "a.png", pnginfo=told()), format="webp", quality=80)
     assert (made["filename"], made["path"], made["media_type"]) == ("a.webp", "delivered/a.webp", "image/webp")
     assert Path(made["local_path"]) == tmp_path / "delivered" / "a.webp"
@@ -57,13 +57,13 @@ def test_without_a_wish_only_the_metadata_goes_and_the_name_stays(tmp_path: Path
     assert b"planted" in (tmp_path / "a.png").read_bytes()  # the original may be the engine's own file
 
 
-def test_a_picture_that_is_as_wanted_is_delivered_itself(tmp_path: Path) -> None:
+def test_an_image_that_is_as_wanted_is_delivered_itself(tmp_path: Path) -> None:
     item = saved(tmp_path, "a.png")
     assert finished(tmp_path, item) == item and finished(tmp_path, item, format="png") == item
 
 
 def test_what_cannot_be_converted_is_delivered_as_it_is_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"no picture")
+    (tmp_path / "a.png").write_bytes(b"no image")
     made = finished(tmp_path, record("a.png"), format="jpeg", thumbnail_size=64)
     assert made["path"] == "a.png" and "jpeg" in made["conversion_error"]
     assert "metadata_error" in made and "thumbnail_error" in made

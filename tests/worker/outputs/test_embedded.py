@@ -1,4 +1,4 @@
-"""Metadata leaves a picture, or comes into it, and not a pixel or other chunk changes."""
+"""Metadata leaves an image, or comes into it, and not a pixel or other chunk changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def noise(mode: str = "RGB") -> Image.Image:
     return Image.effect_noise((40, 30), 60).convert(mode)
 
 
-def saying_picture(path: Path, form: str, **options: Any) -> Path:
+def saying_image(path: Path, form: str, **options: Any) -> Path:
     """As ComfyUI's nodes save it, with a profile."""
     options["icc_profile"] = b"a profile"
     if form == "PNG":
@@ -41,33 +41,33 @@ def saying_picture(path: Path, form: str, **options: Any) -> Path:
 
 
 def pixels(path: Path) -> bytes:
-    with Image.open(path) as picture:
-        return picture.tobytes()
+    with Image.open(path) as image:
+        return image.tobytes()
 
 
 def said(path: Path) -> dict[str, str]:
-    with Image.open(path) as picture:
-        picture.load()
-        if picture.format == "PNG":
-            return {str(key): value for key, value in picture.info.items() if key != "icc_profile"}
-        exif = picture.getexif()
+    with Image.open(path) as image:
+        image.load()
+        if image.format == "PNG":
+            return {str(key): value for key, value in image.info.items() if key != "icc_profile"}
+        exif = image.getexif()
         texts = [str(exif[tag]) for tag in (EXIF_MODEL, EXIF_MAKE) if tag in exif]
         return dict(text.split(":", 1) for text in texts)
 
 
 @pytest.mark.parametrize("form", TYPES)
-def test_none_takes_everything_out_and_leaves_the_picture(tmp_path: Path, form: str) -> None:
-    source, target = saying_picture(tmp_path / "a", form), tmp_path / "b"
+def test_none_takes_everything_out_and_leaves_the_image(tmp_path: Path, form: str) -> None:
+    source, target = saying_image(tmp_path / "a", form), tmp_path / "b"
     assert b"planted" in source.read_bytes()
     assert rewrite(source, target, TYPES[form], "none", TEXTS)
     assert b"planted" not in target.read_bytes() and pixels(source) == pixels(target)
-    with Image.open(target) as picture:
-        assert picture.info["icc_profile"] == b"a profile"
+    with Image.open(target) as image:
+        assert image.info["icc_profile"] == b"a profile"
 
 
 @pytest.mark.parametrize("form", TYPES)
 def test_prompt_leaves_the_prompt_that_ran_alone(tmp_path: Path, form: str) -> None:
-    source, target = saying_picture(tmp_path / "a", form), tmp_path / "b"
+    source, target = saying_image(tmp_path / "a", form), tmp_path / "b"
     assert rewrite(source, target, TYPES[form], "prompt", {**TEXTS, "prompt": '{"1": {}}'})
     assert said(target) == {"prompt": '{"1": {}}'} and pixels(source) == pixels(target)
 
@@ -92,8 +92,8 @@ def test_full_adds_what_the_engine_did_not_write(tmp_path: Path, form: str) -> N
 
 
 @pytest.mark.parametrize("form", TYPES)
-def test_a_picture_that_is_as_wanted_is_not_written_again(tmp_path: Path, form: str) -> None:
-    plain, told = tmp_path / "plain", saying_picture(tmp_path / "told", form)
+def test_an_image_that_is_as_wanted_is_not_written_again(tmp_path: Path, form: str) -> None:
+    plain, told = tmp_path / "plain", saying_image(tmp_path / "told", form)
     noise().save(plain, form)
     assert not rewrite(plain, tmp_path / "b", TYPES[form], "none", TEXTS)
     assert not rewrite(told, tmp_path / "b", TYPES[form], "full", TEXTS)
@@ -101,19 +101,19 @@ def test_a_picture_that_is_as_wanted_is_not_written_again(tmp_path: Path, form: 
 
 
 @pytest.mark.parametrize("form", ["JPEG", "WEBP"])
-def test_the_orientation_of_a_picture_stays(tmp_path: Path, form: str) -> None:
+def test_the_orientation_of_an_image_stays(tmp_path: Path, form: str) -> None:
     exif = Image.Exif()
     exif[EXIF_ORIENTATION], exif[EXIF_MODEL] = 6, "planted"
     noise().save(tmp_path / "a", form, exif=exif)
     assert rewrite(tmp_path / "a", tmp_path / "b", TYPES[form], "none", {})
-    with Image.open(tmp_path / "b") as picture:
-        assert dict(picture.getexif()) == {EXIF_ORIENTATION: 6}
+    with Image.open(tmp_path / "b") as image:
+        assert dict(image.getexif()) == {EXIF_ORIENTATION: 6}
 
 
 def test_a_transparent_lossless_webp_stays_so(tmp_path: Path) -> None:
-    picture = noise()
-    picture.putalpha(Image.linear_gradient("L").resize(picture.size))
-    picture.save(tmp_path / "a", "WEBP", lossless=True)
+    image = noise()
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    image.save(tmp_path / "a", "WEBP", lossless=True)
     assert rewrite(tmp_path / "a", tmp_path / "b", "image/webp", "full", TEXTS)
     with Image.open(tmp_path / "b") as rewritten:
         assert rewritten.mode == "RGBA" and said(tmp_path / "b") == TEXTS
@@ -127,14 +127,14 @@ def test_every_frame_of_an_animated_png_stays(tmp_path: Path) -> None:
     noise().save(tmp_path / "a.png", save_all=True, append_images=[noise(), noise()], pnginfo=info)
     assert "comf" in texts_in_png(tmp_path / "a.png")
     assert rewrite(tmp_path / "a.png", tmp_path / "b.png", "image/png", "none", {})
-    with Image.open(tmp_path / "b.png") as picture:
-        assert getattr(picture, "n_frames", 1) == 3
+    with Image.open(tmp_path / "b.png") as image:
+        assert getattr(image, "n_frames", 1) == 3
     assert b"planted" not in (tmp_path / "b.png").read_bytes()
 
 
 @pytest.mark.parametrize(("form", "kept"), [("PNG", 60), ("JPEG", 30), ("WEBP", 60)])
 def test_a_file_that_is_cut_off_is_an_error_not_a_crash(tmp_path: Path, form: str, kept: int) -> None:
-    source = saying_picture(tmp_path / "a", form)
+    source = saying_image(tmp_path / "a", form)
     source.write_bytes(source.read_bytes()[:kept])
     with pytest.raises((ValueError, OSError)):
         rewrite(source, tmp_path / "b", TYPES[form], "none", {})

@@ -1,4 +1,4 @@
-"""Real videos, sounds and drawings: known by their first bytes, and delivered without what says how they were made."""
+"""Real videos, audio and drawings: known by their first bytes, and delivered without what says how they were made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from darkroom.worker.media.kinds import HEAD_BYTES
-from darkroom.worker.outputs.audio_tags import TAGGED_TYPES, BrokenSound, remove_tags
+from darkroom.worker.outputs.audio_tags import TAGGED_TYPES, BrokenAudio, remove_tags
 from darkroom.worker.outputs.delivered import Processing, process_output
 from darkroom.worker.outputs.media_types import media_type_of
 from darkroom.worker.outputs.options import OutputOptions
@@ -33,7 +33,7 @@ VIDEOS = {
     "a.webm": ("libvpx-vp9", "video/webm"),
     "a.mkv": ("ffv1", "video/x-matroska"),
 }
-SOUNDS = {
+AUDIO = {
     "a.flac": ("flac", "audio/flac"),
     "a.mp3": ("libmp3lame", "audio/mpeg"),
     "a.opus": ("libopus", "audio/ogg"),
@@ -87,7 +87,7 @@ def delivered(path: Path, level: Any = "none", **options: Any) -> dict[str, Any]
     )
 
 
-MEDIA = {**{name: ("video", *rest) for name, rest in VIDEOS.items()}, **{n: ("audio", *r) for n, r in SOUNDS.items()}}
+MEDIA = {**{name: ("video", *rest) for name, rest in VIDEOS.items()}, **{n: ("audio", *r) for n, r in AUDIO.items()}}
 
 
 @pytest.mark.parametrize("name", MEDIA)
@@ -136,14 +136,14 @@ def test_covers_and_the_tags_at_the_end_of_an_mp3_go_too(tmp_path: Path) -> None
 
 
 def test_covers_of_a_flac_go_too(tmp_path: Path) -> None:
-    from mutagen.flac import FLAC, Picture
+    from mutagen.flac import FLAC, Image
 
     path = written(tmp_path / "a.flac", "flac", "audio")
-    sound, cover = FLAC(path), Picture()
+    audio, cover = FLAC(path), Image()
     cover.data, cover.mime = PLANTED.encode() * 10, "image/png"
-    sound.add_picture(cover)
-    sound.save()
-    sound.delete()  # only the cover is left
+    audio.add_image(cover)
+    audio.save()
+    audio.delete()  # only the cover is left
     clean = Path(delivered(path)["local_path"])
     assert PLANTED.encode() not in clean.read_bytes() and decoded(clean) == decoded(path)
 
@@ -156,9 +156,9 @@ def test_covers_of_a_flac_go_too(tmp_path: Path) -> None:
         (b"ID3\x04\0\0\x7f\x7f\x7f\x7f", "audio/mpeg"),
     ],
 )
-def test_a_broken_sound_is_named_so_and_not_written(tmp_path: Path, content: bytes, media_type: str) -> None:
+def test_a_broken_audio_is_named_so_and_not_written(tmp_path: Path, content: bytes, media_type: str) -> None:
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(BrokenSound, match="audio tags: unreadable; got "):
+    with pytest.raises(BrokenAudio, match="audio tags: unreadable; got "):
         remove_tags(tmp_path / "a", tmp_path / "b", media_type)
     assert not (tmp_path / "b").exists()
     assert "metadata stays as it is" in delivered(tmp_path / "a")["metadata_error"]
@@ -173,7 +173,7 @@ def whole(name: str) -> bytes:
 @pytest.mark.parametrize("name", ["a.flac", "a.mp3", "a.opus"])
 @settings(max_examples=120, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255)), max_size=6), length=st.integers(1, 6000))
-def test_a_damaged_sound_is_refused_or_cleaned(name: str, changes: list[tuple[int, int]], length: int) -> None:
+def test_a_damaged_audio_is_refused_or_cleaned(name: str, changes: list[tuple[int, int]], length: int) -> None:
     content = bytearray(whole(name))
     for place, value in changes:
         content[place] = value
@@ -181,7 +181,7 @@ def test_a_damaged_sound_is_refused_or_cleaned(name: str, changes: list[tuple[in
         source = Path(folder, name)
         source.write_bytes(content[:length])
         for media_type in TAGGED_TYPES:
-            with suppress(BrokenSound):
+            with suppress(BrokenAudio):
                 remove_tags(source, Path(folder, "b"), media_type)
 
 

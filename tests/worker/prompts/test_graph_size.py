@@ -40,7 +40,7 @@ def test_bytes_are_those_of_texts_and_of_structure(value: Any) -> None:
     assert refused({"1": {**node(), "_meta": value}}, max_bytes=4000)[0] == "max_bytes"
 
 
-def test_a_picture_carried_along_does_not_count() -> None:
+def test_an_image_carried_along_does_not_count() -> None:
     graph = {"1": node(image="data:image/png;base64," + "A" * 100_000), "2": node(image="Qk" * 100_000)}
     assert find_size_problem(graph, PromptLimits(max_bytes=1000)) is None
 

@@ -183,7 +183,7 @@ def test_steps_that_are_not_run_do_not_count() -> None:
     assert found(split) == []
 
 
-def test_sizes_that_are_no_pictures_do_not_count() -> None:
+def test_sizes_that_are_no_images_do_not_count() -> None:
     prompt = {
         "1": node("CLIPTextEncodeSDXL", width=4096, height=4096, target_width=4096, target_height=4096),
         "2": node("ControlNetApply", conditioning=["1", 0], image=["9", 0]),
@@ -268,15 +268,15 @@ def test_a_video_is_as_long_as_its_frames_at_the_rate_of_the_saving_node() -> No
     assert found(clip(33, batch=2, frame_rate=5)) == [("max_seconds", "1", "length", 13.2)]
     two_files = clip(33, fps=3) | {"5": node("CreateVideo", images=["3", 0], fps=2)}
     assert found(two_files) == [("max_seconds", "1", "length", 16.5)]
-    pictures = {
+    images = {
         "1": node("EmptyImage", width=8, height=8, batch_size=4),
         "2": node("SaveWEBM", images=["1", 0], fps=0.1),
     }
-    assert found(pictures) == [("max_seconds", "1", "batch_size", 40.0)]
+    assert found(images) == [("max_seconds", "1", "batch_size", 40.0)]
     assert found({"1": node("LTXVConditioning", frame_rate=0.01, positive=["2", 0])}) == []
 
 
-def test_a_sound_is_as_long_as_the_node_that_makes_it_says() -> None:
+def test_audio_is_as_long_as_the_node_that_makes_it_says() -> None:
     latents = {"1": node("EmptyLatentAudio", seconds=11, batch_size=1), "2": node("VAEDecodeAudio", samples=["1", 0])}
     assert found(latents) == [("max_seconds", "1", "seconds", 11.0)]
     silence = {"1": node("EmptyAudio", duration=6), "2": node("AudioConcat", audio1=["1", 0], audio2=["1", 0])}
@@ -286,6 +286,6 @@ def test_a_sound_is_as_long_as_the_node_that_makes_it_says() -> None:
     assert found(part) == []
 
 
-def test_a_sound_is_sampled_by_its_seconds() -> None:
+def test_audio_is_sampled_by_its_seconds() -> None:
     prompt = {"1": node("EmptyLatentAudio", seconds=10), "2": node("KSampler", latent_image=["1", 0], steps=5)}
     assert PromptWork(prompt, INFO).pixel_steps == 10 * 1400 * 5

@@ -43,7 +43,7 @@ def sampler(latent: str, **inputs: Any) -> dict[str, Any]:
 
 
 def seeds(*steps: int) -> dict[str, Any]:
-    """One picture for each number of steps, all from one model, one text and one empty latent."""
+    """One image for each number of steps, all from one model, one text and one empty latent."""
     prompt = drawing(batch=1, size=64)
     for number, count in enumerate(steps):
         prompt[f"s{number}"] = sampler("latent", steps=count, seed=number)
@@ -77,7 +77,7 @@ def test_outputs_of_different_samplings_are_spread_by_their_cost_and_the_prompt_
     assert split.parts[0].nodes == {"loader", "text", "latent", "s1", "d1", "o1"}
 
 
-def test_there_are_no_more_parts_than_pictures() -> None:
+def test_there_are_no_more_parts_than_images() -> None:
     assert len(split_prompt(seeds(4, 4, 4), INFO, 8, may_round=False).parts) == 3
 
 

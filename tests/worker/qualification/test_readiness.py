@@ -20,7 +20,7 @@ from darkroom.worker.qualification.warm_up import WarmUp
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.running_front import RunningFront, running_front, until
 
-GOOD = draw("picture __RANDOM_INT__")
+GOOD = draw("image __RANDOM_INT__")
 BROKEN = {"1": {"class_type": "Fail", "inputs": {"kind": "ValueError"}}}
 
 

@@ -128,7 +128,7 @@ async def test_an_engine_out_of_reach_fails_no_benchmark(tmp_path: Path) -> None
     assert await tune(tmp_path, engine) == (None, "Cannot connect to the engine")
 
 
-def test_a_processor_is_measured_with_a_small_picture() -> None:
+def test_a_processor_is_measured_with_a_small_image() -> None:
     body = request_for(WORKLOAD, is_cpu=True)
     assert (body["width_px"], body["scale"], body["family"]) == (64, "small", None)
     named = WORKLOAD.model_copy(update={"scale": None, "checkpoint": "a.safetensors"})

@@ -85,7 +85,7 @@ def test_a_checkpoint_is_used_only_at_full_size_and_of_the_measured_family() -> 
         assert chosen(GPU, narrow, other, unknown, FULL, wanted=Wanted(checkpoint=name)).model == "random:full"
 
 
-def test_another_family_is_measured_with_its_own_picture() -> None:
+def test_another_family_is_measured_with_its_own_image() -> None:
     ran = chosen(GPU, family=LARGE)
     assert (ran.model, ran.size, ran.is_standard) == ("random:large:full", "1024x768x25", False)
     prompt = ran.prompt("a fox", random.Random(0))
@@ -131,7 +131,7 @@ def test_on_a_cpu_all_runs_fit_the_budget_or_are_as_small_as_they_get(seconds: f
     assert predicted <= CPU_BUDGET_SECONDS or (fitted.width_px, fitted.num_steps) == (64, 1)
 
 
-def test_a_faster_cpu_draws_larger_pictures() -> None:
+def test_a_faster_cpu_draws_larger_images() -> None:
     wanted = chosen(CPU)
     sides = [fit_to_cpu(wanted, calibration(wanted), seconds).width_px for seconds in (0.001, 0.05, 1.0)]
     assert sides == sorted(sides, reverse=True) and sides[0] == 512 and sides[-1] == 64
@@ -149,7 +149,7 @@ def test_what_a_cpu_ran_instead_is_said() -> None:
     assert why_shrunk(chosen(GPU), GPU, chosen(GPU)) is None
 
 
-def test_one_picture_of_512_at_20_steps_is_a_hundred() -> None:
+def test_one_image_of_512_at_20_steps_is_a_hundred() -> None:
     assert chosen(GPU).workload == 100
     assert chosen(GPU, wanted=Wanted(width_px=1024, num_steps=10)).workload == 100
     assert not chosen(GPU).is_estimate

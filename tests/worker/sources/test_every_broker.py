@@ -60,7 +60,7 @@ async def pair(kind: Kind) -> AsyncIterator[tuple[ProducingBroker, ProducingBrok
     await second.close()
 
 
-async def test_a_job_ends_with_its_picture_at_the_broker(
+async def test_a_job_ends_with_its_image_at_the_broker(
     tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
 ) -> None:
     async with worker(tmp_path, engine, kind.server) as front:
@@ -70,7 +70,7 @@ async def test_a_job_ends_with_its_picture_at_the_broker(
         ended = await result(producer, "first")
         assert ended["metadata"] == {"order": 7} and "fox" in json.dumps(ended["parameters"])
         assert ended["status"] == "completed" and ended["id"] == "first"
-        assert ended["output"][0]["data"], "without a store or a public address the picture itself"
+        assert ended["output"][0]["data"], "without a store or a public address the image itself"
         assert await producer.depth() == 0
         health = (await front.http.get("/health")).json()["broker"]
         assert health["state"] == "connected" and health["held"] == 0

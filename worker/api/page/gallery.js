@@ -6,7 +6,7 @@ const STORED = "darkroom.jobs";
 const MAX_STORED = 60;
 const MAX_RECALLED = 24;
 const AT_ONCE = 4;
-const MAX_VALUE_LENGTH = 20_000; // of one parameter: a picture within it would fill the storage
+const MAX_VALUE_LENGTH = 20_000; // of one parameter: an image within it would fill the storage
 
 export class Gallery {
   constructor(element, { onOpen, onChange, onSend }) {

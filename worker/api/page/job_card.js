@@ -1,4 +1,4 @@
-/** One job in the gallery: its progress with the unfinished picture, then what it made, or why it failed. */
+/** One job in the gallery: its progress with the unfinished image, then what it made, or why it failed. */
 
 import { Refusal, ask, events, pauseBefore, refusalOf } from "./api.js";
 import { duration, make, show } from "./dom.js";
@@ -34,7 +34,7 @@ export class JobCard {
     this.isTaken = false;
     this.needsKey = false;
     this.onEnd = onEnd;
-    this.picture = make("div", { className: "picture" });
+    this.image = make("div", { className: "image" });
     this.bar = make("progress", { max: 100, value: 0, hidden: true, ariaLabel: "Progress" });
     this.status = make("p", { className: "status" });
     this.problem = make("p", { className: "problem", hidden: true });
@@ -43,7 +43,7 @@ export class JobCard {
     this.remarks = make("p", { className: "note remarks", hidden: true });
     this.openButton = make("button", {
       type: "button", className: "open", onclick: () => onOpen(this), ariaLabel: `Open: ${entry.title}`,
-    }, this.picture);
+    }, this.image);
     const title = make("p", { className: "title", title: entry.title }, entry.title);
     this.element = make("article", { className: "card" }, this.openButton, this.bar, title, this.status,
       this.problem, this.remarks, this.cancelButton, this.sendButton);
@@ -102,7 +102,7 @@ export class JobCard {
     show(this.status, "");
     show(this.problem, words);
     this.element.classList.add("failed");
-    if (!this.picture.querySelector("img")) this.openButton.hidden = true;
+    if (!this.image.querySelector("img")) this.openButton.hidden = true;
   }
 
   /** Say that no worker has the request, and offer to send it again. */
@@ -162,10 +162,10 @@ export class JobCard {
   }
 
   #preview({ mimetype, data }) {
-    let image = this.picture.querySelector("img");
+    let image = this.image.querySelector("img");
     if (!image) {
-      image = make("img", { alt: "Unfinished picture", className: "preview" });
-      this.picture.replaceChildren(image);
+      image = make("img", { alt: "Unfinished image", className: "preview" });
+      this.image.replaceChildren(image);
     }
     image.src = `data:${mimetype};base64,${data}`;
   }
@@ -179,13 +179,13 @@ export class JobCard {
     this.result = result;
     this.#over();
     if (result.status !== "completed") {
-      this.picture.replaceChildren();
+      this.image.replaceChildren();
       this.fail(result.status === "cancelled" ? "Cancelled" : refusalOf(result, result.error?.status ?? 0).message);
     } else {
       const shownOutputs = this.outputs.map((output) => shown(output)).filter(Boolean);
       const files = make("p", { className: "note" }, this.outputs.map((output) => output.filename).join(", "));
-      this.picture.replaceChildren(shownOutputs[0] ?? files);
-      if (this.outputs.length > 1) this.picture.append(make("span", { className: "count" }, `${this.outputs.length}`));
+      this.image.replaceChildren(shownOutputs[0] ?? files);
+      if (this.outputs.length > 1) this.image.append(make("span", { className: "count" }, `${this.outputs.length}`));
       const seconds = (result.timings?.total_ms ?? 0) / 1000;
       show(this.status, `${this.entry.modifier}${seconds ? ` · ${duration(seconds)}` : ""}`);
       show(this.remarks, remarksOf(result).join("\n"));

@@ -59,7 +59,7 @@ async function showWorker() {
   const { benchmark, caller, jobs } = worker;
   const card = worker.devices.map(nameOf).join(", ") || "no engine yet";
   const facts = [card];
-  if (jobs.seconds_per_file) facts.push(`${duration(jobs.seconds_per_file)} a picture, of the last ${plural(jobs.num_jobs, "job")}`);
+  if (jobs.seconds_per_file) facts.push(`${duration(jobs.seconds_per_file)} an image, of the last ${plural(jobs.num_jobs, "job")}`);
   facts.push(plural(worker.checkpoints.length, "checkpoint"));
   isReady = worker.is_ready;
   if (!isReady) facts.push("not ready yet");
@@ -204,7 +204,7 @@ function again(entry) {
   const lacks = form?.modifier.schema.required?.filter((name) => !(name in entry.modifications) && !(name in files));
   if (lacks?.length) {
     use(entry);
-    return show(at("problem"), "Choose the picture once more: the browser keeps none.");
+    return show(at("problem"), "Choose the image once more: the browser keeps none.");
   }
   return submit({ ...rest, modifications: { ...entry.modifications, ...seeds } }, input, files);
 }

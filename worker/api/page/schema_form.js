@@ -1,7 +1,7 @@
 /** A form made from a modifier's JSON schema. */
 
 import { make } from "./dom.js";
-import { PictureField } from "./picture_field.js";
+import { ImageField } from "./image_field.js";
 
 const MAIN = ["prompt", "negative_prompt", "width", "height", "steps", "seed", "ckpt_name"];
 const RANDOM = "__RANDOM_INT__";
@@ -65,8 +65,8 @@ export class SchemaForm {
   #row(field) {
     const id = `field-${field.name}`;
     const note = make("p", { className: "note field-problem", id: `${id}-problem`, hidden: true });
-    const control = field.media ? new PictureField(field, id) : inputOf(field, id);
-    const input = control instanceof PictureField ? control.input : control;
+    const control = field.media ? new ImageField(field, id) : inputOf(field, id);
+    const input = control instanceof ImageField ? control.input : control;
     input.setAttribute("aria-describedby", note.id);
     input.title = field.about;
     input.addEventListener("input", () => this.#complain(field.name, ""));
@@ -74,25 +74,25 @@ export class SchemaForm {
     const isWide = field.media || field.isText;
     const label = make("label", { htmlFor: id, title: field.about }, field.label, field.isRequired ? " *" : "");
     return make("div", { className: isWide ? "field wide" : "field" }, label,
-      control instanceof PictureField ? control.element : control, note);
+      control instanceof ImageField ? control.element : control, note);
   }
 
   /** Fill the controls; names that the modifier does not have are skipped. */
   fill(values) {
     for (const [name, value] of Object.entries(values)) {
       const { control, field } = this.controls.get(name) ?? {};
-      if (control instanceof PictureField) control.fill(value);
+      if (control instanceof ImageField) control.fill(value);
       else if (control?.type === "checkbox") control.checked = Boolean(value);
       else if (control) control.value = value === RANDOM ? "" : typeof value === "object" ? JSON.stringify(value) : value;
       if (control && !field.isRequired && !MAIN.includes(name) && value !== field.initial) this.more.open = true;
     }
   }
 
-  /** Return the modifications: every seed is drawn here, so that the page can name it. Pictures are left out. */
+  /** Return the modifications: every seed is drawn here, so that the page can name it. Images are left out. */
   values() {
     const found = {};
     for (const [name, { field, control }] of this.controls) {
-      if (control instanceof PictureField) {
+      if (control instanceof ImageField) {
         if (control.address) found[name] = control.address;
         continue;
       }
@@ -107,11 +107,11 @@ export class SchemaForm {
     return found;
   }
 
-  /** Return the pictures that were chosen, by field. */
+  /** Return the images that were chosen, by field. */
   files() {
     const found = {};
     for (const [name, { control }] of this.controls) {
-      if (control instanceof PictureField && control.file) found[name] = control.file;
+      if (control instanceof ImageField && control.file) found[name] = control.file;
     }
     return found;
   }
@@ -134,7 +134,7 @@ export class SchemaForm {
   /** Return the problems that can be seen without the worker: required fields that are empty. */
   missing() {
     const isEmpty = ({ control }) =>
-      control instanceof PictureField ? !control.file && !control.address : control.value.trim() === "";
+      control instanceof ImageField ? !control.file && !control.address : control.value.trim() === "";
     return [...this.controls.values()]
       .filter((entry) => entry.field.isRequired && isEmpty(entry))
       .map(({ field }) => ({ field: `input.modifications.${field.name}`, message: "is needed" }));

@@ -1,4 +1,4 @@
-/** A result in full: its pictures, the parameters that made them, and what can be done with them. */
+/** A result in full: its images, the parameters that made them, and what can be done with them. */
 
 import { duration, make } from "./dom.js";
 import { remarksOf, shown } from "./job_card.js";

@@ -1,16 +1,16 @@
-/** The form for a workflow file: as ComfyUI's page saves or exports it, or a picture that carries one. */
+/** The form for a workflow file: as ComfyUI's page saves or exports it, or an image that carries one. */
 
 import { make } from "./dom.js";
-import { PictureField } from "./picture_field.js";
+import { ImageField } from "./image_field.js";
 
 export const WORKFLOW = "A workflow file";
 
 export class WorkflowForm {
   constructor() {
     const field = { name: "workflow", media: "application/json,image/*,video/mp4,.flac", label: "File" };
-    this.picture = new PictureField(field, "field-workflow");
+    this.image = new ImageField(field, "field-workflow");
     const label = make("label", { htmlFor: "field-workflow" }, "File *");
-    this.element = make("div", { className: "field wide" }, label, this.picture.element);
+    this.element = make("div", { className: "field wide" }, label, this.image.element);
     this.modifier = { name: WORKFLOW };
   }
 
@@ -23,12 +23,12 @@ export class WorkflowForm {
   }
 
   missing() {
-    return this.picture.file ? [] : [{ field: "", message: "Choose a workflow file." }];
+    return this.image.file ? [] : [{ field: "", message: "Choose a workflow file." }];
   }
 
   /** Return the request's `workflow_json`: the JSON itself, or the file in base64. Throws SyntaxError. */
   async workflow() {
-    const { file } = this.picture;
+    const { file } = this.image;
     if (/json/.test(file.type) || /\.json$/i.test(file.name)) return JSON.parse(await file.text());
     return new Promise((done, failed) => {
       const reader = new FileReader();
@@ -39,6 +39,6 @@ export class WorkflowForm {
   }
 
   get name() {
-    return this.picture.file?.name ?? WORKFLOW;
+    return this.image.file?.name ?? WORKFLOW;
   }
 }

@@ -101,11 +101,11 @@ class QueueInfoReply(QueueSizes):
 
 
 class Preview(Reply):
-    """Picture of an unfinished latent. `node_id` is empty where a foreign engine does not name it."""
+    """Image of an unfinished latent. `node_id` is empty where a foreign engine does not name it."""
 
     node_id: str
     mimetype: str = Field(description="`image/jpeg` or `image/png`.")
-    data: str = Field(description="The picture in base64, at most 512 pixels a side.")
+    data: str = Field(description="The image in base64, at most 512 pixels a side.")
 
 
 class StreamEvent(Reply):

@@ -13,7 +13,7 @@ from darkroom.worker.storage.job import JobState
 
 
 class Thumbnail(Reply):
-    """The thumbnail of a picture."""
+    """The thumbnail of an image."""
 
     filename: str
     width: int
@@ -44,10 +44,10 @@ class OutputFile(Reply):
     height: int | None = None
     frames: int | None = Field(default=None, description="Of a video.")
     fps: float | None = Field(default=None, description="Frames a second.")
-    duration_seconds: float | None = Field(default=None, description="Of a video or a sound.")
-    sample_rate: int | None = Field(default=None, description="Of a sound, in Hz, also that of a video.")
+    duration_seconds: float | None = Field(default=None, description="Of a video or audio.")
+    sample_rate: int | None = Field(default=None, description="Of audio, in Hz, also that of a video.")
     channels: int | None = None
-    size_bytes: int | None = Field(default=None, description="Of a video or a sound.")
+    size_bytes: int | None = Field(default=None, description="Of a video or audio.")
     thumbnail: Thumbnail | None = None
     error: str | None = None
     upload_error: str | None = Field(default=None, description="Why the file is not in the store; `url` serves it.")
@@ -77,7 +77,7 @@ class SplitUsed(Reply):
 
 
 class TuningUsed(Reply):
-    """Strategies that drew the pictures for a quality.
+    """Strategies that drew the images for a quality.
 
     `error` is their measured error, relative L2 of latents against the plain path; `unused` has the reason of each
     chosen strategy that did not fit.

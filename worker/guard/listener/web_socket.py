@@ -9,7 +9,7 @@ from typing import Any, Final
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 MAX_MESSAGE_BYTES: Final = 2**20
-"""Largest message of a client: a request without pictures within it; larger ones come by HTTP."""
+"""Largest message of a client: a request without images within it; larger ones come by HTTP."""
 
 OPTIONS: Final[dict[str, Any]] = {"ws_max_size": MAX_MESSAGE_BYTES, "ws_per_message_deflate": False}
 

@@ -55,8 +55,8 @@ class ComfyOutput(Reply):
     height: int | None = None
     frames: int | None = None
     fps: float | None = None
-    duration_seconds: float | None = Field(default=None, description="Of a video or a sound.")
-    sample_rate: int | None = Field(default=None, description="Of a sound, in Hz.")
+    duration_seconds: float | None = Field(default=None, description="Of a video or audio.")
+    sample_rate: int | None = Field(default=None, description="Of audio, in Hz.")
     channels: int | None = None
 
 

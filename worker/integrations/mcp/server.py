@@ -1,7 +1,7 @@
 """`darkroom mcp`: a server of the Model Context Protocol by which assistants draw with a worker.
 
 Each modifier and each stored workflow is a tool whose input schema is its own; `run_workflow` runs a prompt. A result
-has a small picture for the assistant to look at, and the file or the link of the whole one.
+has a small image for the assistant to look at, and the file or the link of the whole one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ WORKFLOW_SCHEMA: Final[dict[str, Any]] = {
         "overrides": {"type": "object", "description": 'Values of inputs, such as {"6.text": "a fox", "#seed": 5}.'},
     },
 }
-INSTRUCTIONS: Final = "Draws pictures on a GPU worker. A seed that is left out is random; the result says which it was."
+INSTRUCTIONS: Final = "Draws images on a GPU worker. A seed that is left out is random; the result says which it was."
 
 
 @dataclass(frozen=True, slots=True)
 class DrawingTools:
-    """Tools over one worker. `folder` is where pictures are saved and where names of input files are looked up."""
+    """Tools over one worker. `folder` is where images are saved and where names of input files are looked up."""
 
     client: AsyncClient
     folder: Path | None = None
@@ -60,13 +60,13 @@ class DrawingTools:
             )
             for entry in await self.client.workflows()
         ]
-        about = "Run a workflow, given as JSON, and return its pictures."
+        about = "Run a workflow, given as JSON, and return its images."
         return [*tools, types.Tool(name=RUN_WORKFLOW, description=about, input_schema=WORKFLOW_SCHEMA)]
 
     async def call(
         self, context: ServerRequestContext[Any], name: str, given: Mapping[str, Any]
     ) -> types.CallToolResult:
-        """Draw by a tool and return the pictures, or what is wrong."""
+        """Draw by a tool and return the images, or what is wrong."""
         try:
             request, last = self._request(name, given), 0.0
             async for event in self.client.stream(request):
@@ -102,7 +102,7 @@ class DrawingTools:
     async def _content(self, result: Result) -> list[types.ContentBlock]:
         content: list[types.ContentBlock] = []
         for index, output in enumerate(result.outputs):
-            shown = _picture(output)
+            shown = _image(output)
             if shown is not None:
                 content.append(shown)
             if output.is_file:
@@ -121,8 +121,8 @@ class DrawingTools:
         return f"Saved as {await self.client.save(output, path)}"
 
 
-def _picture(output: Output) -> types.ImageContent | None:
-    """Return the picture that an assistant sees: the thumbnail, else the file itself."""
+def _image(output: Output) -> types.ImageContent | None:
+    """Return the image that an assistant sees: the thumbnail, else the file itself."""
     thumbnail = output.raw.get("thumbnail") or {}
     data, kind = thumbnail.get("data") or output.data, thumbnail.get("mimetype") or output.mimetype or ""
     return types.ImageContent(data=data, mime_type=kind) if data and kind.startswith("image/") else None

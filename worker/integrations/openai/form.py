@@ -11,8 +11,8 @@ from typing import Any, Final
 from darkroom.worker.errors import Problem, RequestRejected, TryLater, WorkerError, http_status
 from darkroom.worker.json.values import JsonObject
 
-MAX_PICTURES: Final = 10
-MAX_INPUT_PICTURES: Final = 3
+MAX_IMAGES: Final = 10
+MAX_INPUT_IMAGES: Final = 3
 SIZE: Final = re.compile(r"(\d{2,5})x(\d{2,5})")
 FOREIGN_MODELS: Final = re.compile(r"(dall-e|gpt-image|chatgpt-image)-.*|auto|default|")
 """Names of OpenAI's own models, which programs send as their default: drawn by this worker's."""
@@ -28,7 +28,7 @@ OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request that has been read: inputs of jobs, one a picture, and the form of the reply."""
+    """A request that has been read: inputs of jobs, one an image, and the form of the reply."""
 
     inputs: Sequence[dict[str, Any]]
     has_links: bool
@@ -42,28 +42,28 @@ def read_order(
     fields: JsonObject,
     modifiers: Sequence[str],
     checkpoints: Sequence[str],
-    pictures: Sequence[bytes] | None = None,
+    images: Sequence[bytes] | None = None,
     mask: bytes | None = None,
 ) -> Order:
-    """Return the order of a request; `pictures` are those of an edit, None for a generation. Raises RequestRejected."""
+    """Return the order of a request; `images` are those of an edit, None for a generation. Raises RequestRejected."""
     problems: list[Problem] = []
     prompt = fields.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         problems.append(Problem("prompt: expected a text", "prompt"))
-    if pictures is not None and not 1 <= len(pictures) <= MAX_INPUT_PICTURES:
-        problems.append(Problem(f"image: got {len(pictures)}, expected 1 to {MAX_INPUT_PICTURES}", "image"))
-    count = _integer(fields, "n", 1, 1, MAX_PICTURES, problems)
+    if images is not None and not 1 <= len(images) <= MAX_INPUT_IMAGES:
+        problems.append(Problem(f"image: got {len(images)}, expected 1 to {MAX_INPUT_IMAGES}", "image"))
+    count = _integer(fields, "n", 1, 1, MAX_IMAGES, problems)
     quality = _integer(fields, "output_compression", None, 0, 100, problems)
     output_format = _choice(fields, "output_format", FORMATS, problems)
     answer = _choice(fields, "response_format", ("url", "b64_json"), problems)
-    modifier, settings = _model(fields.get("model"), modifiers, checkpoints, _task(pictures, mask), problems)
-    width_height = _size(fields.get("size"), problems) if pictures is None else {}
+    modifier, settings = _model(fields.get("model"), modifiers, checkpoints, _task(images, mask), problems)
+    width_height = _size(fields.get("size"), problems) if images is None else {}
     if fields.get("background") == "transparent":
         problems.append(Problem("background: transparent is not drawn; expected opaque or auto", "background"))
     if problems:
         raise RequestRejected(problems)
     own = {name: value for name, value in fields.items() if name not in OWN and value is not None}
-    modifications = {"prompt": prompt, **settings, **width_height, **_encoded(modifier, pictures, mask), **own}
+    modifications = {"prompt": prompt, **settings, **width_height, **_encoded(modifier, images, mask), **own}
     has_links = answer == "url"
     output: dict[str, object] = {} if output_format is None else {"format": output_format}
     if quality is not None and output_format in ("jpeg", "webp"):
@@ -72,19 +72,19 @@ def read_order(
     inputs = [{**base, "modifications": _with_seed(modifications, index)} for index in range(count or 1)]
     shown = f"{width_height['width']}x{width_height['height']}" if width_height else None
     is_streamed = str(fields.get("stream")).lower() == "true"
-    event = "image_generation" if pictures is None else "image_edit"
+    event = "image_generation" if images is None else "image_edit"
     return Order(inputs, has_links, output_format, shown, is_streamed, event)
 
 
-def reply_of(pictures: Sequence[JsonObject], order: Order, created: int) -> dict[str, Any]:
-    """Return the reply of a request; `pictures` are the public output records of its jobs."""
-    reply: dict[str, Any] = {"created": created, "data": [picture_of(record, order) for record in pictures]}
+def reply_of(images: Sequence[JsonObject], order: Order, created: int) -> dict[str, Any]:
+    """Return the reply of a request; `images` are the public output records of its jobs."""
+    reply: dict[str, Any] = {"created": created, "data": [image_of(record, order) for record in images]}
     named = {"output_format": order.output_format, "size": order.size}
     return reply | {name: value for name, value in named.items() if value is not None}
 
 
-def picture_of(record: JsonObject, order: Order) -> dict[str, Any]:
-    """Return the entry of one picture: its link, or its data in base64."""
+def image_of(record: JsonObject, order: Order) -> dict[str, Any]:
+    """Return the entry of one image: its link, or its data in base64."""
     return {"url": record.get("url")} if order.has_links else {"b64_json": record.get("data")}
 
 
@@ -111,11 +111,11 @@ def _status(status: int) -> int:
     return 400 if status == 422 else status
 
 
-def _task(pictures: Sequence[bytes] | None, mask: bytes | None) -> str:
+def _task(images: Sequence[bytes] | None, mask: bytes | None) -> str:
     """Return the modifier for what was sent."""
-    if pictures is None:
+    if images is None:
         return DRAW
-    return PAINT if mask is not None else EDIT if len(pictures) > 1 else REDRAW
+    return PAINT if mask is not None else EDIT if len(images) > 1 else REDRAW
 
 
 def _model(
@@ -134,15 +134,15 @@ def _model(
     return task, {}
 
 
-def _encoded(modifier: str, pictures: Sequence[bytes] | None, mask: bytes | None) -> dict[str, Any]:
+def _encoded(modifier: str, images: Sequence[bytes] | None, mask: bytes | None) -> dict[str, Any]:
     names = ("input_image", "input_image_2", "input_image_3")
     found: dict[str, Any] = {
-        name: base64.b64encode(picture).decode() for name, picture in zip(names, pictures or (), strict=False)
+        name: base64.b64encode(image).decode() for name, image in zip(names, images or (), strict=False)
     }
     if mask is not None:
         found["mask_image"] = base64.b64encode(mask).decode()
         if modifier == PAINT:
-            found["mask_channel"] = "alpha"  # the format's masks are transparent where the picture is to change
+            found["mask_channel"] = "alpha"  # the format's masks are transparent where the image is to change
     return found
 
 

@@ -8,14 +8,14 @@ from darkroom.worker.api.replies.reply import Reply
 
 
 class OpenAiImage(Reply):
-    """One picture: its data, or its link."""
+    """One image: its data, or its link."""
 
     b64_json: str | None = None
     url: str | None = None
 
 
 class OpenAiImages(Reply):
-    """Pictures in the format of OpenAI's images API. `created` is in epoch seconds."""
+    """Images in the format of OpenAI's images API. `created` is in epoch seconds."""
 
     created: int
     data: list[OpenAiImage]

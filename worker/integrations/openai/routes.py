@@ -22,7 +22,7 @@ from darkroom.worker.api.results import check_caller, public_outputs, services_o
 from darkroom.worker.errors import EngineUnreachable, Problem, RequestRejected, WorkerError
 from darkroom.worker.guard.identity.caller import Identity
 from darkroom.worker.guard.json_body import nested_too_deeply
-from darkroom.worker.integrations.openai.form import Order, error_body, error_of, picture_of, read_order, reply_of
+from darkroom.worker.integrations.openai.form import Order, error_body, error_of, image_of, read_order, reply_of
 from darkroom.worker.integrations.openai.replies import OpenAiError, OpenAiImages, OpenAiModels
 from darkroom.worker.json import finite as finite_json
 from darkroom.worker.json.finite import FiniteJSONResponse
@@ -74,7 +74,7 @@ def _body(content_type: str, required: Sequence[str], **fields: Any) -> dict[str
 )
 @takes_jobs
 async def generations(request: Request) -> Response:
-    """Draw pictures from a text, one job each, and reply when all have ended."""
+    """Draw images from a text, one job each, and reply when all have ended."""
     try:
         caller = check_caller(request)
         services = services_of(request)
@@ -97,13 +97,13 @@ async def generations(request: Request) -> Response:
 )
 @takes_jobs
 async def edits(request: Request) -> Response:
-    """Change a picture after a text: below the mask's transparent part, else the whole picture."""
+    """Change an image after a text: below the mask's transparent part, else the whole image."""
     try:
         caller = check_caller(request)
         services = services_of(request)
-        fields, pictures, mask = await _form(request)
+        fields, images, mask = await _form(request)
         names = _drawing(services.modifiers)
-        order = await asyncio.to_thread(read_order, fields, names, await _checkpoints(request), pictures, mask)
+        order = await asyncio.to_thread(read_order, fields, names, await _checkpoints(request), images, mask)
     except WorkerError as error:
         return _refused(error)
     return await _filled(order, request, caller)
@@ -122,7 +122,7 @@ async def models(request: Request) -> Response:
 
 
 def _drawing(modifiers: ModifierRegistry) -> list[str]:
-    """Return the names of the modifiers that draw pictures."""
+    """Return the names of the modifiers that draw images."""
     return [name for name in modifiers.names() if not modifiers.get(name).draws_videos]
 
 
@@ -135,7 +135,7 @@ async def _checkpoints(request: Request) -> Sequence[str]:
 
 
 async def _form(request: Request) -> tuple[JsonObject, list[bytes], bytes | None]:
-    """Return the fields, the pictures and the mask of a form. Raises RequestRejected, RequestTooLarge, MemoryLow."""
+    """Return the fields, the images and the mask of a form. Raises RequestRejected, RequestTooLarge, MemoryLow."""
     services, sender = services_of(request), sender_of(request)
     services.bodies.check_length(request, None)
     with services.bodies.memory.lease(sender) as lease:
@@ -162,22 +162,22 @@ async def _form(request: Request) -> tuple[JsonObject, list[bytes], bytes | None
             raise RequestRejected([Problem(message[:300], "body")]) from None
         try:
             fields: dict[str, Any] = {}
-            pictures: list[bytes] = []
+            images: list[bytes] = []
             mask = None
             for name, value in form.multi_items():
                 if not isinstance(value, UploadFile):
                     fields[name] = value
                 elif name.removesuffix("[]") == "image":
-                    pictures.append(await value.read())
+                    images.append(await value.read())
                 elif name == "mask":
                     mask = await value.read()
-            return fields, pictures, mask
+            return fields, images, mask
         finally:
             await form.close()
 
 
 async def _filled(order: Order, request: Request, caller: Identity) -> Response:
-    """Submit the jobs of an order and reply with their pictures, or with their events."""
+    """Submit the jobs of an order and reply with their images, or with their events."""
     jobs: list[Job] = []
     try:
         for given in order.inputs:
@@ -204,8 +204,8 @@ async def _filled(order: Order, request: Request, caller: Identity) -> Response:
     failed = next((job for job in jobs if job.state is not JobState.COMPLETED), None)
     if failed is not None:
         return _failed(failed)
-    pictures = [record for job in jobs for record in await _pictures(job, request)]
-    return FiniteJSONResponse(reply_of(pictures, order, int(time.time())))
+    images = [record for job in jobs for record in await _images(job, request)]
+    return FiniteJSONResponse(reply_of(images, order, int(time.time())))
 
 
 async def _ended(jobs: Sequence[Job], request: Request) -> None:
@@ -214,7 +214,7 @@ async def _ended(jobs: Sequence[Job], request: Request) -> None:
 
 
 async def _events(order: Order, jobs: Sequence[Job], request: Request) -> AsyncIterator[str]:
-    """Yield an event for each picture as its job ends. A client that leaves ends the jobs."""
+    """Yield an event for each image as its job ends. A client that leaves ends the jobs."""
     has_ended = False
     try:
         for job in jobs:
@@ -224,10 +224,10 @@ async def _events(order: Order, jobs: Sequence[Job], request: Request) -> AsyncI
                 body = error_body(500, failure.code if failure else "", job.message)
                 yield _event("error", body)
                 return
-            for record in await _pictures(job, request):
+            for record in await _images(job, request):
                 shown = {"created_at": int(time.time()), "size": order.size or "auto", "quality": "auto"}
                 shown |= {"background": "auto", "output_format": order.output_format or "png"}
-                yield _event(f"{order.event}.completed", {**shown, **picture_of(record, order)})
+                yield _event(f"{order.event}.completed", {**shown, **image_of(record, order)})
         has_ended = True
     except WorkerError as error:
         yield _event("error", error_of(error)[1])
@@ -236,7 +236,7 @@ async def _events(order: Order, jobs: Sequence[Job], request: Request) -> AsyncI
             _cancel(jobs, request)
 
 
-async def _pictures(job: Job, request: Request) -> list[dict[str, Any]]:
+async def _images(job: Job, request: Request) -> list[dict[str, Any]]:
     shown = await public_outputs(job, request)
     return [record for record in shown if "url" in record or "data" in record]
 

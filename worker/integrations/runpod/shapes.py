@@ -1,6 +1,6 @@
 """Conversion between the formats of RunPod's clients (worker-comfyui's, and our own) and `/generate`. Pure.
 
-A job's input with `workflow` is worker-comfyui's: pictures are included as `images: [{name, image}]`, base64 with or
+A job's input with `workflow` is worker-comfyui's: images are included as `images: [{name, image}]`, base64 with or
 without the prefix of a data URI, and are named by the workflow's loaders. The reply is `{"images": [{filename, type,
 data}]}` with type `base64` or `s3_url`, `errors` for partial failures, and `{"error", "details"}` when there is no
 output. An input without `workflow` is `/generate`'s own, and the reply is its result.
@@ -15,13 +15,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from darkroom.worker.guard.json_body import DEFAULT_LIMITS, parse_text
 from darkroom.worker.json.values import JsonObject
-from darkroom.worker.prompts.sent_images import SentImagesInvalid, read_pictures, substitute_pictures
+from darkroom.worker.prompts.sent_images import SentImagesInvalid, read_images, substitute_images
 from darkroom.worker.prompts.workflows.forms import EXPECTED, HOLDERS, describe, describe_known, find_workflow
 
 OURS_ALONE: Final = frozenset({"workflow", "images", "comfy_org_api_key"})
 """Fields of worker-comfyui's input that `/generate` does not have."""
 
-PICTURES: Final = frozenset({"images", "gifs"})
+IMAGES: Final = frozenset({"images", "gifs"})
 DEVICE_FAULTS: Final = frozenset(
     {
         *("engine_unreachable", "engine_answer_invalid", "engine_crashed"),
@@ -32,7 +32,7 @@ DEVICE_FAULTS: Final = frozenset(
 
 
 class InputRefused(Exception):
-    """Error for an input that makes no job. `details` is one text for each invalid picture."""
+    """Error for an input that makes no job. `details` is one text for each invalid image."""
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ def translate(job: JsonObject, job_id: str, *, wants_base64: bool) -> Translated
         own = {"return_outputs_as_base64": wants_base64, **job_input, "request_id": job_id}
         return Translated({"input": own}, is_comfyui_shape=False)
     try:
-        pictures = read_pictures(job_input.get("images"))
+        images = read_images(job_input.get("images"))
     except SentImagesInvalid as error:
         raise InputRefused(error.message, error.details) from None
     workflow = _workflow_of(job_input)
@@ -86,7 +86,7 @@ def translate(job: JsonObject, job_id: str, *, wants_base64: bool) -> Translated
         "return_outputs_as_base64": wants_base64 and not has_store,
         **rest,
         "request_id": job_id,
-        "workflow_json": substitute_pictures(workflow, pictures),
+        "workflow_json": substitute_images(workflow, images),
     }
     return Translated({"input": body}, is_comfyui_shape=True)
 
@@ -122,16 +122,16 @@ def result_reply(result: Mapping[str, Any], *, is_comfyui_shape: bool) -> dict[s
             reply["refresh_worker"] = True
         return reply
     files, errors = _files(result.get("output") or ())
-    pictures = [shown for output_type, shown in files if output_type in PICTURES]
-    others = [shown for output_type, shown in files if output_type not in PICTURES]
+    images = [shown for output_type, shown in files if output_type in IMAGES]
+    others = [shown for output_type, shown in files if output_type not in IMAGES]
     if errors and not files:
         return {"error": "Job processing failed", "details": errors}
-    reply = {"images": pictures}
+    reply = {"images": images}
     if others:
         reply["files"] = others
     if errors:
         reply["errors"] = errors
-    if not pictures:
+    if not images:
         reply["status"] = "success_no_images"
     return reply
 

@@ -15,7 +15,7 @@ from darkroom.worker.engines.client.lost import EngineLost
 from darkroom.worker.engines.low_memory_retry import tiled_prompt
 from darkroom.worker.engines.outcome import RunOutcome
 from darkroom.worker.engines.pool import EnginePool
-from darkroom.worker.engines.socket_pictures import with_saved_pictures
+from darkroom.worker.engines.socket_images import with_saved_images
 from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
 from darkroom.worker.jobs.fair_turns import FairTurns
 from darkroom.worker.jobs.pipeline.changes import JobChanges
@@ -82,7 +82,7 @@ class RunStage:
     async def _placed(self, job: Job, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         """Return the prompt as one engine takes it, after sending it the files that it lacks. Raises EngineLost."""
         try:
-            prompt = with_saved_pictures(await self._inputs.place(prompt, engine))
+            prompt = with_saved_images(await self._inputs.place(prompt, engine))
             return tiled_prompt(prompt, await engine.object_info()) if job.needs_less_memory else prompt
         except EngineAnswerInvalid:
             raise

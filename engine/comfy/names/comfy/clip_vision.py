@@ -1,4 +1,4 @@
-"""`comfy.clip_vision`: CLIP's picture encoder. Files are named by their path and must lie in a model folder."""
+"""`comfy.clip_vision`: CLIP's image encoder. Files are named by their path and must lie in a model folder."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ProgressBar:
         self._context = running_context()
 
     def update_absolute(self, value: float, total: int | None = None, preview: object = None) -> None:
-        """Report progress. `preview` is `(format, Pillow picture, largest side)`."""
+        """Report progress. `preview` is `(format, Pillow image, largest side)`."""
         self.total = self.total if total is None else total
         self.current = min(value, self.total)
         context = self._context or running_context()
@@ -74,7 +74,7 @@ def set_progress_bar_global_hook(function: object) -> None:
     raise not_supported("comfy.utils.set_progress_bar_global_hook")
 
 
-# --- pictures and latents -------------------------------------------------------------------------
+# --- images and latents -------------------------------------------------------------------------
 
 
 def common_upscale(samples: torch.Tensor, width: int, height: int, upscale_method: str, crop: str) -> torch.Tensor:
@@ -112,7 +112,7 @@ def reshape_mask(input_mask: torch.Tensor, output_shape: Sequence[int]) -> torch
 
 
 def get_tiled_scale_steps(width: int, height: int, tile_x: int, tile_y: int, overlap: int) -> int:
-    """Return the number of tiles that `tiled_scale` needs for a picture."""
+    """Return the number of tiles that `tiled_scale` needs for an image."""
     rows = 1 if height <= tile_y else math.ceil((height - overlap) / (tile_y - overlap))
     columns = 1 if width <= tile_x else math.ceil((width - overlap) / (tile_x - overlap))
     return rows * columns
@@ -186,7 +186,7 @@ def tiled_scale_multidim(
 
 
 def _starts(size: int, side: int, overlap: int) -> list[int]:
-    """Return the start of each tile along one dimension; the last tile is moved back to end with the picture."""
+    """Return the start of each tile along one dimension; the last tile is moved back to end with the image."""
     if size <= side:
         return [0]
     return [max(0, min(size - overlap, start)) for start in range(0, size - overlap, side - overlap)]

@@ -1,4 +1,4 @@
-"""`comfy_extras.nodes_audio`: sounds read from files and brought to one sample rate."""
+"""`comfy_extras.nodes_audio`: audio read from files and brought to one sample rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ f32_pcm = as_float
 
 
 def load(filepath: str) -> tuple[torch.Tensor, int]:
-    """Return the first sound of a file: waveform [C, S] and its sample rate in Hz."""
+    """Return the first audio of a file: waveform [C, S] and its sample rate in Hz."""
     context = running_context()
     free_bytes = sys.maxsize if context is None or context.files is None else context.files.free_bytes()
     return read_audio(Path(filepath), free_bytes)

@@ -1,4 +1,4 @@
-"""`comfy_extras.nodes_images`: vector pictures as values."""
+"""`comfy_extras.nodes_images`: vector images as values."""
 
 from __future__ import annotations
 

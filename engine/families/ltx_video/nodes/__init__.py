@@ -1,4 +1,4 @@
-"""Node classes made for LTX-Video: latents, noise levels, pictures that a video begins with or passes through."""
+"""Node classes made for LTX-Video: latents, noise levels, images that a video begins with or passes through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guides: pictures or videos that a video passes through at a frame, appended to its latent as further cells.
+"""Guides: images or videos that a video passes through at a frame, appended to its latent as further cells.
 
 `keyframe_idxs` of a conditioning are the places [1, 3, K] of the appended cells: first frame, row and column in pixels.
 `B` batch, `C` channels, `f` latent frames, `h w` latent cells.
@@ -15,7 +15,7 @@ from darkroom.engine.families.ltx_video.transformer import CELL, cell_places
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Float, Int, NodeContext, node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE, Conditioning, Latent
 
 APPENDED_FRAMES = 2  # latent frames of a guide that are appended; further ones replace frames of the video
@@ -76,7 +76,7 @@ def ltxv_add_guide(
     frame_idx: Annotated[int, Int(min=-9999, max=9999)] = 0,
     strength: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 1.0,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video pass through a picture or the 1 + 8n frames of a video at `frame_idx`.
+    """Let a video pass through an image or the 1 + 8n frames of a video at `frame_idx`.
 
     Further frames of the guide are left out. Raises ValueError for one that ends behind the video.
     """

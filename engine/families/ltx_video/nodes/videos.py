@@ -1,4 +1,4 @@
-"""Latents of videos, pictures that they begin with, frame rates, and pictures as a video codec leaves them."""
+"""Latents of videos, images that they begin with, frame rates, and images as a video codec leaves them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.media.still_video import compressed
 from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
 
 MODULE = "comfy_extras.nodes_lt"
@@ -53,7 +53,7 @@ def ltxv_img_to_video(
     batch_size: Count = 1,
     strength: Annotated[float, Float(min=0.0, max=1.0)] = 1.0,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video begin with a picture, of which sampling changes the more, the lower `strength` is."""
+    """Let a video begin with an image, of which sampling changes the more, the lower `strength` is."""
     given: torch.Tensor = vae.encode(resize_image(image, width, height, "bilinear", "center")[..., :3])
     samples = empty_video(batch_size, length, width, height)
     samples[:, :, : given.shape[2]] = given
@@ -85,7 +85,7 @@ def ltxv_preprocess(
         int, Int(min=0, max=100, extra={"tooltip": "Amount of compression to apply on image."})
     ] = 35,
 ) -> Annotated[IMAGE, Out("output_image")]:
-    """Compress pictures as frames of a video are, with which the network was trained."""
+    """Compress images as frames of a video are, with which the network was trained."""
     if img_compression == 0:
         return image
     return torch.stack([compressed(frame, img_compression) for frame in image])

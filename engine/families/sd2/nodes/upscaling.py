@@ -1,4 +1,4 @@
-"""Conditioning of networks that enlarge a picture by drawing it anew."""
+"""Conditioning of networks that enlarge an image by drawing it anew."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sd_4x_upscale_conditioning(
     Annotated[CONDITIONING, Out("negative")],
     Annotated[LATENT, Out("latent")],
 ]:
-    """Show pictures to the upscaler of Stable Diffusion 2, with some noise, and make an empty latent for the result."""
+    """Show images to the upscaler of Stable Diffusion 2, with some noise, and make an empty latent for the result."""
     height, width = (max(1, round(size * scale_ratio)) for size in images.shape[1:3])
     cells = (width // CELL_PX, height // CELL_PX)
     pixels = resize(images.movedim(-1, 1) * 2.0 - 1.0, *cells, "bilinear", "center")  # [B, C, h, w], -1..1

@@ -24,10 +24,10 @@ from darkroom.engine.families.wan.nodes.latents import (
 from darkroom.engine.images.pixels import resize
 from darkroom.engine.nodes.base import Int, NodeContext, Optional, Out, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
 
-FACE_PX = 512  # a side of the pictures of faces
+FACE_PX = 512  # a side of the images of faces
 
 
 def _from(frames: torch.Tensor | None, offset: int) -> torch.Tensor | None:
@@ -36,7 +36,7 @@ def _from(frames: torch.Tensor | None, offset: int) -> torch.Tensor | None:
 
 
 def _mask_of_figure(mask: torch.Tensor, offset: int, length: int, width: int, height: int) -> torch.Tensor | None:
-    """Return a mask [1, 1, F, h, w] of cells from a mask of pictures; None where it ends before `offset`."""
+    """Return a mask [1, 1, F, h, w] of cells from a mask of images; None where it ends before `offset`."""
     if mask.shape[0] == 1:
         mask = mask.repeat(length, *(1,) * (mask.ndim - 1))
     elif mask.shape[0] <= offset:
@@ -78,7 +78,7 @@ def wan_animate_to_video(
 ]:
     """Let a figure move as poses and faces do, from a frame of these videos on.
 
-    The latent frames of the reference picture come first: `trim_latent` is their number, `trim_image` that of the
+    The latent frames of the reference image come first: `trim_latent` is their number, `trim_image` that of the
     frames gone on from, `video_frame_offset` where the next part begins.
     """
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)

@@ -23,7 +23,7 @@ from darkroom.engine.families.wan.nodes.latents import (
     per_latent_frame,
 )
 from darkroom.engine.nodes.base import Combo, Float, NodeContext, Optional, Out, Socket, node
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, VAE
 
 WAN_CAMERA_EMBEDDING = Annotated[Any, Socket("WAN_CAMERA_EMBEDDING")]
@@ -42,7 +42,7 @@ PATHS: dict[str, tuple[Vector, Vector]] = {  # turn and step by name
     "Anti Clockwise (ACW)": ((0.0, 0.0, -1.0), STILL),
     "ClockWise (CW)": ((0.0, 0.0, 1.0), STILL),
 }
-SEEN_ASPECT = 1280 / 720  # of the pictures that focal lengths are given for
+SEEN_ASPECT = 1280 / 720  # of the images that focal lengths are given for
 
 Share = Annotated[float, Float(min=0, max=1, step=0.000000001), Optional()]
 Centre = Annotated[float, Float(min=0, max=1, step=0.01), Optional()]
@@ -73,7 +73,7 @@ def _turned(axis: int, angles: torch.Tensor) -> torch.Tensor:
 def camera_rays(
     poses: torch.Tensor, width: int, height: int, focal: tuple[float, float], centre: tuple[float, float]
 ) -> torch.Tensor:
-    """Return the rays [F, 6, H, W] of a camera's pixels. Focal lengths and centre are shares of the picture's sides."""
+    """Return the rays [F, 6, H, W] of a camera's pixels. Focal lengths and centre are shares of the image's sides."""
     fx, fy = focal
     if width / height < SEEN_ASPECT:
         fx *= height * SEEN_ASPECT / width
@@ -130,7 +130,7 @@ def wan_camera_image_to_video(
     start_image: GivenImage = None,
     camera_conditions: Annotated[WAN_CAMERA_EMBEDDING | None, Optional()] = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video begin with pictures and be seen by a camera that moves."""
+    """Let a video begin with images and be seen by a camera that moves."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     if start_image is not None:
         given = start_image[:length]

@@ -1,4 +1,4 @@
-"""Videos that a video follows: controls of Fun networks, and of VACE with masks and a reference picture.
+"""Videos that a video follows: controls of Fun networks, and of VACE with masks and a reference image.
 
 `F` frames, `f` latent frames, `h w` latent cells, `C` channels.
 """
@@ -28,7 +28,7 @@ from darkroom.engine.families.wan.nodes.latents import (
 )
 from darkroom.engine.images.pixels import resize
 from darkroom.engine.nodes.base import Float, NodeContext, Optional, Out, node
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
 
 
@@ -53,7 +53,7 @@ def wan_fun_control_to_video(
     start_image: GivenImage = None,
     control_video: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video follow a control, and begin with pictures."""
+    """Let a video follow a control, and begin with images."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     concat = nothing_like(guide.latent).repeat(1, 2, 1, 1, 1)
     for first_channel, frames in ((LATENT_CHANNELS, start_image), (0, control_video)):
@@ -78,7 +78,7 @@ def wan22_fun_control_to_video(
     ref_image: GivenImage = None,
     control_video: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video of Wan 2.2 follow a control, and show what is in a reference picture."""
+    """Let a video of Wan 2.2 follow a control, and show what is in a reference image."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size, follows_vae=True)
     concat = nothing_like(guide.latent).repeat(1, 2, 1, 1, 1)
     if control_video is not None:
@@ -122,7 +122,7 @@ def wan_vace_to_video(
 ) -> tuple[Positive, Negative, Start, Annotated[INT, Out("trim_latent")]]:
     """Let a video follow a control where a mask is 1, and keep it elsewhere.
 
-    The latent frames of the reference picture come first; `trim_latent` is their number.
+    The latent frames of the reference image come first; `trim_latent` is their number.
     """
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     if control_video is None:

@@ -1,4 +1,4 @@
-"""Points of a picture that move along tracks (Chu et al. 2025, arXiv 2512.08765): the latent under them moves too.
+"""Points of an image that move along tracks (Chu et al. 2025, arXiv 2512.08765): the latent under them moves too.
 
 `N` points, `F` frames, `C` channels, `f` latent frames, `h w` latent cells.
 """
@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from darkroom.engine.diffusion.conditions import spread_to_batch_size
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
+from darkroom.engine.families.wan.nodes.images import wan_image_to_video
 from darkroom.engine.families.wan.nodes.latents import (
     CATEGORY,
     FRAMES_RATIO,
@@ -24,10 +25,9 @@ from darkroom.engine.families.wan.nodes.latents import (
     Side,
     fitted,
 )
-from darkroom.engine.families.wan.nodes.pictures import wan_image_to_video
 from darkroom.engine.families.wan.vae_files import WanLatentFormat
 from darkroom.engine.nodes.base import Float, Int, NodeContext, Text, node
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
 
 TRACKED_FRAMES = 121  # that tracks are cut or filled up to
@@ -113,7 +113,7 @@ def wan_track_to_video(
     start_image: IMAGE,
     clip_vision_output: Seen = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video begin with a picture whose points move along tracks. Raises ValueError for tracks that are none."""
+    """Let a video begin with an image whose points move along tracks. Raises ValueError for tracks that are none."""
     found = tracks_of(tracks)
     if not found:
         plain: tuple[Conditioning, Conditioning, Latent] = wan_image_to_video.function(
@@ -121,12 +121,12 @@ def wan_track_to_video(
             batch_size=batch_size, clip_vision_output=clip_vision_output, start_image=start_image,
         )  # fmt: skip
         return plain
-    pictures = spread_to_batch_size(fitted(start_image[:batch_size], width, height)[..., :3], batch_size)
+    images = spread_to_batch_size(fitted(start_image[:batch_size], width, height)[..., :3], batch_size)
     known, masks, latents = WanLatentFormat(), [], []
     numbers = spread_to_batch_size(torch.arange(len(found)), batch_size).tolist()
-    for picture, number in zip(pictures, numbers, strict=False):
+    for image, number in zip(images, numbers, strict=False):
         video = torch.full((length, height, width, 3), GREY)
-        video[0] = picture
+        video[0] = image
         points = points_at(found[number], width, height, length - 1)
         mask, latent = moved_along(known.process_in(vae.encode(video))[0], points, temperature, topk)
         masks.append(mask[None].expand(FRAMES_RATIO, -1, -1, -1))

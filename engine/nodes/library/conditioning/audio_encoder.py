@@ -1,4 +1,4 @@
-"""Nodes that encode sounds, for networks that move pictures after them."""
+"""Nodes that encode audio, for networks that move images after them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MODULE = "comfy_extras.nodes_audio_encoder"
 def audio_encoder_loader(
     context: NodeContext, *, audio_encoder_name: Annotated[str, ModelCombo("audio_encoders")]
 ) -> AUDIO_ENCODER:
-    """Load an encoder of sound: wav2vec 2.0 or Whisper."""
+    """Load an encoder of audio: wav2vec 2.0 or Whisper."""
     loaded: AUDIO_ENCODER = context.models.auxiliary.audio_encoder(audio_encoder_name)
     return loaded
 
 
 @node("AudioEncoderEncode", display_name=None, category="conditioning", python_module=MODULE)
 def audio_encoder_encode(context: NodeContext, *, audio_encoder: AUDIO_ENCODER, audio: AUDIO) -> AUDIO_ENCODER_OUTPUT:
-    """Encode a sound. Whisper reads its first 30 s."""
+    """Encode audio. Whisper reads its first 30 s."""
     return audio_encoder.encode_audio(audio["waveform"], audio["sample_rate"])
 
 

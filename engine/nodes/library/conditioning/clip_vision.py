@@ -1,4 +1,4 @@
-"""Nodes that use pictures in place of prompt words: CLIP's picture encoder, and style models."""
+"""Nodes that use images in place of prompt words: CLIP's image encoder, and style models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def style_model_apply(
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.001)] = 1.0,
     strength_type: Annotated[str, Choice(("multiply", "attn_bias"))],
 ) -> CONDITIONING:
-    """Append the picture's tokens to those of the prompt.
+    """Append the image's tokens to those of the prompt.
 
     `attn_bias` weighs them by an attention mask, which not every network reads.
     """
@@ -65,14 +65,14 @@ def style_model_apply(
 
 
 def _attention_bias(tokens: torch.Tensor, options: ValueDict, num_words: int, weight: float) -> ValueDict:
-    """Return the attention mask [B, T + n, T + n] (float16, added to scores) extended by `num_words` picture tokens.
+    """Return the attention mask [B, T + n, T + n] (float16, added to scores) extended by `num_words` image tokens.
 
-    The mask covers `tokens` and the picture's own; the new ones are inserted in between. All other tokens attend to
+    The mask covers `tokens` and the image's own; the new ones are inserted in between. All other tokens attend to
     the new ones with a bias of the logarithm of `weight`. The new ones attend to every token without a bias.
     """
     batch, num_tokens = tokens.shape[:2]
-    picture_shape = options.get("attention_mask_img_shape", (1, 1))
-    total = num_tokens + picture_shape[0] * picture_shape[1]
+    image_shape = options.get("attention_mask_img_shape", (1, 1))
+    total = num_tokens + image_shape[0] * image_shape[1]
     mask = options.get("attention_mask")
     if mask is None:
         mask = torch.zeros((batch, total, total), dtype=torch.float16)
@@ -82,7 +82,7 @@ def _attention_bias(tokens: torch.Tensor, options: ValueDict, num_words: int, we
     grown = torch.zeros((batch, total + num_words, total + num_words), dtype=torch.float16)
     grown[:, old[:, None], old] = mask.to(torch.float16)
     grown[:, old, num_tokens : num_tokens + num_words] = torch.tensor(weight).log().to(torch.float16)
-    return {"attention_mask": grown.to(tokens.device), "attention_mask_img_shape": picture_shape}
+    return {"attention_mask": grown.to(tokens.device), "attention_mask_img_shape": image_shape}
 
 
 NODES = (clip_vision_loader, clip_vision_encode, style_model_loader, style_model_apply)

@@ -1,4 +1,4 @@
-"""Nodes that change CONDITIONING: join, average, or restrict it to a part of the picture or of the steps.
+"""Nodes that change CONDITIONING: join, average, or restrict it to a part of the image or of the steps.
 
 An entry is `[tokens [1, T, D], options]`; it is copied before its options change, since other nodes may hold it.
 """
@@ -125,7 +125,7 @@ def conditioning_set_area_percentage(
     y: Annotated[float, Float(min=0, max=1.0, step=0.01)] = 0,
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
 ) -> CONDITIONING:
-    """Restrict conditioning to an area; sizes are fractions of the picture.
+    """Restrict conditioning to an area; sizes are fractions of the image.
 
     They become latent cells when the latent's size is known.
     """

@@ -1,7 +1,7 @@
 """Nodes that set several properties of CONDITIONING at once, for one conditioning or for a positive and negative pair.
 
 New entries get hooks, a mask and a range of steps, each only when given, and join what is there already; `default`
-entries are used where no other entry of the picture has a say.
+entries are used where no other entry of the image has a say.
 """
 
 from __future__ import annotations

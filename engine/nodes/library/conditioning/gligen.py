@@ -1,4 +1,4 @@
-"""Nodes that describe by text the content of a box of the picture (GLIGEN)."""
+"""Nodes that describe by text the content of a box of the image (GLIGEN)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def vae_encode_for_inpaint(
     mask: MASK,
     grow_mask_by: Annotated[int, Int(min=0, max=64, step=1)] = 6,
 ) -> LATENT:
-    """Encode a picture with grey under the mask.
+    """Encode an image with grey under the mask.
 
     The mask is grown so that the edge of the grey area is painted over too.
     """
@@ -51,7 +51,7 @@ def vae_encode_for_inpaint(
     noise_mask = mask
     if grow_mask_by > 0:
         kernel = torch.ones((1, 1, grow_mask_by, grow_mask_by))
-        # An even kernel has no middle: the mask grows one pixel more to the lower right, and its picture by one pixel,
+        # An even kernel has no middle: the mask grows one pixel more to the lower right, and its image by one pixel,
         # which is cut off below.
         grown = functional.conv2d(hole, kernel, padding=math.ceil((grow_mask_by - 1) / 2))
         noise_mask = grown.clamp(0, 1)
@@ -74,7 +74,7 @@ def inpaint_model_conditioning(
     mask: MASK,
     noise_mask: Annotated[bool, Flag()] = True,
 ) -> tuple[Positive, Negative, LatentOutput]:
-    """Return conditioning for networks that take mask and masked picture, and the latent of the whole picture.
+    """Return conditioning for networks that take mask and masked image, and the latent of the whole image.
 
     With `noise_mask` only what the mask covers is sampled.
     """
@@ -92,10 +92,10 @@ def inpaint_model_conditioning(
 def instruct_pix_to_pix_conditioning(
     context: NodeContext, *, positive: CONDITIONING, negative: CONDITIONING, vae: VAE, pixels: IMAGE
 ) -> tuple[Positive, Negative, LatentOutput]:
-    """Return conditioning for networks that take the picture to edit, and an empty latent of its size."""
-    picture = vae.encode(_cut_to_cells(pixels, CELL_PX))
-    seen = {"concat_latent_image": picture}
-    return _with(positive, seen), _with(negative, seen), {"samples": torch.zeros_like(picture)}
+    """Return conditioning for networks that take the image to edit, and an empty latent of its size."""
+    image = vae.encode(_cut_to_cells(pixels, CELL_PX))
+    seen = {"concat_latent_image": image}
+    return _with(positive, seen), _with(negative, seen), {"samples": torch.zeros_like(image)}
 
 
 @node("DifferentialDiffusion", display_name="Differential Diffusion", category="_for_testing",
@@ -115,7 +115,7 @@ def differential_diffusion(
 
 
 def _aligned(pixels: torch.Tensor, mask: torch.Tensor, cell_px: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Crop picture [B, H, W, C] and mask [B, 1, H, W] of its size evenly to whole latent cells."""
+    """Crop image [B, H, W, C] and mask [B, 1, H, W] of its size evenly to whole latent cells."""
     mask = mask.reshape((-1, 1, *mask.shape[-2:]))
     mask = functional.interpolate(mask, size=pixels.shape[1:3], mode="bilinear")
     return _cut_to_cells(pixels, cell_px), _cut_to_cells(mask.movedim(1, -1), cell_px).movedim(-1, 1)
@@ -130,7 +130,7 @@ def _cut_to_cells(pixels: torch.Tensor, cell_px: int) -> torch.Tensor:
 
 
 def _greyed(pixels: torch.Tensor, hole: torch.Tensor) -> torch.Tensor:
-    """Return the picture with its three colours set to 0.5 where `hole` [B, 1, H, W] is 1."""
+    """Return the image with its three colours set to 0.5 where `hole` [B, 1, H, W] is 1."""
     kept = (1.0 - hole).movedim(1, -1)
     greyed = pixels.clone()
     greyed[..., :3] = (pixels[..., :3] - 0.5) * kept + 0.5

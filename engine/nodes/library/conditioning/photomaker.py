@@ -1,4 +1,4 @@
-"""Nodes of PhotoMaker: a person in a picture takes the place of a word in the prompt."""
+"""Nodes of PhotoMaker: a person in an image takes the place of a word in the prompt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def photomaker_encode(
     clip: CLIP,
     text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)] = "photograph of photomaker",
 ) -> CONDITIONING:
-    """Encode a prompt and fuse the token at the place of the word `photomaker` with the person in a picture.
+    """Encode a prompt and fuse the token at the place of the word `photomaker` with the person in an image.
 
     The place is counted in words, and tokens are dropped by the number of their group, as in ComfyUI.
     """

@@ -1,4 +1,4 @@
-"""Nodes that add a picture to conditioning, as an embedding or as a latent, for models that draw from pictures."""
+"""Nodes that add an image to conditioning, as an embedding or as a latent, for models that draw from images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def unclip_conditioning(
     strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
     noise_augmentation: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.0,
 ) -> CONDITIONING:
-    """Attach a picture's embedding to conditioning for an unCLIP model."""
+    """Attach an image's embedding to conditioning for an unCLIP model."""
     if strength == 0:
         return conditioning
     seen = {
@@ -34,7 +34,7 @@ def unclip_conditioning(
 def reference_latent(
     context: NodeContext, *, conditioning: CONDITIONING, latent: Annotated[LATENT | None, Optional()] = None
 ) -> CONDITIONING:
-    """Add a reference picture for a model that edits by reference pictures."""
+    """Add a reference image for a model that edits by reference images."""
     return conditioning if latent is None else with_appended(conditioning, "reference_latents", latent["samples"])
 
 

@@ -52,13 +52,13 @@ def text_generate(
     thinking: Annotated[bool, Flag(), Optional()] = False,
     use_default_template: Annotated[bool, Flag(extra={"advanced": True}), Optional()] = True,
 ) -> Annotated[STRING, Out("generated_text")]:
-    """Let a language model answer a prompt, with pictures where it reads them; tokens are drawn, or the likeliest ones.
+    """Let a language model answer a prompt, with images where it reads them; tokens are drawn, or the likeliest ones.
 
-    Raises ValueError for a text encoder that writes no text, and for videos and sound, which none of them reads.
+    Raises ValueError for a text encoder that writes no text, and for videos and audio, which none of them reads.
     """
     for name, given in (("video", video), ("audio", audio)):
         if given is not None:
-            raise ValueError(f"{name}: this text encoder reads text and pictures; got {name}, expected none")
+            raise ValueError(f"{name}: this text encoder reads text and images; got {name}, expected none")
     tokens = clip.tokenize(prompt, image=image, skip_template=not use_default_template, min_length=1, thinking=thinking)
     chosen = dict(sampling_mode)
     is_random = chosen.pop("sampling_mode") == "on"

@@ -1,6 +1,6 @@
-"""Nodes that composite pictures and separate opacity from colour.
+"""Nodes that composite images and separate opacity from colour.
 
-`B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`, 1 where a picture is transparent.
+`B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`, 1 where an image is transparent.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def porter_duff_image_composite(
     destination_alpha: MASK,
     mode: Annotated[str, Combo(PORTER_DUFF_MODES)] = "DST",
 ) -> tuple[IMAGE, MASK]:
-    """Composite pictures pair by pair, as many as the smallest batch has; all take the destination's size.
+    """Composite images pair by pair, as many as the smallest batch has; all take the destination's size.
 
-    Masks are 1 where a picture is transparent. Raises ValueError when the pictures differ in channels.
+    Masks are 1 where an image is transparent. Raises ValueError when the images differ in channels.
     """
     if source.shape[-1] != destination.shape[-1]:
         raise ValueError(f"source has {source.shape[-1]} channels, destination {destination.shape[-1]}")
@@ -82,7 +82,7 @@ def _fitted(image: torch.Tensor, width: int, height: int) -> torch.Tensor:
     python_module=COMPOSITING_MODULE,
 )
 def split_image_with_alpha(context: NodeContext, *, image: IMAGE) -> tuple[IMAGE, MASK]:
-    """Split a picture into its colours and a mask that is 1 where it is transparent; 0 without an alpha channel."""
+    """Split an image into its colours and a mask that is 1 where it is transparent; 0 without an alpha channel."""
     opacity = image[..., 3] if image.shape[-1] > 3 else torch.ones_like(image[..., 0])
     return image[..., :3], 1.0 - opacity
 
@@ -94,7 +94,7 @@ def split_image_with_alpha(context: NodeContext, *, image: IMAGE) -> tuple[IMAGE
     python_module=COMPOSITING_MODULE,
 )
 def join_image_with_alpha(context: NodeContext, *, image: IMAGE, alpha: MASK) -> IMAGE:
-    """Add an alpha channel from a mask (1 where transparent), resized to the picture.
+    """Add an alpha channel from a mask (1 where transparent), resized to the image.
 
     The shorter of the two batches sets the number of results.
     """

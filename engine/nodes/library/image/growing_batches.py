@@ -1,4 +1,4 @@
-"""Nodes that join any number of pictures, masks or latents into one batch.
+"""Nodes that join any number of images, masks or latents into one batch.
 
 Those of another size are scaled to that of the first and cropped to fit.
 """
@@ -25,7 +25,7 @@ def _grown(name: str, socket: Socket) -> Growing:
 
 
 def join_images(images: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Join pictures [B, H, W, C]; those with fewer channels get an opaque one."""
+    """Join images [B, H, W, C]; those with fewer channels get an opaque one."""
     channels = max(image.shape[-1] for image in images)
     images = [pad(image, (0, 1), value=1.0) if image.shape[-1] < channels else image for image in images]
     same = images[0].shape[1:]

@@ -1,4 +1,4 @@
-"""Nodes that create plain pictures, and join and split batches of pictures.
+"""Nodes that create plain images, and join and split batches of images.
 
 `B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1.
 """
@@ -66,11 +66,11 @@ def get_image_size(
     Annotated[int, Socket("INT"), Out("height")],
     Annotated[int, Socket("INT"), Out("batch_size")],
 ]:
-    """Return width and height in pixels, and the number of pictures."""
-    num_pictures, height, width = image.shape[:3]
+    """Return width and height in pixels, and the number of images."""
+    num_images, height, width = image.shape[:3]
     if unique_id:
-        context.report_text(f"width: {width}, height: {height}\n batch size: {num_pictures}")
-    return width, height, num_pictures
+        context.report_text(f"width: {width}, height: {height}\n batch size: {num_images}")
+    return width, height, num_images
 
 
 @node(
@@ -83,7 +83,7 @@ def get_image_size(
 def rebatch_images(
     context: NodeContext, *, images: IMAGE, batch_size: Annotated[int, Int(min=1, max=4096)] = 1
 ) -> Annotated[torch.Tensor, Socket("IMAGE"), Out(is_list=True)]:
-    """Regroup a list of batches into batches of another size. Pictures of one new batch must have the same size."""
+    """Regroup a list of batches into batches of another size. Images of one new batch must have the same size."""
     batches: Any = images  # both inputs come as lists
     sizes: Any = batch_size
     size = sizes[0]

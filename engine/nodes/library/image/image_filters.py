@@ -1,4 +1,4 @@
-"""Nodes that filter pictures: blend, blur, edges, colours, noise.
+"""Nodes that filter images: blend, blur, edges, colours, noise.
 
 `B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1. The arithmetic is in `engine/images`.
 """
@@ -40,7 +40,7 @@ def image_blend(
     blend_factor: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.5,
     blend_mode: Annotated[str, Combo(filters.BLEND_MODES)],
 ) -> IMAGE:
-    """Blend the second picture over the first; it is scaled to the first one's size and cropped to fit."""
+    """Blend the second image over the first; it is scaled to the first one's size and cropped to fit."""
     below, above = same_channels(image1, image2)
     if below.shape != above.shape:
         above = resize_image(above, below.shape[2], below.shape[1], "bicubic", "center")
@@ -90,7 +90,7 @@ def image_quantize(
     colors: Annotated[int, Int(min=1, max=256, step=1)] = 256,
     dither: Annotated[str, Combo(filters.DITHERS)],
 ) -> IMAGE:
-    """Reduce the number of colours; every picture of the batch has its own palette. Alpha is unchanged."""
+    """Reduce the number of colours; every image of the batch has its own palette. Alpha is unchanged."""
     quantized = torch.stack([filters.quantize(item[..., :3], colors, dither) for item in image])
     return torch.cat((quantized.to(image.device), image[..., 3:]), dim=-1)
 
@@ -136,7 +136,7 @@ def morphology(
 def image_rgb_to_yuv(
     context: NodeContext, *, image: IMAGE
 ) -> tuple[Annotated[IMAGE, Out("Y")], Annotated[IMAGE, Out("U")], Annotated[IMAGE, Out("V")]]:
-    """Split a picture into luma and colour differences (YCbCr), each as a grey picture."""
+    """Split an image into luma and colour differences (YCbCr), each as a grey image."""
     luma, blue, red = filters.rgb_to_ycbcr(image[..., :3]).chunk(3, dim=-1)
     return luma.expand(-1, -1, -1, 3), blue.expand(-1, -1, -1, 3), red.expand(-1, -1, -1, 3)
 

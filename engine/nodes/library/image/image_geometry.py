@@ -1,4 +1,4 @@
-"""Nodes that scale, crop, pad, stitch, rotate and flip pictures.
+"""Nodes that scale, crop, pad, stitch, rotate and flip images.
 
 `B` batch, `H W` pixels, `C` channels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`.
 """
@@ -41,7 +41,7 @@ def image_scale(
     height: Side = 512,
     crop: Annotated[str, Choice(("disabled", "center"))],
 ) -> IMAGE:
-    """Scale a picture. A side of 0 follows from the other; with both 0 the picture is unchanged."""
+    """Scale an image. A side of 0 follows from the other; with both 0 the image is unchanged."""
     if width == 0 and height == 0:
         return image
     old_height, old_width = image.shape[1:3]
@@ -77,7 +77,7 @@ def image_scale_to_total_pixels(
     upscale_method: Annotated[str, Combo(IMAGE_METHODS)],
     megapixels: Annotated[float, Float(min=0.01, max=16.0, step=0.01)] = 1.0,
 ) -> IMAGE:
-    """Scale a picture to a number of megapixels (1024 x 1024 each), keeping its aspect ratio."""
+    """Scale an image to a number of megapixels (1024 x 1024 each), keeping its aspect ratio."""
     old_height, old_width = image.shape[1:3]
     scale = math.sqrt(int(megapixels * 1024 * 1024) / (old_width * old_height))
     return resize_image(image, round(old_width * scale), round(old_height * scale), upscale_method)
@@ -110,7 +110,7 @@ def image_crop(
     x: Side = 0,
     y: Side = 0,
 ) -> IMAGE:
-    """Crop a picture; parts outside of it are left out, but at least one pixel remains."""
+    """Crop an image; parts outside of it are left out, but at least one pixel remains."""
     x, y = min(x, image.shape[2] - 1), min(y, image.shape[1] - 1)
     return image[:, y : y + height, x : x + width, :]
 
@@ -132,7 +132,7 @@ def image_rotate(
     image: IMAGE,
     rotation: Annotated[str, Choice(("none", "90 degrees", "180 degrees", "270 degrees"))],
 ) -> IMAGE:
-    """Rotate a picture clockwise."""
+    """Rotate an image clockwise."""
     quarter_turns = 0 if rotation == "none" else int(rotation.split()[0]) // 90
     return torch.rot90(image, k=quarter_turns, dims=[2, 1])
 
@@ -148,7 +148,7 @@ def image_pad_for_outpaint(
     bottom: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=8)] = 0,
     feathering: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)] = 40,
 ) -> tuple[IMAGE, MASK]:
-    """Pad a picture with grey, and return a mask of the area to paint, feathered towards the padded sides."""
+    """Pad an image with grey, and return a mask of the area to paint, feathered towards the padded sides."""
     batch, height, width, channels = image.shape
     padded = torch.full((batch, height + top + bottom, width + left + right, channels), 0.5)
     padded[:, top : top + height, left : left + width] = image
@@ -183,7 +183,7 @@ def resize_and_pad_image(
     padding_color: Annotated[str, Choice(("white", "black"))],
     interpolation: Annotated[str, Choice(("area", "bicubic", "nearest-exact", "bilinear", "lanczos"))],
 ) -> IMAGE:
-    """Scale a picture to fit into the target, keeping its aspect ratio, and centre it on a plain background."""
+    """Scale an image to fit into the target, keeping its aspect ratio, and centre it on a plain background."""
     batch, height, width, channels = image.shape
     scale = min(target_width / width, target_height / height)
     new_width, new_height = int(width * scale), int(height * scale)
@@ -212,7 +212,7 @@ def image_stitch(
     spacing_color: Annotated[str, Choice(tuple(SPACING_COLORS))] = "white",
     image2: Annotated[IMAGE | None, Optional()] = None,
 ) -> IMAGE:
-    """Place the second picture beside the first one, optionally with a band between them.
+    """Place the second image beside the first one, optionally with a band between them.
 
     The second is scaled to the first one's height (or width), or the smaller one is padded: in the band's colour when
     that is white, else in black.

@@ -1,4 +1,4 @@
-"""Nodes that load a folder of pictures, for training."""
+"""Nodes that load a folder of images, for training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Annotated
 
-from darkroom.engine.images.image_sets import RESIZE_METHODS, caption_path, captions_of, pictures_in, read_set
+from darkroom.engine.images.image_sets import RESIZE_METHODS, caption_path, captions_of, images_in, read_set
 from darkroom.engine.nodes.base import Choice, InputFile, Int, NodeContext, NodeEnvironment, Optional, node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE
 
@@ -47,11 +47,11 @@ Folder = Annotated[str, InputFolder(extra={"tooltip": "The folder to load images
 ResizeMethod = Annotated[str, Choice(RESIZE_METHODS), Optional()]
 
 
-def _pictures(context: NodeContext, folder: str, *, with_repeats: bool = False) -> list[Path]:
-    """Return the pictures of a folder. Raises ForeignFile for one, or the caption of one, that is another run's."""
-    found = pictures_in(context.files.input_folder(folder), with_repeats=with_repeats)
-    for picture in found:
-        for path in (picture, caption_path(picture)):
+def _images(context: NodeContext, folder: str, *, with_repeats: bool = False) -> list[Path]:
+    """Return the images of a folder. Raises ForeignFile for one, or the caption of one, that is another run's."""
+    found = images_in(context.files.input_folder(folder), with_repeats=with_repeats)
+    for image in found:
+        for path in (image, caption_path(image)):
             context.files.check_own(path, f"{folder}/{path.name}")
     return found
 
@@ -60,7 +60,7 @@ def _pictures(context: NodeContext, folder: str, *, with_repeats: bool = False) 
       python_module=MODULE, experimental=True, fingerprint=_content)  # fmt: skip
 def load_image_set_from_folder(context: NodeContext, *, folder: Folder, resize_method: ResizeMethod = "None") -> IMAGE:
     """Loads a batch of images from a directory for training."""  # noqa: D401 - ComfyUI's words
-    return read_set(_pictures(context, folder), resize_method, max_pixels=context.files.max_pixels())
+    return read_set(_images(context, folder), resize_method, max_pixels=context.files.max_pixels())
 
 
 @node("LoadImageTextSetFromFolderNode", display_name="Load Image and Text Dataset from Folder", category="loaders",
@@ -75,14 +75,14 @@ def load_image_text_set_from_folder(
     height: Annotated[int, Int(min=-1, max=10000, step=1), Optional()] = -1,
 ) -> tuple[IMAGE, CONDITIONING]:
     """Loads a batch of images and caption from a directory for training."""  # noqa: D401 - ComfyUI's words
-    files = _pictures(context, folder, with_repeats=True)
+    files = _images(context, folder, with_repeats=True)
     size = (None if width == -1 else width, None if height == -1 else height)
     images = read_set(files, resize_method, size, context.files.max_pixels())
     conditioning = []
     for text in captions_of(files):
         context.cancel.check()
         encoded = clip.encode_from_tokens_scheduled(clip.tokenize(text))
-        # As in ComfyUI, a picture without a caption is followed by two entries.
+        # As in ComfyUI, an image without a caption is followed by two entries.
         conditioning.extend(encoded if text else [*encoded, *encoded])
     return images, conditioning
 

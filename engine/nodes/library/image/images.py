@@ -1,6 +1,6 @@
-"""Nodes that load and save pictures.
+"""Nodes that load and save images.
 
-`B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`, 1 where a picture is transparent.
+`B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1, MASK `[B, H, W]`, 1 where an image is transparent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FilenamePrefix = Annotated[str, FilePrefix()]
 
 
 def damaged_file(environment: NodeEnvironment, image: object) -> str | None:
-    """Return why a picture's file cannot be read, so that a prompt is refused before anything runs."""
+    """Return why an image's file cannot be read, so that a prompt is refused before anything runs."""
     if image is None:  # a link: the name is not known yet
         return None
     missing = InputFile("image").complaint(environment, image)
@@ -89,7 +89,7 @@ def load_image_mask(
 
 
 class OutputFolderImage(InputFile):
-    """A picture in the server's output folder. Clients list it themselves, so no names are declared."""
+    """An image in the server's output folder. Clients list it themselves, so no names are declared."""
 
     def type_in(self, environment: NodeEnvironment) -> str:  # type: ignore[override]
         return "COMBO"
@@ -122,7 +122,7 @@ def load_image_output(
         ),
     ],
 ) -> tuple[IMAGE, MASK]:
-    """Load a picture by a name such as `x.png [output]`."""
+    """Load an image by a name such as `x.png [output]`."""
     return read_image(context.files.input_path(image), context.files.max_pixels())
 
 
@@ -138,7 +138,7 @@ def save_image(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> PassedImages:
-    """Save pictures as PNG with the prompt in their metadata."""
+    """Save images as PNG with the prompt in their metadata."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL).passing_on(images)
 
@@ -147,7 +147,7 @@ def save_image(
 def preview_image(
     context: NodeContext, *, images: IMAGE, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
 ) -> PassedImages:
-    """Show pictures: save them to the temporary folder with less compression."""
+    """Show images: save them to the temporary folder with less compression."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     return save_all(context, images, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL).passing_on(images)
 
@@ -160,7 +160,7 @@ def save_all(
     texts: dict[str, str],
     level: int,
 ) -> NodeOutput:
-    """Save pictures [B, H, W, C] as PNG, each to its own file, with `texts` in their metadata."""
+    """Save images [B, H, W, C] as PNG, each to its own file, with `texts` in their metadata."""
     shown = []
     height, width = images.shape[1:3]
     pixels = images.detach().cpu()  # once for the batch: the writers must not touch the device

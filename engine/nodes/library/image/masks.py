@@ -1,4 +1,4 @@
-"""Nodes that create MASK, take it from pictures, and combine, grow and feather it.
+"""Nodes that create MASK, take it from images, and combine, grow and feather it.
 
 A MASK is float32 `[B, H, W]`, 1 where something applies. `[H, W]` is accepted wherever ComfyUI accepts it.
 """
@@ -27,7 +27,7 @@ def batched(mask: torch.Tensor) -> torch.Tensor:
 
 
 def mask_as_image(mask: torch.Tensor) -> torch.Tensor:
-    """Return a mask as a grey picture [B, H, W, 3]."""
+    """Return a mask as a grey image [B, H, W, 3]."""
     return batched(mask).unsqueeze(-1).expand(-1, -1, -1, 3)
 
 
@@ -50,7 +50,7 @@ def image_color_to_mask(
     image: IMAGE,
     color: Annotated[int, Int(min=0, max=0xFFFFFF, step=1, extra={"display": "color"})] = 0,
 ) -> MASK:
-    """Make a mask that is 1 where the picture, rounded to 8 bits, has exactly the colour 0xRRGGBB."""
+    """Make a mask that is 1 where the image, rounded to 8 bits, has exactly the colour 0xRRGGBB."""
     levels = (image.clamp(0, 1) * 255.0).round().to(torch.int32)
     return ((levels[..., 0] << 16) + (levels[..., 1] << 8) + levels[..., 2] == color).float()
 
@@ -170,7 +170,7 @@ def mask_preview(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("MASK"), Out("mask")]:
-    """Show masks as grey pictures, saved to the temporary folder."""
+    """Show masks as grey images, saved to the temporary folder."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     return save_all(context, mask_as_image(mask), "ComfyUI", "temp", texts, PNG_LEVEL).passing_on(mask)
 

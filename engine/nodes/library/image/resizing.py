@@ -1,4 +1,4 @@
-"""Node that resizes pictures and masks, by any of nine ways to say the size."""
+"""Node that resizes images and masks, by any of nine ways to say the size."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def resize_image_mask_node(
     resize_type: Annotated[Mapping[str, Any], DynamicChoice(fields=WAYS)],
     scale_method: Annotated[str, Combo(METHODS)] = "area",
 ) -> Annotated[torch.Tensor, RESIZED, Out("resized")]:
-    """Resize a picture [B, H, W, C] or a mask [B, H, W], float32 of 0..1."""
+    """Resize an image [B, H, W, C] or a mask [B, H, W], float32 of 0..1."""
     if resize_type["resize_type"] == "scale to multiple":
         return _covered(input, resize_type["multiple"], scale_method)
     width, height = _size(input.shape[2], input.shape[1], resize_type)

@@ -1,4 +1,4 @@
-"""Nodes that save vector pictures."""
+"""Nodes that save vector images."""
 
 from __future__ import annotations
 

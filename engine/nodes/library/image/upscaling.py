@@ -1,4 +1,4 @@
-"""Nodes that enlarge pictures with a network."""
+"""Nodes that enlarge images with a network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def upscale_model_loader(
     facts=NodeFacts(items="alone", enlarges_by="upscale_model"),
 )
 def image_upscale_with_model(context: NodeContext, *, upscale_model: UPSCALE_MODEL, image: IMAGE) -> IMAGE:
-    """Enlarge a picture in tiles, smaller ones when the device has too little memory."""
+    """Enlarge an image in tiles, smaller ones when the device has too little memory."""
     pixels = image.movedim(-1, -3)  # [B, C, H, W]
     with upscale_model.patcher.in_use(working_bytes=_working_bytes(upscale_model, pixels)):
         tile = TILE_PX

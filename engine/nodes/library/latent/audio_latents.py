@@ -1,4 +1,4 @@
-"""Nodes that encode sounds to latents and decode them.
+"""Nodes that encode audio to latents and decode them.
 
 `B` batch, `C` channels, `S` samples: AUDIO is `{"waveform": float32 [B, C, S] of -1..1, "sample_rate": int}`.
 """
@@ -14,29 +14,29 @@ from darkroom.engine.nodes.base import NodeContext, node
 from darkroom.engine.nodes.sockets import AUDIO, LATENT, VAE
 
 MODULE = "comfy_extras.nodes_audio"
-LOUDEST_DEVIATION = 0.2  # a sound whose samples deviate by more is made quieter
+LOUDEST_DEVIATION = 0.2  # audio whose samples deviate by more is made quieter
 
 
 @node("VAEEncodeAudio", display_name="VAE Encode Audio", category="latent/audio", python_module=MODULE)
 def vae_encode_audio(context: NodeContext, *, audio: AUDIO, vae: VAE) -> LATENT:
-    """Encode a sound, brought to the VAE's sample rate, to a latent."""
-    own = _of_sounds(vae)
+    """Encode audio, brought to the VAE's sample rate, to a latent."""
+    own = _of_audio(vae)
     waveform = resample(audio["waveform"], int(audio["sample_rate"]), own.sample_rate_hz)
     return {"samples": own.encode(waveform.movedim(1, -1))}
 
 
 @node("VAEDecodeAudio", display_name="VAE Decode Audio", category="latent/audio", python_module=MODULE)
 def vae_decode_audio(context: NodeContext, *, samples: LATENT, vae: VAE) -> AUDIO:
-    """Decode a latent to a sound, and make quieter what is too loud."""
-    own = _of_sounds(vae)
+    """Decode a latent to audio, and make quieter what is too loud."""
+    own = _of_audio(vae)
     waveform = own.decode(samples["samples"]).movedim(-1, 1)  # [B, C, S]
     deviation = torch.std(waveform, dim=[1, 2], keepdim=True) / LOUDEST_DEVIATION
     return {"waveform": waveform / deviation.clamp(min=1.0), "sample_rate": own.sample_rate_hz}
 
 
-def _of_sounds(vae: Vae) -> AudioVae:
+def _of_audio(vae: Vae) -> AudioVae:
     if not isinstance(vae, AudioVae):
-        raise ValueError("vae: one of pictures; got a VAE of pictures or videos, expected one of sounds")
+        raise ValueError("vae: one of images; got a VAE of images or videos, expected one of audio")
     return vae
 
 

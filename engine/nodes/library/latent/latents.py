@@ -53,11 +53,11 @@ def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> FRAMES:
         frames = vae.frame_stream(samples["samples"])
         if frames is not None:
             return frames
-    return as_pictures(vae.decode(samples["samples"]))
+    return as_images(vae.decode(samples["samples"]))
 
 
-def as_pictures(decoded: torch.Tensor) -> torch.Tensor:
-    """Return the frames of videos [B, F, H, W, C] as pictures [B * F, H, W, C], and pictures as they are."""
+def as_images(decoded: torch.Tensor) -> torch.Tensor:
+    """Return the frames of videos [B, F, H, W, C] as images [B * F, H, W, C], and images as they are."""
     return decoded.flatten(0, 1) if decoded.ndim == 5 else decoded
 
 

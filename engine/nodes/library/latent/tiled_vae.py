@@ -1,4 +1,4 @@
-"""Nodes that encode and decode pictures tile by tile, for pictures too large for the available memory."""
+"""Nodes that encode and decode images tile by tile, for images too large for the available memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.models.video_vae import VideoVae
 from darkroom.engine.nodes.base import Int, NodeContext, node
-from darkroom.engine.nodes.library.latent.latents import as_pictures
+from darkroom.engine.nodes.library.latent.latents import as_images
 from darkroom.engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE
 
 Overlap = Annotated[int, Int(min=0, max=4096, step=32)]
@@ -33,7 +33,7 @@ def vae_decode_tiled(
 ) -> FRAMES:
     """Decode a latent in tiles; sizes in pixels.
 
-    The temporal sizes, in frames, are for VAEs of videos and have no effect on those of still pictures.
+    The temporal sizes, in frames, are for VAEs of videos and have no effect on those of still images.
     """
     if tile_size < overlap * 4:
         overlap = tile_size // 4
@@ -47,11 +47,11 @@ def vae_decode_tiled(
         frames = vae.tiled_frame_stream(samples["samples"], **sizes)
         if frames is not None:
             return frames
-    return as_pictures(vae.decode_tiled(samples["samples"], **sizes))
+    return as_images(vae.decode_tiled(samples["samples"], **sizes))
 
 
 def _latent_frames(vae: VAE, size: int, overlap: int) -> tuple[int | None, int | None]:
-    """Return a tile and an overlap of so many frames in latent frames, None for a VAE of still pictures."""
+    """Return a tile and an overlap of so many frames in latent frames, None for a VAE of still images."""
     ratio = vae.temporal_compression_decode()
     if ratio is None:
         return None, None
@@ -72,7 +72,7 @@ def vae_encode_tiled(
     temporal_size: Frames = 64,
     temporal_overlap: FramesOverlap = 8,
 ) -> LATENT:
-    """Encode a picture in tiles; sizes in pixels, the temporal ones as in VAEDecodeTiled."""
+    """Encode an image in tiles; sizes in pixels, the temporal ones as in VAEDecodeTiled."""
     latent = vae.encode_tiled(
         pixels[..., :3], tile_x=tile_size, tile_y=tile_size, overlap=overlap, tile_t=temporal_size,
         overlap_t=temporal_overlap,

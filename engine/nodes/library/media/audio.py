@@ -1,4 +1,4 @@
-"""Nodes that load and save sounds.
+"""Nodes that load and save audio.
 
 `B` batch, `C` channels, `S` samples: AUDIO is `{"waveform": float32 [B, C, S] of -1..1, "sample_rate": int}`.
 """
@@ -18,7 +18,7 @@ from darkroom.engine.media.audio_files import (
     read_audio,
     write_audio,
 )
-from darkroom.engine.media.faults import check_sound
+from darkroom.engine.media.faults import check_audio
 from darkroom.engine.media.opened import BadMedia
 from darkroom.engine.media.video import Audio
 from darkroom.engine.nodes.base import (
@@ -46,22 +46,22 @@ ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
 FilenamePrefix = Annotated[str, FilePrefix()]
 
 
-class SoundFile(InputFile):
-    """A sound in the input folder, or a video that has one."""
+class AudioFile(InputFile):
+    """Audio in the input folder, or a video that has one."""
 
     def type_in(self, environment: NodeEnvironment) -> list[str]:
         return sorted([*environment.input_files("audio"), *environment.input_files("video")])
 
 
 def _unreadable(environment: NodeEnvironment, audio: object) -> str | None:
-    """Return why a sound cannot be read, so that a prompt is refused before anything runs."""
+    """Return why audio cannot be read, so that a prompt is refused before anything runs."""
     if audio is None:
         return None
     missing = InputFile("audio").complaint(environment, audio)
     if missing is not None:
         return missing
     try:
-        check_sound(environment.input_path(str(audio)), environment.free_bytes())
+        check_audio(environment.input_path(str(audio)), environment.free_bytes())
     except BadMedia as error:
         return f"Invalid audio file: {audio} ({error})"
     return None
@@ -80,7 +80,7 @@ def _read(context: NodeContext, name: str) -> Audio:
 @node("LoadAudio", display_name="Load Audio", category="audio", python_module=MODULE,
       check=_unreadable, fingerprint=_content)  # fmt: skip
 def load_audio(
-    context: NodeContext, *, audio: Annotated[str, SoundFile("audio", extra={"audio_upload": True})]
+    context: NodeContext, *, audio: Annotated[str, AudioFile("audio", extra={"audio_upload": True})]
 ) -> AUDIO:
     return _read(context, audio)
 
@@ -88,7 +88,7 @@ def load_audio(
 @node("RecordAudio", display_name="Record Audio", category="audio", python_module=MODULE,
       check=_unreadable, fingerprint=_content)  # fmt: skip
 def record_audio(context: NodeContext, *, audio: Annotated[str, RecordedFile("audio", "AUDIO_RECORD")]) -> AUDIO:
-    """Load a sound that ComfyUI's page has recorded."""
+    """Load audio that ComfyUI's page has recorded."""
     return _read(context, audio)
 
 
@@ -137,7 +137,7 @@ def save_audio_opus(
 def preview_audio(
     context: NodeContext, *, audio: AUDIO, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
 ) -> PassedAudio:
-    """Show sounds: save them to the temporary folder."""
+    """Show audio: save them to the temporary folder."""
     return save_all(context, audio, "ComfyUI", FLAC, "", prompt, extra_pnginfo, "temp").passing_on(audio)
 
 
@@ -151,7 +151,7 @@ def save_all(
     extra_pnginfo: Any,
     folder: Literal["output", "temp"] = "output",
 ) -> NodeOutput:
-    """Save each sound of a batch to its own file, with the prompt in its tags. Raises ValueError for 3 channels."""
+    """Save each audio of a batch to its own file, with the prompt in its tags. Raises ValueError for 3 channels."""
     tags = as_texts(metadata_of(context, prompt, extra_pnginfo))
     layout_of(audio["waveform"])
     shown = []

@@ -1,4 +1,4 @@
-"""Nodes that cut, join and mix sounds.
+"""Nodes that cut, join and mix audio.
 
 `B` batch, `C` channels, `S` samples: AUDIO is `{"waveform": float32 [B, C, S] of -1..1, "sample_rate": int}`.
 """
@@ -16,7 +16,7 @@ from darkroom.engine.nodes.base import Choice, Float, Int, NodeContext, Out, nod
 from darkroom.engine.nodes.sockets import AUDIO
 
 MODULE = "comfy_extras.nodes_audio"
-MAX_SECONDS = 0xFFFFFFFFFFFFFFFF  # ComfyUI's; the length of the sound is the limit
+MAX_SECONDS = 0xFFFFFFFFFFFFFFFF  # ComfyUI's; the length of the audio is the limit
 
 
 @node("EmptyAudio", display_name="Empty Audio", category="audio", python_module=MODULE)
@@ -31,7 +31,7 @@ def empty_audio(
     num_samples = round(duration * sample_rate)
     if not 0 <= num_samples * channels * 4 <= context.files.free_bytes():
         found = f"{duration:g} s at {sample_rate} Hz"
-        raise ValueError(f"duration and sample_rate: out of range; got {found}, expected a sound that fits into memory")
+        raise ValueError(f"duration and sample_rate: out of range; got {found}, expected audio that fits into memory")
     return {"waveform": torch.zeros(1, channels, num_samples), "sample_rate": sample_rate}
 
 
@@ -43,7 +43,7 @@ def trim_audio_duration(
     start_index: Annotated[float, Float(min=-MAX_SECONDS, max=MAX_SECONDS, step=0.01)] = 0.0,
     duration: Annotated[float, Float(min=0.0, step=0.01)] = 60.0,
 ) -> AUDIO:
-    """Cut a sound to `duration` seconds from `start_index` on; a negative start counts from the end."""
+    """Cut audio to `duration` seconds from `start_index` on; a negative start counts from the end."""
     waveform, rate_hz = audio["waveform"], audio["sample_rate"]
     num_samples = waveform.shape[-1]
     start = round(start_index * rate_hz) + (num_samples if start_index < 0 else 0)
@@ -59,7 +59,7 @@ def trim_audio_duration(
 def split_audio_channels(
     context: NodeContext, *, audio: AUDIO
 ) -> tuple[Annotated[AUDIO, Out("left")], Annotated[AUDIO, Out("right")]]:
-    """Split a stereo sound into two of one channel."""
+    """Split stereo audio into two of one channel."""
     waveform, rate_hz = audio["waveform"], audio["sample_rate"]
     if waveform.shape[1] != 2:
         raise ValueError(f"audio: not stereo; got {waveform.shape[1]} channels, expected 2")

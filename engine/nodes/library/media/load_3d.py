@@ -1,6 +1,6 @@
-"""Nodes that take a 3D model as ComfyUI's page shows it: the page renders it, and uploads the pictures.
+"""Nodes that take a 3D model as ComfyUI's page shows it: the page renders it, and uploads the images.
 
-`H W` pixels: IMAGE is float32 `[1, H, W, 3]` of 0..1, MASK `[1, H, W]`, 1 where the picture is transparent.
+`H W` pixels: IMAGE is float32 `[1, H, W, 3]` of 0..1, MASK `[1, H, W]`, 1 where the image is transparent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from darkroom.engine.nodes.sockets import IMAGE, MASK, VIDEO
 FOLDER = "3d"
 MODELS = (".fbx", ".glb", ".gltf", ".obj", ".stl")
 ANIMATED_MODELS = (".fbx", ".glb", ".gltf")
-PICTURES = ("image", "mask", "normal")
+IMAGES = ("image", "mask", "normal")
 
 
 class ModelOfFolder(InputFile):
@@ -34,7 +34,7 @@ class ModelOfFolder(InputFile):
 
 
 class Rendered(Widget):
-    """The pictures that the page rendered, as names of files by kind. The page's widget has no options."""
+    """The images that the page rendered, as names of files by kind. The page's widget has no options."""
 
     kind = ""
 
@@ -51,7 +51,7 @@ class RenderedAnimation(Rendered):
 
 
 Pixels = Annotated[int, Int(min=1, max=4096, step=1)]
-Picture = Annotated[IMAGE, Out("image")]
+Image = Annotated[IMAGE, Out("image")]
 Mask = Annotated[MASK, Out("mask")]
 MeshPath = Annotated[str, Socket("STRING"), Out("mesh_path")]
 Normal = Annotated[IMAGE, Out("normal")]
@@ -61,7 +61,7 @@ Recording = Annotated[VIDEO, Out("recording_video")]
 
 
 def _complaint(environment: NodeEnvironment, image: object, kinds: tuple[str, ...]) -> str | None:
-    """Return what is missing of the rendered pictures, so that a prompt is refused before anything runs."""
+    """Return what is missing of the rendered images, so that a prompt is refused before anything runs."""
     if not isinstance(image, Mapping):
         return f"image: not what the page renders; got {type(image).__name__}, expected names of files by kind"
     absent = [kind for kind in (*kinds, "camera_info", "recording") if kind not in image]
@@ -72,14 +72,14 @@ def _complaint(environment: NodeEnvironment, image: object, kinds: tuple[str, ..
 
 
 def _unrendered(environment: NodeEnvironment, image: object) -> str | None:
-    return _complaint(environment, image, (*PICTURES, "lineart"))
+    return _complaint(environment, image, (*IMAGES, "lineart"))
 
 
 def _unrendered_animation(environment: NodeEnvironment, image: object) -> str | None:
-    return _complaint(environment, image, PICTURES)
+    return _complaint(environment, image, IMAGES)
 
 
-def _picture(context: NodeContext, image: Mapping[str, Any], kind: str) -> tuple[IMAGE, MASK]:
+def _image(context: NodeContext, image: Mapping[str, Any], kind: str) -> tuple[IMAGE, MASK]:
     return read_image(context.files.input_path(image[kind]), context.files.max_pixels())
 
 
@@ -96,10 +96,10 @@ def load_3d(
     image: Annotated[Any, RenderedModel()],
     width: Pixels = 1024,
     height: Pixels = 1024,
-) -> tuple[Picture, Mask, MeshPath, Normal, Lineart, Camera, Recording]:
-    """Return the pictures of a model, its camera, and the recorded video if there is one."""
-    shown, mask = _picture(context, image, "image")[0], _picture(context, image, "mask")[1]
-    normal, lineart = _picture(context, image, "normal")[0], _picture(context, image, "lineart")[0]
+) -> tuple[Image, Mask, MeshPath, Normal, Lineart, Camera, Recording]:
+    """Return the images of a model, its camera, and the recorded video if there is one."""
+    shown, mask = _image(context, image, "image")[0], _image(context, image, "mask")[1]
+    normal, lineart = _image(context, image, "normal")[0], _image(context, image, "lineart")[0]
     return shown, mask, model_file, normal, lineart, image["camera_info"], _recording(context, image)
 
 
@@ -112,10 +112,10 @@ def load_3d_animation(
     image: Annotated[Any, RenderedAnimation()],
     width: Pixels = 1024,
     height: Pixels = 1024,
-) -> tuple[Picture, Mask, MeshPath, Normal, Camera, Recording]:
-    """Return the pictures of an animated model, its camera, and the recorded video if there is one."""
-    shown, mask = _picture(context, image, "image")[0], _picture(context, image, "mask")[1]
-    normal = _picture(context, image, "normal")[0]
+) -> tuple[Image, Mask, MeshPath, Normal, Camera, Recording]:
+    """Return the images of an animated model, its camera, and the recorded video if there is one."""
+    shown, mask = _image(context, image, "image")[0], _image(context, image, "mask")[1]
+    normal = _image(context, image, "normal")[0]
     return shown, mask, model_file, normal, image["camera_info"], _recording(context, image)
 
 

@@ -106,7 +106,7 @@ def create_video(
 def get_video_components(
     context: NodeContext, *, video: VIDEO
 ) -> tuple[Annotated[IMAGE, Out("images")], Annotated[AUDIO, Out("audio")], Annotated[FLOAT, Out("fps")]]:
-    """Take a video apart into its pictures, its sound (None without one) and its frames a second."""
+    """Take a video apart into its images, its audio (None without one) and its frames a second."""
     parts = video.get_components()
     return parts.images, parts.audio, float(parts.frame_rate)  # type: ignore[return-value]
 
@@ -138,7 +138,7 @@ def save_video(
 
 
 def _on_cpu(video: VideoInput) -> VideoInput:
-    """Return the video with its pictures off the device, which writers must not touch."""
+    """Return the video with its images off the device, which writers must not touch."""
     if not isinstance(video, VideoFromComponents) or isinstance(video, VideoFromFrames):
         return video
     parts = video.get_components()

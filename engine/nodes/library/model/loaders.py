@@ -47,7 +47,7 @@ def checkpoint_loader_simple(
 def image_only_checkpoint_loader(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP_VISION, VAE]:
-    """Load a checkpoint with its picture encoder, None where it has none, instead of a text encoder."""
+    """Load a checkpoint with its image encoder, None where it has none, instead of a text encoder."""
     model, _, vae = context.models.checkpoint(ckpt_name)
     return model, context.models.auxiliary.checkpoint_vision(ckpt_name), vae
 
@@ -124,7 +124,7 @@ def random_checkpoint(
     scale: Annotated[str, Choice(RANDOM_SCALES)] = "full",
     seed: Annotated[int, Int(min=0, max=0xFFFFFFFFFFFFFFFF), Optional()] = 0,
 ) -> tuple[MODEL, CLIP, VAE]:
-    """Create networks of full shape with random weights, on the device and without a file. Pictures are abstract."""
+    """Create networks of full shape with random weights, on the device and without a file. Images are abstract."""
     model, clip, vae = context.models.random_checkpoint(family, scale, seed)
     return model, clip, vae
 

@@ -55,7 +55,7 @@ def checkpoint_loader(
 def unclip_checkpoint_loader(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
-    """Load a checkpoint as `CheckpointLoaderSimple`, with its picture encoder, None where it has none."""
+    """Load a checkpoint as `CheckpointLoaderSimple`, with its image encoder, None where it has none."""
     model, clip, vae = context.models.checkpoint(ckpt_name)
     return model, clip, vae, context.models.auxiliary.checkpoint_vision(ckpt_name)
 

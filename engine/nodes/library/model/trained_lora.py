@@ -88,10 +88,10 @@ def loss_graph(
     losses = [float(value) for value in loss.get("loss", ())]
     if not losses:
         raise ValueError("loss: nothing to plot; got no losses, expected those of a training")
-    picture = line_plot(losses, x_label="Steps", y_label="Loss")
+    image = line_plot(losses, x_label="Steps", y_label="Loss")
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     output = context.files.save_path(filename_prefix, kind="temp")
-    context.files.submit(partial(write_png, output.path, picture, texts, PNG_LEVEL))
+    context.files.submit(partial(write_png, output.path, image, texts, PNG_LEVEL))
     return NodeOutput({"images": [output.shown()]})
 
 

@@ -220,13 +220,13 @@ def latent_apply_operation_cfg(context: NodeContext, *, model: MODEL, operation:
     return _before_guidance(model, applied)
 
 
-# --- another scale for each picture of a batch -----------------------------------------------------------------------
+# --- another scale for each image of a batch -----------------------------------------------------------------------
 
 
 def _with_scales(model: Model, scales: Callable[[float, torch.Tensor], torch.Tensor]) -> Model:
     """Return a model whose guidance scale varies over the batch.
 
-    `scales` takes the scale of guidance and the position of each picture in the batch, 0 to 1.
+    `scales` takes the scale of guidance and the position of each image in the batch, 0 to 1.
     """
 
     def guided(args: Arguments) -> torch.Tensor:
@@ -243,13 +243,13 @@ def _with_scales(model: Model, scales: Callable[[float, torch.Tensor], torch.Ten
 
 @node("VideoLinearCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
 def video_linear_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
-    """Raise the guidance scale from `min_cfg` for the first picture of a batch to the sampler's for the last."""
+    """Raise the guidance scale from `min_cfg` for the first image of a batch to the sampler's for the last."""
     return _with_scales(model, lambda scale, places: min_cfg + places * (scale - min_cfg))
 
 
 @node("VideoTriangleCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
 def video_triangle_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
-    """Use `min_cfg` for the first and last picture of a batch and the sampler's scale for the middle one."""
+    """Use `min_cfg` for the first and last image of a batch and the sampler's scale for the middle one."""
 
     def scales(scale: float, places: torch.Tensor) -> torch.Tensor:
         return 2 * (places - torch.floor(places + 0.5)).abs() * (scale - min_cfg) + min_cfg

@@ -137,7 +137,7 @@ def common_ksampler(
 def preview_function(device: torch.device, latent_format: object) -> PreviewFunction | None:
     """Return the function from the denoised latent to the arguments of `report_preview`, or None for no previews.
 
-    This one leaves the picture to the server; custom nodes put one in its place that makes it.
+    This one leaves the image to the server; custom nodes put one in its place that makes it.
     """
     return lambda denoised: (denoised, latent_format)
 

@@ -99,7 +99,7 @@ def patch_model_add_downscale(
     downscale_method: Annotated[str, Combo(RESIZE_METHODS)],
     upscale_method: Annotated[str, Combo(RESIZE_METHODS)],
 ) -> MODEL:
-    """Downscale inner features from one block on during early steps (Deep Shrink, kohya-ss), for large pictures."""
+    """Downscale inner features from one block on during early steps (Deep Shrink, kohya-ss), for large images."""
     sampling = model.get_model_object("model_sampling")
     first, last = sampling.percent_to_sigma(start_percent), sampling.percent_to_sigma(end_percent)
 
@@ -180,7 +180,7 @@ def unet_temporal_attention_multiply(
 ) -> MODEL:
     """Scale attention separately in temporal layers (within `time_stack`) and structural ones.
 
-    A UNet of still pictures has no temporal layers.
+    A UNet of still images has no temporal layers.
     """
     keys = list(model.model_state_dict())
     temporal = [key for key in keys if ".time_stack." in key]

@@ -40,25 +40,25 @@ def drawn(made: ChromaRadianceTransformer, tile: int | None = None) -> torch.Ten
 
 
 @pytest.mark.parametrize("tile", [0, 1, 5, 100])
-def test_pictures_of_a_batch_do_not_depend_on_how_many_patches_are_drawn_at_once(tile: int) -> None:
+def test_images_of_a_batch_do_not_depend_on_how_many_patches_are_drawn_at_once(tile: int) -> None:
     made = network()
     torch.testing.assert_close(drawn(made, tile), drawn(made), atol=1e-5, rtol=1e-5)
 
 
-def test_a_network_that_predicts_the_picture_returns_the_velocity_to_it() -> None:
-    plain, other = network(), network(replace(CONFIG, predicts_picture=True))
+def test_a_network_that_predicts_the_image_returns_the_velocity_to_it() -> None:
+    plain, other = network(), network(replace(CONFIG, predicts_image=True))
     torch.manual_seed(1)
     x = torch.randn(2, 3, 40, 56)
     torch.testing.assert_close(drawn(other), (x - drawn(plain)) / 0.7)
 
 
-def test_places_of_the_text_change_the_picture() -> None:
+def test_places_of_the_text_change_the_image() -> None:
     assert not torch.allclose(drawn(network()), drawn(network(replace(CONFIG, numbers_text=True))))
 
 
 @pytest.mark.parametrize(
     "config",
-    [CONFIG, replace(CONFIG, has_conv_head=False), replace(CONFIG, predicts_picture=True, numbers_text=True)],
+    [CONFIG, replace(CONFIG, has_conv_head=False), replace(CONFIG, predicts_image=True, numbers_text=True)],
 )
 def test_its_configuration_is_read_from_its_weights(config: ChromaRadianceConfig) -> None:
     shapes = {name: tuple(item.shape) for name, item in ChromaRadianceTransformer(config).state_dict().items()}

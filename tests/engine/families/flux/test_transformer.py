@@ -1,4 +1,4 @@
-"""The transformer of Flux: patches and places, reference pictures, guidance, controls, replaced blocks."""
+"""The transformer of Flux: patches and places, reference images, guidance, controls, replaced blocks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_scores_depend_on_the_difference_of_places_alone() -> None:
         ("uxo", [(0, 16, 12), (0, 26, 20), (0, 30, 32)]),
     ],
 )
-def test_reference_pictures_are_placed_by_the_method(method: str, expected: list[tuple[int, int, int]]) -> None:
+def test_reference_images_are_placed_by_the_method(method: str, expected: list[tuple[int, int, int]]) -> None:
     assert reference_corners([(10, 8), (4, 12), (6, 6)], (16, 12), method) == expected
 
 
@@ -87,7 +87,7 @@ def test_a_latent_of_any_size_keeps_its_size(network: FluxTransformer, height: i
     assert network(**inputs(height, width)).shape == (1, 4, height, width)
 
 
-def test_a_reference_picture_is_seen_but_not_drawn(network: FluxTransformer) -> None:
+def test_a_reference_image_is_seen_but_not_drawn(network: FluxTransformer) -> None:
     reference = torch.randn(1, 4, 5, 4)
     plain, seen = network(**inputs()), network(**inputs(), ref_latents=[reference])
     assert seen.shape == plain.shape and not torch.allclose(seen, plain, atol=1e-4)
@@ -121,7 +121,7 @@ def test_replaced_blocks_can_call_the_original_and_be_skipped(network: FluxTrans
         assert not torch.equal(network(**inputs(), transformer_options=skipped), plain)
 
 
-def test_controls_are_added_to_the_picture_alone(network: FluxTransformer) -> None:
+def test_controls_are_added_to_the_image_alone(network: FluxTransformer) -> None:
     addition = torch.randn(1, 12, 128)
     out = network(**inputs(), control={"input": [addition], "output": [None, addition]})
 

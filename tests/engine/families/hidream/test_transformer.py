@@ -1,4 +1,4 @@
-"""The transformer with experts: what its gate selects, layers of the language model, pictures beside, odd sizes."""
+"""The transformer with experts: what its gate selects, layers of the language model, images beside, odd sizes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_latent_of_odd_size_is_padded_and_cut_again(network: HiDreamTransforme
     assert torch.equal(draw(network, odd), draw(network, padded)[..., :5, :7])
 
 
-def test_a_picture_beside_counts_and_is_cut_off(network: HiDreamTransformer) -> None:
+def test_an_image_beside_counts_and_is_cut_off(network: HiDreamTransformer) -> None:
     x = latent()
     drawn = draw(network, x, image_cond=latent(seed=5))
     assert drawn.shape == x.shape

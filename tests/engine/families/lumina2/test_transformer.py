@@ -10,11 +10,11 @@ from darkroom.engine.families.lumina2.transformer import (
     Lumina2Config,
     Lumina2Transformer,
     filled_up,
+    image_places,
     lumina2_config,
-    picture_places,
     text_places,
 )
-from darkroom.engine.layers.patches import patches_channels_last, picture_channels_last
+from darkroom.engine.layers.patches import image_channels_last, patches_channels_last
 
 LUMINA = Lumina2Config(
     width=192, heads=2, key_heads=1, inner_width=64, num_layers=1, context_dim=24, time_width=40, time_inner=48,
@@ -44,17 +44,17 @@ def inputs(height: int = 6, width: int = 8, batch: int = 1) -> tuple[torch.Tenso
     return latent, torch.tensor([0.6]).repeat(batch), torch.randn(batch, 5, 24, generator=generator)
 
 
-def test_patches_have_channels_innermost_and_become_the_picture_again() -> None:
+def test_patches_have_channels_innermost_and_become_the_image_again() -> None:
     latent = torch.arange(2 * 4 * 6.0).view(1, 2, 4, 6)
     tokens = patches_channels_last(latent)
     assert tokens.shape == (1, 6, 8)
     assert torch.equal(tokens[0, 4], latent[0, :, 2:4, 2:4].permute(1, 2, 0).flatten())
-    assert torch.equal(picture_channels_last(tokens, 4, 6), latent)
+    assert torch.equal(image_channels_last(tokens, 4, 6), latent)
 
 
-def test_text_counts_on_the_first_axis_and_the_picture_stands_behind_it() -> None:
+def test_text_counts_on_the_first_axis_and_the_image_stands_behind_it() -> None:
     assert text_places(2, 1, torch.device("cpu")).tolist() == [[[1, 0, 0], [2, 0, 0]]]
-    assert picture_places(2, 2, 7, torch.device("cpu")).tolist() == [[[7, 0, 0], [7, 0, 1], [7, 1, 0], [7, 1, 1]]]
+    assert image_places(2, 2, 7, torch.device("cpu")).tolist() == [[[7, 0, 0], [7, 0, 1], [7, 1, 0], [7, 1, 1]]]
 
 
 def test_tokens_are_filled_up_to_a_multiple() -> None:

@@ -1,4 +1,4 @@
-"""Next-DiT with reference pictures: their places, their order, sizes, and the configuration from shapes."""
+"""Next-DiT with reference images: their places, their order, sizes, and the configuration from shapes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_latent_of_odd_size_is_padded_and_cut_again(network: OmniGen2Transform
     assert torch.equal(drawn, network(padded, TIME, TEXT, ref_latents=[padded_reference])[..., :5, :7])
 
 
-def test_every_reference_picture_counts_and_so_does_their_order(network: OmniGen2Transformer) -> None:
+def test_every_reference_image_counts_and_so_does_their_order(network: OmniGen2Transformer) -> None:
     x, first, second = latent(6, 8), latent(4, 4, seed=3), latent(4, 4, seed=4)
     drawn = [
         network(x, TIME, TEXT, ref_latents=references) for references in ([], [first], [first, second], [second, first])
@@ -51,14 +51,14 @@ def test_every_reference_picture_counts_and_so_does_their_order(network: OmniGen
         assert not any(torch.allclose(item, other, atol=1e-4) for other in drawn[index + 1 :])
 
 
-def test_pictures_are_placed_behind_the_longer_side_of_those_before(network: OmniGen2Transformer) -> None:
+def test_images_are_placed_behind_the_longer_side_of_those_before(network: OmniGen2Transformer) -> None:
     text, wide, drawn = network._places(5, [latent(4, 12), latent(6, 8)])
     alone = network._places(5 + 6, [latent(6, 8)])[1]
     assert (text.shape[2], wide.shape[2], drawn.shape[2]) == (5, 12, 12)
     assert torch.equal(drawn, alone)
 
 
-def test_more_pictures_than_the_network_counts_are_refused(network: OmniGen2Transformer) -> None:
+def test_more_images_than_the_network_counts_are_refused(network: OmniGen2Transformer) -> None:
     with pytest.raises(ValueError, match="reference latents: too many; got 3, expected at most 2"):
         network(latent(4, 4), TIME, TEXT, ref_latents=[latent(4, 4)] * 3)
 

@@ -1,4 +1,4 @@
-"""The transformer of centred double streams: places, reference pictures, controls, replaced and patched blocks."""
+"""The transformer of centred double streams: places, reference images, controls, replaced and patched blocks."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def test_any_size_keeps_its_size(network: QwenImageTransformer) -> None:
 def test_several_latent_frames_are_refused(network: QwenImageTransformer) -> None:
     given = inputs()
     given["x"] = given["x"].expand(-1, -1, 2, -1, -1)
-    with pytest.raises(ValueError, match="latent: the model draws pictures; got 2 latent frames, expected 1"):
+    with pytest.raises(ValueError, match="latent: the model draws images; got 2 latent frames, expected 1"):
         network(**given)
 
 
-def test_reference_pictures_change_the_picture_by_method(network: QwenImageTransformer) -> None:
+def test_reference_images_change_the_image_by_method(network: QwenImageTransformer) -> None:
     references = [torch.randn(1, 4, 1, 4, 4), torch.randn(1, 4, 1, 6, 5)]
     plain = network(**inputs())
     by_index = network(**inputs(), ref_latents=references)

@@ -1,4 +1,4 @@
-"""The causal autoencoder of videos: what a frame sees, the number of frames, and pictures as videos of one frame."""
+"""The causal autoencoder of videos: what a frame sees, the number of frames, and images as videos of one frame."""
 
 from __future__ import annotations
 

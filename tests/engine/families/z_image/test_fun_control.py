@@ -54,17 +54,17 @@ def test_untrained_refining_blocks_are_replaced_by_all_others() -> None:
     assert not control.has_untrained_refiners()
     control.get_parameter("control_noise_refiner.0.after_proj.weight").zero_()
     assert control.has_untrained_refiners()
-    seen, picture, time = torch.rand(1, 4, 256), torch.rand(1, 4, 256), torch.rand(1, 256)
+    seen, image, time = torch.rand(1, 4, 256), torch.rand(1, 4, 256), torch.rand(1, 256)
     pe = rotations(torch.zeros(1, 4, 3), AXES, THETA)
     layers: Any = control.control_layers
-    added, after = control.refined(0, seen, picture, pe, time, is_untrained=True)
-    expected, expected_after = layers[0].steer(seen, picture, pe, time)
+    added, after = control.refined(0, seen, image, pe, time, is_untrained=True)
+    expected, expected_after = layers[0].steer(seen, image, pe, time)
     assert added is not None and torch.equal(added, expected) and torch.equal(after, expected_after)
-    second, last = control.refined(1, after, picture, pe, time, is_untrained=True)
-    expected, seen = layers[1].steer(after, picture, pe, time)
+    second, last = control.refined(1, after, image, pe, time, is_untrained=True)
+    expected, seen = layers[1].steer(after, image, pe, time)
     assert second is not None and torch.equal(second, expected)
     for layer in layers[2:]:
-        _, seen = layer.steer(seen, picture, pe, time)
+        _, seen = layer.steer(seen, image, pe, time)
     assert torch.equal(last, seen)
 
 

@@ -25,11 +25,11 @@ WIDTHS = (8, 16, 32, 32)
 
 @dataclass(frozen=True, slots=True)
 class T2iCase:
-    """An adapter: channels after folding the picture, the kernel of its blocks, and the picture's shape."""
+    """An adapter: channels after folding the image, the kernel of its blocks, and the image's shape."""
 
     name: str
     in_channels: int
-    picture: tuple[int, int, int, int]
+    image: tuple[int, int, int, int]
     kernel_size: int = 1
     downs_by_conv: bool = False
     is_light: bool = False
@@ -38,8 +38,8 @@ class T2iCase:
     def is_xl(self) -> bool:
         return self.in_channels in (256, 768)
 
-    def make_picture(self) -> torch.Tensor:
-        return torch.from_numpy(draw_noise(self.name, "picture", self.picture))
+    def make_image(self) -> torch.Tensor:
+        return torch.from_numpy(draw_noise(self.name, "picture", self.image))
 
 
 CASES = (
@@ -83,7 +83,7 @@ def main() -> int:
                 use_conv=case.downs_by_conv, xl=case.is_xl,
             )  # fmt: skip
         with torch.no_grad():
-            results |= flat(case, fill(network, case)(case.make_picture()))
+            results |= flat(case, fill(network, case)(case.make_image()))
     save_file(results, REFERENCE)
     return 0
 

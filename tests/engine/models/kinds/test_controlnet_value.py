@@ -1,4 +1,4 @@
-"""Hints of ControlNets that read latents, and masks beside the picture."""
+"""Hints of ControlNets that read latents, and masks beside the image."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def hint_of(net: ControlNet, batch: int = 1) -> torch.Tensor:
     return addition
 
 
-def picture() -> torch.Tensor:
+def image() -> torch.Tensor:
     return torch.rand(1, 3, 40, 60, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_network_that_reads_latents_gets_the_encoded_picture_at_the_latents_size() -> None:
-    net = latent_net().set_cond_hint(picture(), vae=SmallVae())
+def test_a_network_that_reads_latents_gets_the_encoded_image_at_the_latents_size() -> None:
+    net = latent_net().set_cond_hint(image(), vae=SmallVae())
     assert isinstance(net, ControlNet)
     hint = hint_of(net)
-    resized = torch.nn.functional.interpolate(picture(), size=(32, 48), mode="nearest-exact")
+    resized = torch.nn.functional.interpolate(image(), size=(32, 48), mode="nearest-exact")
     expected = LatentFormat().process_in(SmallVae().encode(resized.movedim(1, -1)))
     torch.testing.assert_close(hint, expected)
 
 
-def test_the_picture_is_encoded_once_for_all_steps() -> None:
-    net = latent_net().set_cond_hint(picture(), vae=SmallVae())
+def test_the_image_is_encoded_once_for_all_steps() -> None:
+    net = latent_net().set_cond_hint(image(), vae=SmallVae())
     assert isinstance(net, ControlNet)
     hint_of(net)
     first = net.cond_hint
@@ -87,7 +87,7 @@ def test_the_picture_is_encoded_once_for_all_steps() -> None:
 
 def test_a_network_that_reads_latents_is_refused_without_a_vae(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        net = latent_net().set_cond_hint(picture())
+        net = latent_net().set_cond_hint(image())
     assert "no VAE provided" in caplog.text
     assert isinstance(net, ControlNet)
     with pytest.raises(ValueError, match="got no VAE"):
@@ -95,7 +95,7 @@ def test_a_network_that_reads_latents_is_refused_without_a_vae(caplog: pytest.Lo
 
 
 def test_a_network_that_reads_a_mask_gets_ones_where_a_node_gives_none() -> None:
-    net = latent_net(concat_mask=True).set_cond_hint(picture(), vae=SmallVae())
+    net = latent_net(concat_mask=True).set_cond_hint(image(), vae=SmallVae())
     assert isinstance(net, ControlNet)
     hint = hint_of(net)
     assert hint.shape == (1, 5, 4, 6) and bool((hint[:, 4] == 1).all())
@@ -114,7 +114,7 @@ def test_the_inpainting_node_hides_the_masked_part_and_hands_the_rest_on_as_a_ma
     torch.testing.assert_close(hint[0, :4] / LatentFormat().process_in(torch.ones(1)), hint[0, 4:].expand(4, -1, -1))
 
 
-def test_the_inpainting_node_leaves_the_picture_alone_for_a_network_without_a_mask(context: NodeContext) -> None:
+def test_the_inpainting_node_leaves_the_image_alone_for_a_network_without_a_mask(context: NodeContext) -> None:
     positive, _ = controlnet_inpainting_alimama_apply(
         context, positive=[[torch.zeros(1, 1, 8), {}]], negative=[], control_net=latent_net(), vae=SmallVae(),
         image=torch.ones(1, 40, 60, 3), mask=torch.ones(1, 40, 60), strength=1.0, start_percent=0.0, end_percent=1.0,
@@ -123,7 +123,7 @@ def test_the_inpainting_node_leaves_the_picture_alone_for_a_network_without_a_ma
     assert hint.shape == (1, 4, 4, 6) and bool((hint != 0).all())
 
 
-def test_a_picture_with_too_few_channels_is_refused_by_its_number() -> None:
+def test_an_image_with_too_few_channels_is_refused_by_its_number() -> None:
     class FourChannels(torch.nn.Module):
         unshuffle_amount = 8
 

@@ -1,4 +1,4 @@
-"""Files of audio encoders: known by their tensors, refused by name, and what they make of a sound."""
+"""Files of audio encoders: known by their tensors, refused by name, and what they make of audio."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
         load_audio_encoder(tmp_path / "half.safetensors", torch.float16)
 
 
-def test_a_sound_of_another_rate_is_heard_at_sixteen_kilohertz(files: dict[str, Path]) -> None:
+def test_audio_of_another_rate_is_heard_at_sixteen_kilohertz(files: dict[str, Path]) -> None:
     encoder = encoder_of(files["wav2vec_base"])
     torch.manual_seed(0)
-    sound = torch.randn(1, 2, 22050) * 0.1
-    heard = encoder.encode_audio(sound, 22050)
+    audio = torch.randn(1, 2, 22050) * 0.1
+    heard = encoder.encode_audio(audio, 22050)
     assert heard["audio_samples"] == 16000
     assert [tuple(state.shape) for state in heard["encoded_audio_all_layers"]] == [(1, 49, 64)] * 4
-    mono = encoder.encode_audio(sound.mean(dim=1, keepdim=True), 22050)
+    mono = encoder.encode_audio(audio.mean(dim=1, keepdim=True), 22050)
     torch.testing.assert_close(mono["encoded_audio"], heard["encoded_audio"])
 
 
 @pytest.mark.parametrize("num_samples", [0, 399])
-def test_a_sound_without_a_feature_is_refused(files: dict[str, Path], num_samples: int) -> None:
+def test_audio_without_a_feature_is_refused(files: dict[str, Path], num_samples: int) -> None:
     with pytest.raises(ValueError, match=f"audio: too short; got {num_samples} samples at 16000 Hz, expected at least"):
         encoder_of(files["wav2vec_large"]).encode_audio(torch.zeros(1, 1, num_samples), 16000)
 

@@ -1,4 +1,4 @@
-"""Files of CLIP's picture encoder, in both layouts, become one network of the shape they tell."""
+"""Files of CLIP's image encoder, in both layouts, become one network of the shape they tell."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_shape_is_read_from_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_projection", [True, False])
-def test_the_picture_encoder_of_llava_gives_tokens_of_its_language_model(tmp_path: Path, has_projection: bool) -> None:
+def test_the_image_encoder_of_llava_gives_tokens_of_its_language_model(tmp_path: Path, has_projection: bool) -> None:
     config = replace(CONFIG, language_width=24, projection_width=8 if has_projection else 0)
     save_file(random_weights(config), tmp_path / "a.safetensors")
     network = load_clip_vision(tmp_path / "a.safetensors", torch.float32)
@@ -98,7 +98,7 @@ def test_a_file_that_lacks_a_tensor_is_refused_by_its_name(left_out: str, found:
         load_clip_vision(tmp_path / "a.safetensors", torch.float16)
 
 
-def test_another_kind_of_picture_encoder_is_named(tmp_path: Path) -> None:
+def test_another_kind_of_image_encoder_is_named(tmp_path: Path) -> None:
     save_file({"vision_model.head.probe": torch.zeros(1)}, tmp_path / "a.safetensors")
     with pytest.raises(BadModelFile, match="SigLIP"):
         load_clip_vision(tmp_path / "a.safetensors", torch.float16)

@@ -34,9 +34,9 @@ def test_both_layouts_of_an_adapter_are_the_same_network(tmp_path: Path) -> None
     weights = _weights(Adapter(AdapterConfig(192, CHANNELS)))
     save_file(weights, tmp_path / "original.safetensors")
     save_file({_as_diffusers(name): tensor for name, tensor in weights.items()}, tmp_path / "diffusers.safetensors")
-    picture = torch.rand(1, 3, 72, 64)
+    image = torch.rand(1, 3, 72, 64)
     first, second = (
-        load_controlnet(tmp_path / f"{name}.safetensors", LoadTypes(unet=torch.float16))(picture)
+        load_controlnet(tmp_path / f"{name}.safetensors", LoadTypes(unet=torch.float16))(image)
         for name in ("original", "diffusers")
     )
     assert [None if item is None else tuple(item.shape[1:]) for item in first["input"]] == [

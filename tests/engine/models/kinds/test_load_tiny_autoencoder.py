@@ -56,9 +56,9 @@ def test_latents_are_scaled_as_the_family_does(
     network = write_halves(tmp_path, name)
     vae = small_store(tmp_path).vae(name)
     assert (vae.latent_channels, vae.downscale_ratio) == (channels, 8)
-    picture = torch.rand(1, 16, 24, 3)
-    latent = vae.encode(picture)
-    expected = network.taesd_encoder(picture.movedim(-1, 1)) / factor + shift
+    image = torch.rand(1, 16, 24, 3)
+    latent = vae.encode(image)
+    expected = network.taesd_encoder(image.movedim(-1, 1)) / factor + shift
     assert latent.shape == (1, channels, 2, 3) and torch.allclose(latent, expected, atol=1e-5)
     drawn = network.taesd_decoder((latent - shift) * factor).clamp(0, 1)
     assert torch.allclose(vae.decode(latent).movedim(-1, 1), drawn, atol=1e-5)

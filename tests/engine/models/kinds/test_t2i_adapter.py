@@ -21,7 +21,7 @@ def _network(case: T2iCase) -> torch.nn.Module:
 def test_returns_what_comfyui_returns(case: T2iCase) -> None:
     expected = {name: tensor for name, tensor in load_file(REFERENCE).items() if name.startswith(f"{case.name}/")}
     with torch.no_grad():
-        found = flat(case, fill(_network(case), case)(case.make_picture()))
+        found = flat(case, fill(_network(case), case)(case.make_image()))
     assert found.keys() == expected.keys()
     for name, addition in found.items():
         torch.testing.assert_close(addition, expected[name], rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Union ControlNets: one network whose additions depend on the kind of picture it is given."""
+"""Union ControlNets: one network whose additions depend on the kind of image it is given."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.tiny_checkpoint import make_tiny_checkpoint
 GIB = 1 << 30
 
 
-def picture(checkpoint: str = "tiny.safetensors") -> dict[str, Any]:
+def image(checkpoint: str = "tiny.safetensors") -> dict[str, Any]:
     sampled = {"seed": 1, "steps": 2, "cfg": 2.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
     return {
         "9": {"class_type": "SaveImage", "inputs": {"images": ["7", 0], "filename_prefix": "a"}},
@@ -47,7 +47,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def test_stages_are_those_that_compute_with_a_model_and_sizes_those_of_its_weights(engine: Engine) -> None:
-    plan = engine.checks.memory_plan(picture(), pixels={"6": 64 * 64})
+    plan = engine.checks.memory_plan(image(), pixels={"6": 64 * 64})
     assert [(item.need.node_id, item.need.kind) for item in plan.stages] == [
         ("4", "text_encoder"), ("6", "network"), ("7", "vae"),
     ]  # fmt: skip
@@ -60,23 +60,23 @@ def test_stages_are_those_that_compute_with_a_model_and_sizes_those_of_its_weigh
 
 
 def test_a_card_may_be_named_by_its_size(engine: Engine) -> None:
-    plan = engine.checks.memory_plan(picture(), total_bytes=24 * GIB)
-    here = engine.checks.memory_plan(picture())
+    plan = engine.checks.memory_plan(image(), total_bytes=24 * GIB)
+    here = engine.checks.memory_plan(image())
     assert plan.stages[1].need.weights_bytes * 2 == here.stages[1].need.weights_bytes, "16 bits, not float32"
 
 
 def test_a_missing_checkpoint_has_its_familys_size(engine: Engine) -> None:
     missing = {"checkpoints/sdxl.safetensors": {"size_bytes": 6_938_078_334, "family": "sdxl"}}
-    plan = engine.checks.memory_plan(picture("sdxl.safetensors"), total_bytes=6 * GIB, missing=missing)
+    plan = engine.checks.memory_plan(image("sdxl.safetensors"), total_bytes=6 * GIB, missing=missing)
     network = plan.stages[1]
     assert network.need.weights_bytes == pytest.approx(4.8 * GIB, rel=0.01)
     assert network.evicted and plan.as_json()["fits"] in (True, False)
-    unknown = engine.checks.memory_plan(picture("other.safetensors"), total_bytes=6 * GIB)
+    unknown = engine.checks.memory_plan(image("other.safetensors"), total_bytes=6 * GIB)
     assert unknown.unknown == ("other.safetensors",) and unknown.stages == ()
 
 
 def test_a_file_of_a_network_alone_has_the_size_of_the_file(engine: Engine) -> None:
-    prompt = picture()
+    prompt = image()
     prompt["1"] = {"class_type": "UNETLoader", "inputs": {"unet_name": "n.safetensors", "weight_dtype": "default"}}
     missing = {"diffusion_models/n.safetensors": {"size_bytes": 10 * GIB}}
     plan = engine.checks.memory_plan(prompt, total_bytes=24 * GIB, missing=missing)

@@ -18,8 +18,8 @@ from darkroom.contract.errors import PromptRejected
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.events import Event, RunFailed
 from darkroom.engine.images.encode import write_png
-from darkroom.engine.media.deep_pictures import write_png16
-from darkroom.engine.nodes.library.image.later_pictures import save_image_advanced
+from darkroom.engine.media.deep_images import write_png16
+from darkroom.engine.nodes.library.image.later_images import save_image_advanced
 from darkroom.engine.settings import EngineSettings
 from tests.contract.graph.declared import node
 from tests.parity.recorded import INPUTS
@@ -127,7 +127,7 @@ def test_a_way_to_resize_that_does_not_exist_is_refused_before_anything_runs(eng
 
 @pytest.mark.parametrize("channels", [2, 5])
 @pytest.mark.parametrize(("form", "depth"), [("png", "8-bit"), ("png", "16-bit"), ("exr", "32-bit float")])
-def test_pictures_of_odd_channels_are_refused_before_one_is_saved(channels: int, form: str, depth: str) -> None:
+def test_images_of_odd_channels_are_refused_before_one_is_saved(channels: int, form: str, depth: str) -> None:
     context: Any = None  # nothing is asked of it
     given = {"format": form, "bit_depth": depth, "input_color_space": "sRGB"}
     with pytest.raises(ValueError, match=f"images: {form} of {channels} channels; .*expected 1, 3, 4"):
@@ -136,7 +136,7 @@ def test_pictures_of_odd_channels_are_refused_before_one_is_saved(channels: int,
 
 @pytest.mark.parametrize("channels", [1, 4])
 @pytest.mark.parametrize("depth", ["8-bit", "16-bit"])
-def test_grey_and_transparent_pictures_are_saved(tmp_path: Path, channels: int, depth: str) -> None:
+def test_grey_and_transparent_images_are_saved(tmp_path: Path, channels: int, depth: str) -> None:
     image = torch.rand(4, 4, channels)
     write = partial(write_png, compress_level=1) if depth == "8-bit" else write_png16
     write(tmp_path / "a.png", image, {})

@@ -69,7 +69,7 @@ def engine(shared_engine: Engine) -> Iterator[Engine]:
 
 
 def plain(seed: int, **changes: Any) -> Prompt:
-    """A latent of one checkpoint, without a picture."""
+    """A latent of one checkpoint, without an image."""
     prompt = workflow(second=None, lora=None, control=False, size=64)
     del prompt["21"], prompt["10"]
     prompt["9"]["inputs"].update(seed=seed, **changes)
@@ -341,13 +341,13 @@ def test_a_failed_batch_holds_no_memory_while_each_is_made_by_itself() -> None:
     assert batcher.widths_in_use == [Widths((1,))]
 
 
-def picture(seed: int) -> Prompt:
+def image(seed: int) -> Prompt:
     prompt = workflow(second=None, lora=None, control=False, size=64)
     prompt["9"]["inputs"].update(seed=seed, steps=2)
     return prompt
 
 
-def test_another_run_samples_while_a_picture_is_decoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_run_samples_while_an_image_is_decoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the thread of a side stream, here of a device that has none: decoding waits for the other run's end."""
     assert engine.runs.batcher is not None
     side = SideStream(Device())
@@ -365,7 +365,7 @@ def test_another_run_samples_while_a_picture_is_decoded(engine: Engine, monkeypa
         return out
 
     monkeypatch.setattr(vae, "decode", waiting)
-    first = submit(engine, picture(82))
+    first = submit(engine, image(82))
     other = submit(engine, plain(83, steps=3))
     other.add_done_callback(lambda future: is_over.set())
     assert [future.result(120).status for future in (other, first)] == ["success", "success"]
@@ -386,7 +386,7 @@ def test_an_error_beside_other_runs_fails_its_own_run_only(engine: Engine, monke
 
     monkeypatch.setattr(vae, "decode", failing)
     events: list[Event] = []
-    first = submit(engine, picture(84), events=events)
+    first = submit(engine, image(84), events=events)
     other = submit(engine, plain(85))
     assert [future.result(120).status for future in (first, other)] == ["error", "success"]
     assert any("no such latent" in str(event) for event in events if isinstance(event, RunFailed))

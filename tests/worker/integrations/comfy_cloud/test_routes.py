@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.fakes import FakeEngine, draw, fail, paint, wait
-from tests.worker.integrations.comfy_v2.test_jobs import picture
+from tests.worker.integrations.comfy_v2.test_jobs import image
 from tests.worker.running_front import RunningFront, running_front, until
 
 KEY = "shop-secret-of-the-cloud-test"
@@ -51,7 +51,7 @@ async def upload(front: RunningFront, content: bytes, name: str = "photo.png", *
     return stored
 
 
-async def test_a_prompt_runs_and_its_picture_is_viewed_with_the_callers_key(keyed: RunningFront) -> None:
+async def test_a_prompt_runs_and_its_image_is_viewed_with_the_callers_key(keyed: RunningFront) -> None:
     sent = (await cloud(keyed, "POST", "prompt", json={"prompt": draw("x"), "client_id": "a"})).json()
     record = await ended(keyed, sent["prompt_id"])
     assert record["status"] == {"status_str": "success", "completed": True, "messages": []}
@@ -68,11 +68,11 @@ async def test_a_prompt_runs_and_its_picture_is_viewed_with_the_callers_key(keye
 
 
 async def test_uploads_are_named_by_their_owners_prompts_alone(keyed: RunningFront) -> None:
-    assert await upload(keyed, picture("red")) == "photo.png" == await upload(keyed, picture("red"))
-    assert await upload(keyed, picture("blue")) == "photo (1).png"
-    assert await upload(keyed, picture("green"), overwrite="true") == "photo.png"
+    assert await upload(keyed, image("red")) == "photo.png" == await upload(keyed, image("red"))
+    assert await upload(keyed, image("blue")) == "photo (1).png"
+    assert await upload(keyed, image("green"), overwrite="true") == "photo.png"
     shown = await cloud(keyed, "GET", "view", params={"filename": "photo.png", "type": "input"})
-    assert shown.content == picture("green")
+    assert shown.content == image("green")
     sent = await cloud(keyed, "POST", "prompt", json={"prompt": paint(image="photo.png")})
     record = await ended(keyed, sent.json()["prompt_id"])
     assert record["status"]["completed"], record
@@ -118,7 +118,7 @@ async def test_a_key_is_needed(keyed: RunningFront, path: str) -> None:
 
 
 async def test_node_classes_list_the_callers_own_files(keyed: RunningFront) -> None:
-    await upload(keyed, picture())
+    await upload(keyed, image())
     known = keyed.front.services.pool
     engine = await known.any_up_within(60.0)
     found = (await cloud(keyed, "GET", "object_info")).json()

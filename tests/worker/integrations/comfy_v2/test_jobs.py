@@ -23,15 +23,15 @@ async def comfy(front: RunningFront, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
         yield client
 
 
-def picture(colour: str = "red") -> bytes:
+def image(colour: str = "red") -> bytes:
     content = io.BytesIO()
     Image.new("RGB", (8, 8), colour).save(content, "PNG")
     return content.getvalue()
 
 
-async def test_a_workflow_runs_with_an_uploaded_picture(comfy: AsyncComfy, front: RunningFront) -> None:
+async def test_a_workflow_runs_with_an_uploaded_image(comfy: AsyncComfy, front: RunningFront) -> None:
     workflow = comfy.workflows.from_json(paint())
-    asset = comfy.assets.from_bytes(picture(), filename="photo.png")
+    asset = comfy.assets.from_bytes(image(), filename="photo.png")
     workflow.set_input("1", "image", asset)
     job = await comfy.run(workflow)
     (output,) = job.get_outputs("1")
@@ -41,9 +41,9 @@ async def test_a_workflow_runs_with_an_uploaded_picture(comfy: AsyncComfy, front
 
 
 async def test_the_same_content_is_uploaded_once(comfy: AsyncComfy, front: RunningFront) -> None:
-    first = comfy.assets.from_bytes(picture(), filename="a.png")
-    again = comfy.assets.from_bytes(picture(), filename="a.png")
-    other_name = comfy.assets.from_bytes(picture(), filename="b.png")
+    first = comfy.assets.from_bytes(image(), filename="a.png")
+    again = comfy.assets.from_bytes(image(), filename="a.png")
+    other_name = comfy.assets.from_bytes(image(), filename="b.png")
     ids = [await asset.commit() for asset in (first, again, other_name)]
     assert ids[0] == ids[1] != ids[2] and again.created_new is False
     folder = front.front.services.assets.folder
@@ -120,7 +120,7 @@ async def test_an_idempotency_key_never_runs_twice(front: RunningFront) -> None:
 
 
 async def test_an_asset_is_named_in_any_request(front: RunningFront) -> None:
-    form = {"file": ("photo.png", picture(), "image/png")}
+    form = {"file": ("photo.png", image(), "image/png")}
     asset = (await front.http.post("/api/v2/assets", files=form)).json()
     response = await front.sync(paint(), overrides={"1.image": f"asset:{asset['id']}"})
     assert response.status_code == 200, response.text
@@ -148,12 +148,12 @@ async def test_an_asset_is_named_in_any_request(front: RunningFront) -> None:
 
 
 async def test_a_request_with_an_unknown_asset_leaves_no_copy_of_the_others(front: RunningFront) -> None:
-    form = {"file": ("photo.png", picture(), "image/png")}
+    form = {"file": ("photo.png", image(), "image/png")}
     asset = (await front.http.post("/api/v2/assets", files=form)).json()
     workflow = paint(image=f"asset:{asset['id']}") | {"2": paint(image="asset:none")["1"]}
     assert (await front.sync(workflow)).status_code == 422
     (front.front.services.assets.folder / asset["hash"].removeprefix("blake3:")).unlink()
-    kept = (await front.http.post("/api/v2/assets", files={"file": ("b.png", picture("blue"), "image/png")})).json()
+    kept = (await front.http.post("/api/v2/assets", files={"file": ("b.png", image("blue"), "image/png")})).json()
     workflow = paint(image=f"asset:{kept['id']}") | {"2": paint(image=f"asset:{asset['id']}")["1"]}
     gone = await front.sync(workflow)
     assert (gone.status_code, gone.json()["error"]["problems"][0]["type"]) == (422, "missing_asset")
@@ -161,7 +161,7 @@ async def test_a_request_with_an_unknown_asset_leaves_no_copy_of_the_others(fron
 
 
 async def test_a_content_type_is_one_that_a_header_may_hold(front: RunningFront) -> None:
-    form = {"file": ("photo.png", picture(), "image/png")}
+    form = {"file": ("photo.png", image(), "image/png")}
     for kind in ("text/plain\r\nX-Other: 1", "\u043a\u0438\u0440", "image", "a/" + "b" * 300):
         refused = await front.http.post("/api/v2/assets", files=form, data={"content_type": kind})
         assert (refused.status_code, refused.json()["error"]["details"]["problems"][0]["field"]) == (
@@ -200,9 +200,7 @@ async def test_labels_over_the_limits_are_refused(
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, code)
 
 
-async def test_events_show_the_unfinished_picture_unless_it_is_not_wanted(
-    comfy: AsyncComfy, front: RunningFront
-) -> None:
+async def test_events_show_the_unfinished_image_unless_it_is_not_wanted(comfy: AsyncComfy, front: RunningFront) -> None:
     job = await comfy.submit(comfy.workflows.from_json(steps(4, hold=2)))
     shown: list[Preview] = []
     async for event in job.events():
@@ -210,7 +208,7 @@ async def test_events_show_the_unfinished_picture_unless_it_is_not_wanted(
             shown.append(event)
             front.engine.go_on.set()
     assert shown and (shown[0].node_id, shown[0].content_type) == ("2", "image/jpeg")
-    assert shown[0].data.startswith(b"picture ")
+    assert shown[0].data.startswith(b"image ")
     body = {"workflow": steps(4, hold=9), "extra_data": {"preview_method": "none"}}
     plain = (await front.http.post("/api/v2/jobs", json=body)).json()
     events = (await front.http.get(f"/api/v2/jobs/{plain['id']}/events")).text

@@ -43,8 +43,8 @@ async def test_an_assistant_draws_and_learns_what_is_wrong(front: RunningFront, 
         assert tools["workflow_repaint"].input_schema["properties"].keys() == {"text", "photo"}
         values = {"text": "snow", "photo": "photo.png"}
         drawn = await assistant.call_tool("workflow_repaint", values, progress_callback=on_progress)
-        picture, saved, chosen = drawn.content
-        assert isinstance(picture, ImageContent) and base64.b64decode(picture.data).startswith(b"RIFF")
+        image, saved, chosen = drawn.content
+        assert isinstance(image, ImageContent) and base64.b64decode(image.data).startswith(b"RIFF")
         assert isinstance(saved, TextContent) and saved.text.removeprefix(f"Saved as {folder}/") in os.listdir(folder)
         assert isinstance(chosen, TextContent) and '"1.text": "snow"' in chosen.text
         outside = await assistant.call_tool("workflow_repaint", {"photo": "../state/darkroom.db"})

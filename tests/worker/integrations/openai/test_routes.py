@@ -60,13 +60,13 @@ async def client(front: RunningFront) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-def picture() -> bytes:
+def image() -> bytes:
     content = io.BytesIO()
     Image.new("RGBA", (8, 8), (200, 10, 10, 128)).save(content, "PNG")
     return content.getvalue()
 
 
-async def test_pictures_are_generated_as_data_and_as_links(client: openai.AsyncOpenAI, front: RunningFront) -> None:
+async def test_images_are_generated_as_data_and_as_links(client: openai.AsyncOpenAI, front: RunningFront) -> None:
     made = await client.images.generate(model="Sketch", prompt="ab", n=2, extra_body={"seed": 3})
     assert made.data is not None
     drawn = [base64.b64decode(item.b64_json or "").decode() for item in made.data]
@@ -76,16 +76,16 @@ async def test_pictures_are_generated_as_data_and_as_links(client: openai.AsyncO
     assert (await front.http.get(linked.data[0].url)).text == "x" * 8
 
 
-async def test_a_picture_is_edited_with_and_without_a_mask(client: openai.AsyncOpenAI, front: RunningFront) -> None:
-    made = await client.images.edit(model="Repaint", prompt="snow", image=("a.png", picture()))
+async def test_an_image_is_edited_with_and_without_a_mask(client: openai.AsyncOpenAI, front: RunningFront) -> None:
+    made = await client.images.edit(model="Repaint", prompt="snow", image=("a.png", image()))
     assert made.data is not None and base64.b64decode(made.data[0].b64_json or "").startswith(b"\x89PNG")
     masked = await client.images.edit(
-        model="Masked", prompt="snow", image=[("a.png", picture())], mask=("m.png", picture())
+        model="Masked", prompt="snow", image=[("a.png", image())], mask=("m.png", image())
     )
     assert masked.data is not None and len(masked.data) == 2  # of both nodes
 
 
-async def test_pictures_come_as_events(client: openai.AsyncOpenAI) -> None:
+async def test_images_come_as_events(client: openai.AsyncOpenAI) -> None:
     stream = await client.images.generate(model="Sketch", prompt="ab", stream=True)
     events = [event async for event in stream]
     assert [event.type for event in events] == ["image_generation.completed"]
@@ -108,7 +108,7 @@ async def test_what_is_wrong_is_raised_as_openais_errors(client: openai.AsyncOpe
         await client.images.generate(model="Sketch", prompt="x", extra_body={"sed": 1})
     assert parameter.value.param == "sed"
     with pytest.raises(openai.BadRequestError):
-        await client.images.edit(model="Repaint", prompt="x", image=("a.png", b"no picture"))
+        await client.images.edit(model="Repaint", prompt="x", image=("a.png", b"no image"))
     async with openai.AsyncOpenAI(base_url=f"{front.url}/v1", api_key="wrong", max_retries=0) as stranger:
         with pytest.raises(openai.AuthenticationError):
             await stranger.images.generate(model="Sketch", prompt="x")

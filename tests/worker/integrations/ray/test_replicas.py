@@ -1,4 +1,4 @@
-"""Two replicas of Ray Serve: one is killed, and every request gets its picture from the other or its successor."""
+"""Two replicas of Ray Serve: one is killed, and every request gets its image from the other or its successor."""
 
 from __future__ import annotations
 

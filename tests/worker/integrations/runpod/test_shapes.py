@@ -12,7 +12,7 @@ from darkroom.worker.errors import RequestRejected
 from darkroom.worker.integrations.runpod.shapes import InputRefused, result_reply, translate
 from darkroom.worker.prompts.workflows.forms import EXPECTED
 
-PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
+IMAGE = base64.b64encode(b"\x89PNG and so on").decode()
 WORKFLOW: dict[str, Any] = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "mine.png", "upload": "image"}},
     "2": {"class_type": "LoadImage", "inputs": {"image": "theirs.png"}},
@@ -20,13 +20,13 @@ WORKFLOW: dict[str, Any] = {
 }
 
 
-def test_a_picture_goes_into_the_inputs_that_name_it() -> None:
-    given = {"workflow": WORKFLOW, "images": [{"name": "mine.png", "image": f"data:image/png;base64,{PICTURE}"}]}
+def test_an_image_goes_into_the_inputs_that_name_it() -> None:
+    given = {"workflow": WORKFLOW, "images": [{"name": "mine.png", "image": f"data:image/png;base64,{IMAGE}"}]}
     translated = translate({"input": given}, "job-1", wants_base64=True)
     body = translated.body["input"]
     assert translated.is_comfyui_shape
     assert (body["request_id"], body["return_outputs_as_base64"]) == ("job-1", True)
-    assert body["workflow_json"]["1"]["inputs"]["image"] == f"data:image/png;base64,{PICTURE}"
+    assert body["workflow_json"]["1"]["inputs"]["image"] == f"data:image/png;base64,{IMAGE}"
     assert body["workflow_json"]["2"] == WORKFLOW["2"] and body["workflow_json"]["3"] == WORKFLOW["3"]
     assert WORKFLOW["1"]["inputs"]["image"] == "mine.png"
 
@@ -73,10 +73,10 @@ def test_what_makes_no_job_is_refused_in_the_known_words(given: Any, message: st
     assert caught.value.as_reply()["error"] == message
 
 
-def test_every_picture_that_is_no_base64_is_named() -> None:
+def test_every_image_that_is_no_base64_is_named() -> None:
     images = [
         {"name": "a.png", "image": "no base64!"},
-        {"name": "b.png", "image": PICTURE},
+        {"name": "b.png", "image": IMAGE},
         {"name": "c", "image": "?"},
     ]
     with pytest.raises(InputRefused) as caught:
@@ -100,33 +100,33 @@ def output(**fields: Any) -> dict[str, Any]:
     return {"filename": "a.png", "output_type": "images", "url": LINK} | fields
 
 
-def test_pictures_are_returned_as_data_or_as_the_uploads_address() -> None:
+def test_images_are_returned_as_data_or_as_the_uploads_address() -> None:
     uploaded = output(url="https://bucket.s3.amazonaws.com/job-1/a.png?X-Amz-Signature=x&X-Amz-Expires=1")
-    reply = result_reply(result(output(data=PICTURE), uploaded), is_comfyui_shape=True)
+    reply = result_reply(result(output(data=IMAGE), uploaded), is_comfyui_shape=True)
     assert reply == {
         "images": [
-            {"filename": "a.png", "type": "base64", "data": PICTURE},
+            {"filename": "a.png", "type": "base64", "data": IMAGE},
             {"filename": "a.png", "type": "s3_url", "data": uploaded["url"]},
         ]
     }
 
 
-def test_other_files_stand_beside_the_pictures() -> None:
+def test_other_files_stand_beside_the_images() -> None:
     reply = result_reply(result(output(output_type="video", filename="a.mp4", data="AAAA")), is_comfyui_shape=True)
     assert reply["images"] == [] and reply["status"] == "success_no_images"
     assert reply["files"] == [{"filename": "a.mp4", "type": "base64", "data": "AAAA"}]
 
 
-def test_a_picture_that_cannot_be_returned_is_an_error_beside_the_others() -> None:
+def test_an_image_that_cannot_be_returned_is_an_error_beside_the_others() -> None:
     too_large = output(filename="b.png", data=None, error="larger than the limit")
-    reply = result_reply(result(output(data=PICTURE), too_large), is_comfyui_shape=True)
+    reply = result_reply(result(output(data=IMAGE), too_large), is_comfyui_shape=True)
     assert len(reply["images"]) == 1 and reply["errors"] == ["b.png cannot be returned: larger than the limit"]
     alone = result_reply(result(too_large), is_comfyui_shape=True)
     assert alone == {"error": "Job processing failed", "details": reply["errors"]}
 
 
 def test_a_failed_upload_is_named_and_the_data_still_returned() -> None:
-    reply = result_reply(result(output(upload_error="denied", data=PICTURE)), is_comfyui_shape=True)
+    reply = result_reply(result(output(upload_error="denied", data=IMAGE)), is_comfyui_shape=True)
     assert reply["errors"] == ["Error uploading a.png to S3: denied"] and reply["images"][0]["type"] == "base64"
 
 
@@ -154,7 +154,7 @@ def test_a_device_that_was_lost_asks_for_another_machine() -> None:
 
 
 def test_our_own_form_gets_our_own_result() -> None:
-    given = result(output(data=PICTURE))
+    given = result(output(data=IMAGE))
     assert result_reply(given, is_comfyui_shape=False) == given
 
 

@@ -143,7 +143,7 @@ async def until_there_are(vast: VastFront, num_jobs: int) -> None:
     await until(are_there)
 
 
-async def test_a_picture_is_passed_on_and_counts_as_success(vast: VastFront) -> None:
+async def test_an_image_is_passed_on_and_counts_as_success(vast: VastFront) -> None:
     reply = await vast.generate(draw("a boat"))
     assert (reply.status_code, reply.json()["status"]) == (200, "completed")
     assert reply.headers["content-type"] == "application/json"

@@ -81,8 +81,8 @@ def test_a_widget_that_is_an_input_keeps_its_place_and_takes_the_value_of_a_prim
 
 
 def test_upload_widgets_stand_between_the_required_and_the_optional_inputs() -> None:
-    picture = node(1, "Picture", ["x.png", "image", "blue"], outputs=["IMAGE"])
-    assert inputs_of(page(picture))["1"] == {"image": "x.png", "channel": "blue"}
+    image = node(1, "Picture", ["x.png", "image", "blue"], outputs=["IMAGE"])
+    assert inputs_of(page(image))["1"] == {"image": "x.png", "channel": "blue"}
 
 
 def test_values_by_name_keep_what_a_pack_adds() -> None:

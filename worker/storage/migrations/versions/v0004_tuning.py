@@ -1,4 +1,4 @@
-"""Column for the strategies that drew a job's pictures.
+"""Column for the strategies that drew a job's images.
 
 Revision ID: 0004
 """

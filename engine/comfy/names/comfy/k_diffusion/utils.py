@@ -1,4 +1,4 @@
-"""`comfy.k_diffusion.utils`: pictures of a folder as a data set."""
+"""`comfy.k_diffusion.utils`: images of a folder as a data set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 
 class FolderOfImages(Dataset[tuple[Any]]):
-    """The pictures below a folder, sorted by path, each as a tuple of one after `transform`."""
+    """The images below a folder, sorted by path, each as a tuple of one after `transform`."""
 
     IMG_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
 

@@ -75,7 +75,7 @@ class Input:
 
 
 class InputImpl:
-    """Videos of files and of pictures."""
+    """Videos of files and of images."""
 
     VideoFromFile = VideoFromFile
     VideoFromComponents = VideoFromComponents

@@ -100,7 +100,7 @@ class _DrawnInput(WidgetInput):
 
 
 class _ComparedInput(_DrawnInput):
-    """A view of two pictures, which has no value."""
+    """A view of two images, which has no value."""
 
     takes = parameters(*DRAWN, "advanced")
 

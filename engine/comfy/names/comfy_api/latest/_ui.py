@@ -45,7 +45,7 @@ class SavedImages:
 
 
 class PreviewImage:
-    """Preview of pictures [B, H, W, C] in the temporary folder."""
+    """Preview of images [B, H, W, C] in the temporary folder."""
 
     def __init__(self, image: torch.Tensor, animated: bool = False, cls: object = None, **kwargs: object) -> None:
         self.animated = animated
@@ -57,8 +57,8 @@ class PreviewImage:
 
 class PreviewMask(PreviewImage):
     def __init__(self, mask: torch.Tensor, animated: bool = False, cls: object = None, **kwargs: object) -> None:
-        picture = mask.reshape((-1, 1, *mask.shape[-2:])).movedim(1, -1).expand(-1, -1, -1, 3)
-        super().__init__(picture, animated, cls, **kwargs)
+        image = mask.reshape((-1, 1, *mask.shape[-2:])).movedim(1, -1).expand(-1, -1, -1, 3)
+        super().__init__(image, animated, cls, **kwargs)
 
 
 class SavedAudios:
@@ -70,7 +70,7 @@ class SavedAudios:
 
 
 class PreviewAudio:
-    """Preview of sounds in the temporary folder."""
+    """Preview of audio in the temporary folder."""
 
     def __init__(self, audio: Audio, cls: object = None, **kwargs: object) -> None:
         self.values = _saved("PreviewAudio", "audio", audio=audio, **_hidden(cls))
@@ -112,7 +112,7 @@ SAVED_AS = {"flac": "SaveAudio", "mp3": "SaveAudioMP3", "opus": "SaveAudioOpus"}
 
 
 class AudioSaveHelper:
-    """Saving of sounds as in the built-in nodes, with the running node's prompt in the file."""
+    """Saving of audio as in the built-in nodes, with the running node's prompt in the file."""
 
     @staticmethod
     def save_audio(
@@ -123,7 +123,7 @@ class AudioSaveHelper:
         format: str = "flac",
         quality: str = "128k",
     ) -> list[SavedResult]:
-        """Save each sound of a batch to the output folder, or to the temporary one as FLAC."""
+        """Save each audio of a batch to the output folder, or to the temporary one as FLAC."""
         if getattr(folder_type, "value", folder_type) == "temp":
             saved = _saved("PreviewAudio", "audio", audio=audio, **_hidden(cls))
         else:
@@ -139,7 +139,7 @@ class AudioSaveHelper:
 
 
 class ImageSaveHelper:
-    """Saving of pictures as in the built-in nodes, with the running node's prompt in the file."""
+    """Saving of images as in the built-in nodes, with the running node's prompt in the file."""
 
     @staticmethod
     def get_save_images_ui(

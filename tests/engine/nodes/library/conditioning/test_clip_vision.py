@@ -1,4 +1,4 @@
-"""Pictures in the place of words, on small files."""
+"""Images in the place of words, on small files."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def store(models: Path) -> ModelStore:
     return small_store(models)
 
 
-def _seen(store: ModelStore, pictures: int = 1) -> Any:
+def _seen(store: ModelStore, images: int = 1) -> Any:
     context = node_context(store)
     vision = clip_vision_loader(context, clip_name="v.safetensors")
     torch.manual_seed(0)
-    return clip_vision_encode(context, clip_vision=vision, image=torch.rand(pictures, 20, 24, 3), crop="center")
+    return clip_vision_encode(context, clip_vision=vision, image=torch.rand(images, 20, 24, 3), crop="center")
 
 
-def test_a_picture_is_encoded_from_weights_kept_as_float16(store: ModelStore) -> None:
+def test_an_image_is_encoded_from_weights_kept_as_float16(store: ModelStore) -> None:
     seen = _seen(store, 2)
     assert seen.image_embeds.shape == (2, CONFIG.projection_width)
     assert seen["last_hidden_state"].shape == seen.penultimate_hidden_states.shape == (2, CONFIG.num_tokens, 32)
@@ -73,20 +73,20 @@ def test_packs_may_call_the_network_itself(store: ModelStore) -> None:
     assert vision.model.vision_model is vision.patcher.model.vision_model
 
 
-@pytest.mark.parametrize("pictures", [1, 2])
-def test_the_words_of_all_pictures_stand_behind_the_prompts(store: ModelStore, pictures: int) -> None:
+@pytest.mark.parametrize("images", [1, 2])
+def test_the_words_of_all_images_stand_behind_the_prompts(store: ModelStore, images: int) -> None:
     context = node_context(store)
     style = style_model_loader(context, style_model_name="s.safetensors")
     prompt = torch.rand(1, 5, 16)
     given: list[list[Any]] = [[prompt, {"mask": 1}]]
     made = style_model_apply(
-        context, conditioning=given, style_model=style, clip_vision_output=_seen(store, pictures), strength=0.5,
+        context, conditioning=given, style_model=style, clip_vision_output=_seen(store, images), strength=0.5,
         strength_type="multiply",
     )  # fmt: skip
     tokens, options = made[0]
-    assert tokens.shape == (1, 5 + NUM_WORDS * pictures, 16) and options == {"mask": 1}
+    assert tokens.shape == (1, 5 + NUM_WORDS * images, 16) and options == {"mask": 1}
     assert torch.equal(tokens[:, :5], prompt)
-    words = style.get_cond(_seen(store, pictures)).reshape(1, -1, 16)
+    words = style.get_cond(_seen(store, images)).reshape(1, -1, 16)
     assert torch.equal(tokens[:, 5:], words * 0.5)
 
 
@@ -101,18 +101,18 @@ def test_a_bias_of_attention_weighs_the_words_for_all_others_alone(store: ModelS
         )  # fmt: skip
     mask = conditioning[0][1]["attention_mask"][0].float()
     first, second, rest = slice(4, 7), slice(7, 10), [0, 1, 2, 3, 10]
-    assert mask.shape == (11, 11)  # 4 tokens, twice 3 words, one cell of the picture
+    assert mask.shape == (11, 11)  # 4 tokens, twice 3 words, one cell of the image
     assert mask[rest, first].exp().unique().tolist() == pytest.approx([0.5], rel=1e-3)
     assert mask[:, second][[*rest, 4]].exp().unique().tolist() == pytest.approx([2.0], rel=1e-3)
     assert not mask[second].any() and not mask[first, first].any()
 
 
-def test_a_style_model_for_another_picture_encoder_says_so(store: ModelStore) -> None:
+def test_a_style_model_for_another_image_encoder_says_so(store: ModelStore) -> None:
     with pytest.raises(ValueError, match="width 64, this one's is 32"):
         store.auxiliary.style_model("wide.safetensors").get_cond(_seen(store))
 
 
-def test_a_projection_makes_a_word_of_every_token_of_the_picture(store: ModelStore) -> None:
+def test_a_projection_makes_a_word_of_every_token_of_the_image(store: ModelStore) -> None:
     seen = _seen(store)
     style = store.auxiliary.style_model("redux.safetensors")
     words = style.get_cond(seen)

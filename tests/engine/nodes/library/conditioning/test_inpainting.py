@@ -34,7 +34,7 @@ def test_a_noise_mask_gets_a_channel_and_the_latent_is_not_changed() -> None:
     assert "noise_mask" not in latent
 
 
-def test_the_picture_is_grey_under_the_mask() -> None:
+def test_the_image_is_grey_under_the_mask() -> None:
     vae: Any = PixelVae()
     mask = torch.zeros(1, 16, 16)
     mask[:, 4:8, 4:8] = 0.9
@@ -56,7 +56,7 @@ def test_a_grown_mask_reaches_so_far(grow: int, first: int, last: int) -> None:
     assert (int(rows.min()), int(rows.max())) == (first, last)
 
 
-def test_pictures_of_odd_size_are_cut_in_the_middle_with_their_mask() -> None:
+def test_images_of_odd_size_are_cut_in_the_middle_with_their_mask() -> None:
     vae: Any = PixelVae()
     pixels = torch.rand(1, 21, 19, 3)
     latent = nodes.vae_encode_for_inpaint(CONTEXT, pixels=pixels, vae=vae, mask=torch.zeros(1, 21, 19), grow_mask_by=6)
@@ -65,7 +65,7 @@ def test_pictures_of_odd_size_are_cut_in_the_middle_with_their_mask() -> None:
 
 
 @pytest.mark.parametrize("has_noise_mask", [True, False])
-def test_an_inpainting_network_receives_mask_and_masked_picture(has_noise_mask: bool) -> None:
+def test_an_inpainting_network_receives_mask_and_masked_image(has_noise_mask: bool) -> None:
     given: Any = [[torch.zeros(1, 77, 8), {"pooled_output": None}]]
     positive, negative, latent = nodes.inpaint_model_conditioning(
         CONTEXT, positive=given, negative=given, vae=PixelVae(), pixels=torch.ones(1, 16, 16, 3),
@@ -79,7 +79,7 @@ def test_an_inpainting_network_receives_mask_and_masked_picture(has_noise_mask: 
     assert "concat_mask" not in given[0][1]
 
 
-def test_an_editing_network_receives_the_picture_and_starts_from_nothing() -> None:
+def test_an_editing_network_receives_the_image_and_starts_from_nothing() -> None:
     given: Any = [[torch.zeros(1, 77, 8), {}]]
     positive, _, latent = nodes.instruct_pix_to_pix_conditioning(
         CONTEXT, positive=given, negative=given, vae=PixelVae(), pixels=torch.ones(1, 20, 16, 3)

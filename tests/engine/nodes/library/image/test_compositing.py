@@ -1,4 +1,4 @@
-"""The nodes that lay one picture over another: places, masks, alpha, unequal sizes."""
+"""The nodes that lay one image over another: places, masks, alpha, unequal sizes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_alpha_joined_and_split_is_the_same_mask() -> None:
     assert torch.allclose(split_mask, mask)
 
 
-def test_a_picture_without_alpha_is_opaque() -> None:
+def test_an_image_without_alpha_is_opaque() -> None:
     assert compositing.split_image_with_alpha(context, image=torch.rand(1, 4, 4, 3))[1].max() == 0.0
 
 
@@ -68,7 +68,7 @@ def test_porter_duff_takes_the_destinations_size_and_the_smallest_batch() -> Non
     assert mask.shape == (2, 6, 6)
 
 
-def test_porter_duff_refuses_pictures_of_different_channels() -> None:
+def test_porter_duff_refuses_images_of_different_channels() -> None:
     with pytest.raises(ValueError, match="channels"):
         compositing.porter_duff_image_composite(
             context, source=torch.rand(1, 4, 4, 4), source_alpha=torch.rand(1, 4, 4),

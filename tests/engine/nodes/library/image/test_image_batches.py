@@ -1,4 +1,4 @@
-"""Taking pictures out of a batch and cutting batches anew."""
+"""Taking images out of a batch and cutting batches anew."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_batches_are_cut_anew_in_their_order() -> None:
     assert [batch[:, 0, 0, 0].tolist() for batch in batches] == [[0.0, 0.0], [0.0, 1.0], [1.0]]
 
 
-def test_an_index_past_the_batch_gives_its_last_picture() -> None:
+def test_an_index_past_the_batch_gives_its_last_image() -> None:
     image = torch.arange(3.0).reshape(3, 1, 1, 1)
     picked = image_batches.image_from_batch(context, image=image, batch_index=7, length=4)
     assert picked.flatten().tolist() == [2.0]

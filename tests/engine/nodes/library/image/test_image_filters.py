@@ -40,18 +40,18 @@ def test_a_blend_mode_gives_its_formulas_value(mode: str, expected: float) -> No
 
 
 @pytest.mark.parametrize("mode", BLEND_MODES)
-def test_at_factor_0_the_first_picture_stays(mode: str) -> None:
+def test_at_factor_0_the_first_image_stays(mode: str) -> None:
     assert blended(0.2, 0.6, mode, factor=0.0) == pytest.approx(0.2)
 
 
-def test_a_second_picture_of_another_form_takes_the_firsts() -> None:
+def test_a_second_image_of_another_form_takes_the_firsts() -> None:
     first, second = torch.rand(1, 6, 4, 4), torch.rand(1, 9, 9, 3)
     result = image_filters.image_blend(context, image1=first, image2=second, blend_factor=1.0, blend_mode="normal")
     assert result.shape == first.shape
-    assert result[..., 3].min() == 1.0  # a picture without alpha is opaque
+    assert result[..., 3].min() == 1.0  # an image without alpha is opaque
 
 
-def test_blur_and_sharpening_leave_a_plain_picture_as_it_is() -> None:
+def test_blur_and_sharpening_leave_a_plain_image_as_it_is() -> None:
     image = torch.full((1, 8, 8, 3), 0.5)
     blurred = image_filters.image_blur(context, image=image, blur_radius=2, sigma=1.0)
     sharpened = image_filters.image_sharpen(context, image=image, sharpen_radius=2, sigma=1.0, alpha=1.0)
@@ -68,14 +68,14 @@ def test_the_same_seed_gives_the_same_noise_and_no_strength_none() -> None:
 
 
 @pytest.mark.parametrize("dither", ["none", "floyd-steinberg", "bayer-2", "bayer-16"])
-def test_a_quantized_picture_has_no_more_colours_than_asked_for_and_keeps_its_alpha(dither: str) -> None:
+def test_a_quantized_image_has_no_more_colours_than_asked_for_and_keeps_its_alpha(dither: str) -> None:
     image = torch.rand(2, 16, 16, 4, generator=torch.Generator().manual_seed(1))
     result = image_filters.image_quantize(context, image=image, colors=4, dither=dither)
     assert all(len(item[..., :3].reshape(-1, 3).unique(dim=0)) <= 4 for item in result)
     assert torch.equal(result[..., 3], image[..., 3])
 
 
-def test_to_yuv_and_back_is_the_same_picture() -> None:
+def test_to_yuv_and_back_is_the_same_image() -> None:
     image = torch.rand(1, 4, 4, 3)
     luma, blue, red = image_filters.image_rgb_to_yuv(context, image=image)
     assert luma.shape == image.shape

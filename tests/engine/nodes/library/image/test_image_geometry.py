@@ -1,4 +1,4 @@
-"""The nodes that turn, pad and stitch pictures: directions, sides and unequal batches."""
+"""The nodes that turn, pad and stitch images: directions, sides and unequal batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_quarter_turns_are_clockwise() -> None:
     assert torch.equal(image_geometry.image_rotate(context, image=image, rotation="none"), image)
 
 
-def test_a_padded_picture_lies_in_the_middle_of_its_ground() -> None:
+def test_a_padded_image_lies_in_the_middle_of_its_ground() -> None:
     image = torch.zeros(2, 4, 8, 3)
     padded = image_geometry.resize_and_pad_image(
         context, image=image, target_width=16, target_height=16, padding_color="white", interpolation="area"
@@ -39,7 +39,7 @@ def stitched(first: torch.Tensor, second: torch.Tensor | None, **changes: Any) -
     ("direction", "shape", "is_first_first"),
     [("right", (1, 4, 7, 3), True), ("left", (1, 4, 7, 3), False), ("down", (1, 6, 4, 3), True)],
 )
-def test_pictures_are_stitched_on_the_side_that_is_asked_for(
+def test_images_are_stitched_on_the_side_that_is_asked_for(
     direction: str, shape: tuple[int, ...], is_first_first: bool
 ) -> None:
     result = stitched(torch.full((1, 4, 4, 3), 0.25), torch.full((1, 2, 3, 3), 0.75), direction=direction)
@@ -47,20 +47,20 @@ def test_pictures_are_stitched_on_the_side_that_is_asked_for(
     assert (result[0, 1, 0, 0].item() == 0.25) is is_first_first
 
 
-def test_without_a_second_picture_nothing_is_stitched() -> None:
+def test_without_a_second_image_nothing_is_stitched() -> None:
     image = torch.rand(1, 2, 2, 3)
     assert stitched(image, None) is image
 
 
-def test_a_smaller_batch_goes_on_with_its_last_picture_and_alpha_is_filled_up() -> None:
+def test_a_smaller_batch_goes_on_with_its_last_image_and_alpha_is_filled_up() -> None:
     second = torch.zeros(1, 2, 2, 4)
     result = stitched(torch.ones(3, 2, 2, 3), second, match_image_size=False)
     assert result.shape == (3, 2, 4, 4)
-    assert result[:, :, :2, 3].min() == 1.0  # the picture without alpha is opaque
+    assert result[:, :, :2, 3].min() == 1.0  # the image without alpha is opaque
     assert result[2, :, 2:].max() == 0.0
 
 
-def test_the_band_between_pictures_has_its_colour_and_an_even_width() -> None:
+def test_the_band_between_images_has_its_colour_and_an_even_width() -> None:
     image = torch.zeros(1, 2, 2, 3)
     result = stitched(image, image, spacing_width=3, spacing_color="green")
     assert result.shape == (1, 2, 8, 3)

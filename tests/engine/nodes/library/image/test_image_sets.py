@@ -1,4 +1,4 @@
-"""Nodes that load a folder of pictures with captions."""
+"""Nodes that load a folder of images with captions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from darkroom.engine.errors import BadInputFile
 from darkroom.engine.images.decode import PictureTooLarge
-from darkroom.engine.images.image_sets import captions_of, pictures_in, read_set
+from darkroom.engine.images.image_sets import captions_of, images_in, read_set
 from darkroom.engine.nodes.library.image.image_sets import (
     InputFolder,
     load_image_set_from_folder,
@@ -25,26 +25,26 @@ from tests.engine.runtime.runs import NoFiles
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A set: two pictures of 4 x 2, one of 8 x 8 in a folder that counts thrice, and captions for two of them."""
+    """A set: two images of 4 x 2, one of 8 x 8 in a folder that counts thrice, and captions for two of them."""
     found = tmp_path / "cats"
     (found / "3_big").mkdir(parents=True)
     for name, colour, size in (("a.png", "red", (4, 2)), ("b.PNG", "lime", (4, 2)), ("3_big/c.png", "blue", (8, 8))):
         Image.new("RGB", size, colour).save(found / name)
     (found / "a.txt").write_text(" a red cat \n")
     (found / "3_big" / "c.txt").write_text("blue")
-    (found / "notes.md").write_text("no picture")
+    (found / "notes.md").write_text("no image")
     return found
 
 
-def test_a_set_counts_pictures_of_folders_as_often_as_these_say(folder: Path) -> None:
-    assert [path.name for path in pictures_in(folder)] == ["a.png", "b.PNG"]
-    found = pictures_in(folder, with_repeats=True)
+def test_a_set_counts_images_of_folders_as_often_as_these_say(folder: Path) -> None:
+    assert [path.name for path in images_in(folder)] == ["a.png", "b.PNG"]
+    found = images_in(folder, with_repeats=True)
     assert [path.name for path in found] == ["c.png"] * 3 + ["a.png", "b.PNG"]
     assert captions_of(found) == ["blue"] * 3 + ["a red cat", ""]
 
 
 @pytest.mark.parametrize(("method", "corner"), [("Stretch", [0.0, 0.0, 1.0]), ("Crop", [0.0, 0.0, 1.0])])
-def test_pictures_get_the_size_of_the_first(folder: Path, method: str, corner: list[float]) -> None:
+def test_images_get_the_size_of_the_first(folder: Path, method: str, corner: list[float]) -> None:
     batch = read_set([folder / "a.png", folder / "3_big" / "c.png"], method)
     assert batch.shape == (2, 2, 4, 3)
     assert batch[1, 0, 0].tolist() == corner
@@ -52,11 +52,11 @@ def test_pictures_get_the_size_of_the_first(folder: Path, method: str, corner: l
         read_set([folder / "a.png", folder / "3_big" / "c.png"], "None")
 
 
-def test_a_given_size_counts_and_all_pictures_count_towards_the_limit(folder: Path) -> None:
+def test_a_given_size_counts_and_all_images_count_towards_the_limit(folder: Path) -> None:
     assert read_set([folder / "a.png"], "Pad", (6, None)).shape == (1, 2, 6, 3)
     with pytest.raises(PictureTooLarge):
         read_set([folder / "a.png", folder / "b.PNG"], "None", max_pixels=4096 + 7)
-    with pytest.raises(ValueError, match="no pictures in it"):
+    with pytest.raises(ValueError, match="no images in it"):
         read_set([], "None")
 
 
@@ -70,7 +70,7 @@ class Encoder:
         return [[tokens, {}]]
 
 
-def test_the_nodes_load_pictures_and_captions(folder: Path, tmp_path: Path) -> None:
+def test_the_nodes_load_images_and_captions(folder: Path, tmp_path: Path) -> None:
     context = node_context(small_store(tmp_path), tmp_path)
     plain = load_image_set_from_folder(context, folder="cats", resize_method="None")
     assert torch.equal(plain[:, 0, 0], torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
@@ -78,11 +78,11 @@ def test_the_nodes_load_pictures_and_captions(folder: Path, tmp_path: Path) -> N
         context, folder="cats", clip=Encoder(), resize_method="Stretch", width=4, height=4
     )
     assert images.shape == (5, 4, 4, 3)
-    # A picture without a caption gives two entries, as in ComfyUI.
+    # An image without a caption gives two entries, as in ComfyUI.
     assert [text for text, _ in texts] == ["blue"] * 3 + ["a red cat", "", ""]
 
 
-def test_pictures_of_other_runs_are_not_read(folder: Path, tmp_path: Path) -> None:
+def test_images_of_other_runs_are_not_read(folder: Path, tmp_path: Path) -> None:
     fetched = tmp_path / FETCHED_FOLDER
     folder.rename(fetched)
     context = node_context(small_store(tmp_path), tmp_path)

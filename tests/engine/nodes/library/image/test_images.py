@@ -1,4 +1,4 @@
-"""Loading, scaling and saving pictures: pixel for pixel ComfyUI's, with or without metadata."""
+"""Loading, scaling and saving images: pixel for pixel ComfyUI's, with or without metadata."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.parity.recorded import INPUTS, Case
 from tests.reference import REFERENCE
 
 OBJECT_INFO = REFERENCE / "object_info.json"
-PICTURE_NODES = (
+IMAGE_NODES = (
     *images.NODES,
     *image_geometry.NODES,
     *image_batches.NODES,
@@ -43,12 +43,12 @@ CASE_NAMES = (
 
 
 class Studio:
-    """An engine of the picture nodes alone, and its folders."""
+    """An engine of the image nodes alone, and its folders."""
 
     def __init__(self, base: Path) -> None:
         self.settings = EngineSettings(base_directory=base, cpu=True)
         self.settings.input_path.mkdir()
-        self.engine = Engine(self.settings, PICTURE_NODES)
+        self.engine = Engine(self.settings, IMAGE_NODES)
         self.events: list[Event] = []
 
     def run(self, prompt: dict[str, Any], **extra_data: Any) -> RunResult:
@@ -57,7 +57,7 @@ class Studio:
         future: Future[RunResult] = self.engine.submit(request, self.events.append)
         return future.result(timeout=30)
 
-    def pictures(self, result: RunResult, node_id: str) -> list[Path]:
+    def images(self, result: RunResult, node_id: str) -> list[Path]:
         folders = {"output": self.settings.output_path, "temp": self.settings.temp_path}
         shown = result.outputs[node_id]["images"]
         return [folders[item["type"]] / item["subfolder"] / item["filename"] for item in shown]
@@ -79,7 +79,7 @@ def save(source: str, prefix: str = "x", slot: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASE_NAMES)
-def test_pictures_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> None:
+def test_images_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> None:
     for path in INPUTS.glob("*.png"):
         (studio.settings.input_path / path.name).write_bytes(path.read_bytes())
     case = Case("sd15", name)
@@ -89,7 +89,7 @@ def test_pictures_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> Non
     assert expected
     for output, content in expected.items():
         node_id, index = output.removesuffix(".png").split("_")
-        path = studio.pictures(result, node_id)[int(index)]
+        path = studio.images(result, node_id)[int(index)]
         with Image.open(io.BytesIO(content)) as wanted, Image.open(path) as drawn:
             np.testing.assert_array_equal(np.array(drawn), np.array(wanted), err_msg=output)
 
@@ -121,34 +121,34 @@ def _declaration(value: Any) -> Any:
     return [[] if is_files else kind, *([shown] if shown else [])]
 
 
-def test_saved_pictures_carry_prompt_and_workflow(studio: Studio) -> None:
+def test_saved_images_carry_prompt_and_workflow(studio: Studio) -> None:
     prompt = {
         "1": blank(),
         "2": save("1", "sub/name"),
         "3": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
     }
     result = studio.run(prompt, extra_pnginfo={"workflow": {"nodes": [1]}})
-    saved, shown = studio.pictures(result, "2")[0], studio.pictures(result, "3")[0]
+    saved, shown = studio.images(result, "2")[0], studio.images(result, "3")[0]
     assert saved == studio.settings.output_path / "sub" / "name_00001_.png"
     assert shown.parent == studio.settings.temp_path
     for path in (saved, shown):
-        with Image.open(path) as picture:
-            assert json.loads(picture.info["prompt"]) == prompt
-            assert picture.info["workflow"] == '{"nodes": [1]}'
+        with Image.open(path) as image:
+            assert json.loads(image.info["prompt"]) == prompt
+            assert image.info["workflow"] == '{"nodes": [1]}'
 
 
-def test_without_metadata_pictures_carry_nothing(tmp_path: Path) -> None:
-    engine = Engine(EngineSettings(base_directory=tmp_path, cpu=True, embed_metadata=False), PICTURE_NODES)
+def test_without_metadata_images_carry_nothing(tmp_path: Path) -> None:
+    engine = Engine(EngineSettings(base_directory=tmp_path, cpu=True, embed_metadata=False), IMAGE_NODES)
     with engine:
         checked = engine.check({"1": blank(), "2": save("1")})
         engine.submit(RunRequest("p", checked.prompt, checked.outputs), lambda event: None).result(timeout=30)
-    with Image.open(tmp_path / "output" / "x_00001_.png") as picture:
-        assert picture.info == {}
+    with Image.open(tmp_path / "output" / "x_00001_.png") as image:
+        assert image.info == {}
 
 
 def test_a_batch_is_numbered_on(studio: Studio) -> None:
     result = studio.run({"1": blank(batch_size=3), "2": save("1", "%width%x%height%")})
-    assert [path.name for path in studio.pictures(result, "2")] == [f"8x4_0000{n}_.png" for n in (1, 2, 3)]
+    assert [path.name for path in studio.images(result, "2")] == [f"8x4_0000{n}_.png" for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_a_batch_is_numbered_on(studio: Studio) -> None:
     [
         ("missing.png", "Invalid image file: missing.png"),
         ("../outside.png", "Invalid image file: ../outside.png"),
-        ("cut.png", "expected a whole picture file"),
-        ("text.png", "not a picture in a known format"),
+        ("cut.png", "expected a whole image file"),
+        ("text.png", "not an image in a known format"),
     ],
 )
 @pytest.mark.parametrize("class_type", ["LoadImage", "LoadImageMask"])
-def test_pictures_that_cannot_be_read_are_refused_before_the_run(
+def test_images_that_cannot_be_read_are_refused_before_the_run(
     studio: Studio, class_type: str, name: str, said: str
 ) -> None:
     whole = studio.settings.input_path / "whole.png"
@@ -180,14 +180,14 @@ def test_pictures_that_cannot_be_read_are_refused_before_the_run(
     assert problem.type == "custom_validation_failed" and said in problem.details
 
 
-def test_a_picture_is_read_again_when_its_file_has_changed(studio: Studio) -> None:
+def test_an_image_is_read_again_when_its_file_has_changed(studio: Studio) -> None:
     prompt = {"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": save("1")}
     colours = []
     for colour in ((255, 0, 0), (0, 255, 0)):
         Image.new("RGB", (4, 4), colour).save(studio.settings.input_path / "a.png")
         result = studio.run(prompt)
-        with Image.open(studio.pictures(result, "2")[0]) as picture:
-            colours.append(picture.getpixel((0, 0)))
+        with Image.open(studio.images(result, "2")[0]) as image:
+            colours.append(image.getpixel((0, 0)))
     assert colours == [(255, 0, 0), (0, 255, 0)]
 
 
@@ -199,8 +199,8 @@ def test_the_larger_side_is_scaled_to_the_asked_length(studio: Studio) -> None:
             "2": {"class_type": "ImageScaleToMaxDimension", "inputs": scale},
             "3": save("2"),
         }
-        with Image.open(studio.pictures(studio.run(prompt), "3")[0]) as picture:
-            assert picture.size == expected
+        with Image.open(studio.images(studio.run(prompt), "3")[0]) as image:
+            assert image.size == expected
 
 
 def test_a_channel_that_is_not_there_fails_the_node(studio: Studio) -> None:
@@ -215,14 +215,14 @@ def test_a_channel_that_is_not_there_fails_the_node(studio: Studio) -> None:
     assert (failure.node_id, failure.exception_type) == ("2", "IndexError")
 
 
-def test_a_picture_is_loaded_from_the_output_folder_by_a_name_that_says_so(studio: Studio) -> None:
+def test_an_image_is_loaded_from_the_output_folder_by_a_name_that_says_so(studio: Studio) -> None:
     studio.run({"1": blank(color=0xFF0000), "2": save("1", "made")})
     prompt: dict[str, Any] = {
         "1": {"class_type": "LoadImageOutput", "inputs": {"image": "made_00001_.png [output]"}},
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
     }
-    with Image.open(studio.pictures(studio.run(prompt), "2")[0]) as picture:
-        assert picture.getpixel((0, 0)) == (255, 0, 0)
+    with Image.open(studio.images(studio.run(prompt), "2")[0]) as image:
+        assert image.getpixel((0, 0)) == (255, 0, 0)
     prompt["1"]["inputs"]["image"] = "other.png [output]"
     with pytest.raises(PromptRejected):
         studio.engine.check(prompt)
@@ -239,4 +239,4 @@ def test_animations_are_one_file(studio: Studio) -> None:
         },
     }
     result = studio.run(prompt)
-    assert {path.suffix for node in "23" for path in studio.pictures(result, node)} == {".png", ".webp"}
+    assert {path.suffix for node in "23" for path in studio.images(result, node)} == {".png", ".webp"}

@@ -12,7 +12,7 @@ import torch
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.events import Event
 from darkroom.engine.nodes.base import NodeContext, node
-from darkroom.engine.nodes.library.image import client_pictures, image_batches, images, svg
+from darkroom.engine.nodes.library.image import client_images, image_batches, images, svg
 from darkroom.engine.nodes.library.media import audio, audio_editing, video
 from darkroom.engine.nodes.sockets import AUDIO
 from darkroom.engine.settings import EngineSettings
@@ -29,7 +29,7 @@ class Studio:
     def __init__(self, base: Path, **settings: Any) -> None:
         self.settings = EngineSettings(base_directory=base, cpu=True, **settings)
         self.settings.input_path.mkdir()
-        classes = (video, audio, audio_editing, client_pictures, svg, images, image_batches)
+        classes = (video, audio, audio_editing, client_images, svg, images, image_batches)
         self.engine = Engine(self.settings, (tone, *(item for topic in classes for item in topic.NODES)))
         self.events: list[Event] = []
 

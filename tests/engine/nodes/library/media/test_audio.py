@@ -1,4 +1,4 @@
-"""Sounds through graphs: saved in every format, loaded, edited, and refused with a reason."""
+"""Audio through graphs: saved in every format, loaded, edited, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def studio(tmp_path: Path) -> Iterator[Studio]:
     studio.engine.close()
 
 
-def sound(*channels: list[float], rate_hz: int = 8000) -> Audio:
+def audio(*channels: list[float], rate_hz: int = 8000) -> Audio:
     return {"waveform": torch.tensor([channels]), "sample_rate": rate_hz}
 
 
@@ -39,7 +39,7 @@ def sound(*channels: list[float], rate_hz: int = 8000) -> Audio:
         ("SaveAudioOpus", {"quality": "128k"}, "opus"),
     ],
 )
-def test_a_sound_is_saved_with_its_prompt(studio: Studio, class_type: str, inputs: dict[str, Any], codec: str) -> None:
+def test_audio_is_saved_with_its_prompt(studio: Studio, class_type: str, inputs: dict[str, Any], codec: str) -> None:
     result = studio.run(
         {
             "tone": of_class("Tone"),
@@ -61,7 +61,7 @@ def test_a_preview_lies_in_the_temporary_folder(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize("class_type", ["LoadAudio", "RecordAudio"])
-def test_the_sound_of_a_file_is_loaded(studio: Studio, class_type: str) -> None:
+def test_the_audio_of_a_file_is_loaded(studio: Studio, class_type: str) -> None:
     made = studio.run({"tone": of_class("Tone"), "save": of_class("SaveAudio", audio=["tone", 0], filename_prefix="x")})
     studio.files(made, "save")[0].rename(studio.settings.input_path / "tone.flac")
     prompt = {
@@ -74,8 +74,8 @@ def test_the_sound_of_a_file_is_loaded(studio: Studio, class_type: str) -> None:
         assert float(container.duration or 0) / av.time_base == pytest.approx(0.25, abs=0.01)
 
 
-@pytest.mark.parametrize(("content", "reason"), [(None, ""), (b"no sound", " (FFmpeg refuses it: ")])
-def test_a_file_that_is_no_sound_is_refused_before_anything_runs(
+@pytest.mark.parametrize(("content", "reason"), [(None, ""), (b"no audio", " (FFmpeg refuses it: ")])
+def test_a_file_that_is_no_audio_is_refused_before_anything_runs(
     studio: Studio, content: bytes | None, reason: str
 ) -> None:
     if content is not None:
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_sound_is_refused_before_anything_runs(
     assert f"Invalid audio file: a.wav{reason}" in entry.problems[0].details
 
 
-def test_sounds_and_videos_are_offered(studio: Studio) -> None:
+def test_audio_and_videos_are_offered(studio: Studio) -> None:
     for name in ("b.wav", "a.mp4", "c.png"):
         (studio.settings.input_path / name).touch()
     declared = studio.engine.object_info("LoadAudio")["LoadAudio"]["input"]["required"]["audio"]
@@ -111,7 +111,7 @@ def test_silence_that_no_memory_holds_is_refused(studio: Studio) -> None:
         "show": of_class("PreviewAudio", audio=["empty", 0]),
     }
     assert studio.run(prompt).status == "error"
-    assert "expected a sound that fits into memory" in str(studio.events)
+    assert "expected audio that fits into memory" in str(studio.events)
 
 
 @pytest.mark.parametrize(
@@ -119,34 +119,34 @@ def test_silence_that_no_memory_holds_is_refused(studio: Studio) -> None:
     [(0.0, 0.5, [0.0, 0.1]), (0.25, 9.0, [0.1, 0.2, 0.3]), (-0.5, 0.25, [0.2]), (-9.0, 0.25, [0.0])],
 )
 def test_a_cut_counts_in_seconds_from_either_end(start: float, duration: float, expected: list[float]) -> None:
-    whole = sound([0.0, 0.1, 0.2, 0.3], rate_hz=4)
+    whole = audio([0.0, 0.1, 0.2, 0.3], rate_hz=4)
     cut = editing.trim_audio_duration(context, audio=whole, start_index=start, duration=duration)
     assert cut["waveform"][0, 0].tolist() == pytest.approx(expected)
 
 
 def test_a_cut_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing is left; got start_index 0 s, duration 0 s"):
-        editing.trim_audio_duration(context, audio=sound([0.0, 0.1]), start_index=0.0, duration=0.0)
+        editing.trim_audio_duration(context, audio=audio([0.0, 0.1]), start_index=0.0, duration=0.0)
 
 
 def test_stereo_is_split_and_mono_is_not() -> None:
-    left, right = editing.split_audio_channels(context, audio=sound([1.0], [2.0]))
+    left, right = editing.split_audio_channels(context, audio=audio([1.0], [2.0]))
     assert (left["waveform"].item(), right["waveform"].item()) == (1.0, 2.0)
     with pytest.raises(ValueError, match="got 1 channels, expected 2"):
-        editing.split_audio_channels(context, audio=sound([1.0]))
+        editing.split_audio_channels(context, audio=audio([1.0]))
 
 
 @pytest.mark.parametrize(("direction", "expected"), [("after", [0.1, 0.2, 0.3]), ("before", [0.3, 0.1, 0.2])])
-def test_sounds_are_joined_as_stereo(direction: str, expected: list[float]) -> None:
-    first, second = sound([0.1, 0.2]), sound([0.3], [0.4])
+def test_audio_are_joined_as_stereo(direction: str, expected: list[float]) -> None:
+    first, second = audio([0.1, 0.2]), audio([0.3], [0.4])
     joined = editing.audio_concat(context, audio1=first, audio2=second, direction=direction)
     assert joined["waveform"].shape == (1, 2, 3)
     assert joined["waveform"][0, 0].tolist() == pytest.approx(expected)
 
 
-def test_sounds_of_two_rates_are_joined_at_the_higher() -> None:
+def test_audio_of_two_rates_are_joined_at_the_higher() -> None:
     joined = editing.audio_concat(
-        context, audio1=sound([0.0] * 100, rate_hz=8000), audio2=sound([0.0] * 100, rate_hz=16000), direction="after"
+        context, audio1=audio([0.0] * 100, rate_hz=8000), audio2=audio([0.0] * 100, rate_hz=16000), direction="after"
     )
     assert joined["sample_rate"] == 16000 and joined["waveform"].shape[-1] == 300
 
@@ -155,17 +155,17 @@ def test_sounds_of_two_rates_are_joined_at_the_higher() -> None:
     ("method", "expected"),
     [("add", [0.5, 0.5]), ("subtract", [0.25, 0.5]), ("multiply", [0.046875, 0.0]), ("mean", [0.25, 0.25])],
 )
-def test_sounds_are_mixed_over_the_length_of_the_first(method: str, expected: list[float]) -> None:
-    mixed = editing.audio_merge(context, audio1=sound([0.375, 0.5]), audio2=sound([0.125]), merge_method=method)
+def test_audio_are_mixed_over_the_length_of_the_first(method: str, expected: list[float]) -> None:
+    mixed = editing.audio_merge(context, audio1=audio([0.375, 0.5]), audio2=audio([0.125]), merge_method=method)
     assert mixed["waveform"][0, 0].tolist() == pytest.approx(expected)
 
 
 def test_a_mix_that_would_clip_is_made_quieter() -> None:
-    mixed = editing.audio_merge(context, audio1=sound([0.8, 0.4]), audio2=sound([0.8, 0.0, 0.9]), merge_method="add")
+    mixed = editing.audio_merge(context, audio1=audio([0.8, 0.4]), audio2=audio([0.8, 0.0, 0.9]), merge_method="add")
     assert mixed["waveform"][0, 0].tolist() == pytest.approx([1.0, 0.25])
 
 
 @pytest.mark.parametrize(("decibels", "factor"), [(0, 1.0), (20, 10.0), (-6, 10 ** (-6 / 20))])
 def test_volume_is_in_decibels(decibels: int, factor: float) -> None:
-    louder = editing.audio_adjust_volume(context, audio=sound([0.1]), volume=decibels)
+    louder = editing.audio_adjust_volume(context, audio=audio([0.1]), volume=decibels)
     assert math.isclose(louder["waveform"].item(), 0.1 * factor, rel_tol=1e-6)

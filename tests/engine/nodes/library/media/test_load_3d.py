@@ -41,7 +41,7 @@ def test_models_below_the_folder_are_offered_by_their_endings(inputs: Path) -> N
     assert RenderedModel().type_in(Files(inputs)) == "LOAD_3D"
 
 
-def test_the_rendered_pictures_come_out(inputs: Path) -> None:
+def test_the_rendered_images_come_out(inputs: Path) -> None:
     context = node_context(small_store(inputs), inputs)
     image = {**RENDERED, "recording": ""}
     shown, mask, path, normal, lineart, camera, video = load_3d(context, model_file="3d/cube.glb", image=image)
@@ -65,7 +65,7 @@ def test_the_rendered_pictures_come_out(inputs: Path) -> None:
         ({**RENDERED, "normal": "gone.png", "recording": ""}, "Invalid image file: gone.png"),
     ],
 )
-def test_incomplete_pictures_are_refused_before_anything_runs(inputs: Path, image: object, complaint: str) -> None:
+def test_incomplete_images_are_refused_before_anything_runs(inputs: Path, image: object, complaint: str) -> None:
     rules = load_3d.rules(Files(inputs))
     assert rules.check is not None
     found = rules.check.function(model_file="3d/cube.glb", image=image)

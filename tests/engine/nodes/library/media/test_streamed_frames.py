@@ -1,4 +1,4 @@
-"""Videos that are decoded while they are written: by whom, and with which pictures."""
+"""Videos that are decoded while they are written: by whom, and with which images."""
 
 from __future__ import annotations
 

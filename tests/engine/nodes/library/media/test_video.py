@@ -1,4 +1,4 @@
-"""Videos through graphs: made of pictures and a sound, saved, loaded, taken apart, and refused with a reason."""
+"""Videos through graphs: made of images and audio, saved, loaded, taken apart, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def saved(studio: Studio) -> Path:
     return path
 
 
-def test_a_saved_video_is_listed_as_an_animated_picture_as_in_comfyui(studio: Studio) -> None:
+def test_a_saved_video_is_listed_as_an_animated_image_as_in_comfyui(studio: Studio) -> None:
     result = studio.run(making(), extra_pnginfo={"workflow": {"nodes": []}})
     item = {"filename": "a_00001_.mp4", "subfolder": "clips", "type": "output"}
     assert result.outputs["save"] == {"images": [item], "animated": (True,)}
@@ -54,7 +54,7 @@ def test_without_metadata_a_video_says_nothing_of_its_making(tmp_path: Path) -> 
     studio.engine.close()
 
 
-def test_a_loaded_video_is_taken_apart_into_pictures_sound_and_rate(studio: Studio) -> None:
+def test_a_loaded_video_is_taken_apart_into_images_audio_and_rate(studio: Studio) -> None:
     saved(studio).rename(studio.settings.input_path / "b.mp4")
     result = studio.run(
         {
@@ -73,7 +73,7 @@ def test_a_loaded_video_is_taken_apart_into_pictures_sound_and_rate(studio: Stud
         assert container.streams.video[0].average_rate == 6
 
 
-def test_a_silent_video_has_no_sound_to_give(studio: Studio) -> None:
+def test_a_silent_video_has_no_audio_to_give(studio: Studio) -> None:
     prompt = making()
     del prompt["video"]["inputs"]["audio"]
     [path] = studio.files(studio.run(prompt), "save")
@@ -82,7 +82,7 @@ def test_a_silent_video_has_no_sound_to_give(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize(("codec", "found"), [("vp9", "vp9"), ("av1", "libdav1d")])
-def test_pictures_become_webm(studio: Studio, codec: str, found: str) -> None:
+def test_images_become_webm(studio: Studio, codec: str, found: str) -> None:
     result = studio.run(
         {
             "frames": of_class("EmptyImage", width=64, height=64, batch_size=3, color=255),

@@ -53,13 +53,13 @@ def test_losses_are_drawn_from_the_largest_down_to_the_least() -> None:
         line_plot([], x_label="", y_label="")
 
 
-def test_the_plot_is_a_temporary_picture(tmp_path: Path) -> None:
+def test_the_plot_is_a_temporary_image(tmp_path: Path) -> None:
     context = node_context(small_store(tmp_path), tmp_path)
     shown = loss_graph(context, loss={"loss": [2.0, 2.0]}, prompt={"1": {}}, extra_pnginfo=None).ui["images"][0]
     context.files.join()
-    with Image.open(tmp_path / shown["filename"]) as picture:
-        assert picture.size == (WIDTH + MARGIN, HEIGHT + MARGIN)
-        assert picture.info["prompt"] == '{"1": {}}'
+    with Image.open(tmp_path / shown["filename"]) as image:
+        assert image.size == (WIDTH + MARGIN, HEIGHT + MARGIN)
+        assert image.info["prompt"] == '{"1": {}}'
     assert shown["type"] == "temp"
     with pytest.raises(ValueError, match="got no losses"):
         loss_graph(context, loss={"loss": []})

@@ -56,7 +56,7 @@ def test_float8_weights_compute_in_the_type_of_the_others(store: ModelStore, wei
     assert model.model_dtype() is WEIGHT_TYPES[weight_dtype] and model.model.compute_dtype is whole.model.compute_dtype
     exact = sampled(store, whole)
     difference = (sampled(store, model) - exact).norm() / exact.norm()
-    assert 0.0 < difference < 0.3, "rounded weights, the same picture"
+    assert 0.0 < difference < 0.3, "rounded weights, the same image"
 
 
 def test_each_type_is_a_model_of_its_own(store: ModelStore) -> None:

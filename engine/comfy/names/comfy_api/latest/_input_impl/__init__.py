@@ -1,4 +1,4 @@
-"""`comfy_api.latest._input_impl`: videos of files and of pictures."""
+"""`comfy_api.latest._input_impl`: videos of files and of images."""
 
 from __future__ import annotations
 

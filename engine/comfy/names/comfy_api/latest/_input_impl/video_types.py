@@ -1,4 +1,4 @@
-"""`comfy_api.latest._input_impl.video_types`: videos of files and of pictures."""
+"""`comfy_api.latest._input_impl.video_types`: videos of files and of images."""
 
 from __future__ import annotations
 

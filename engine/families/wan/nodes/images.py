@@ -1,4 +1,4 @@
-"""Pictures that a video begins with, ends with, or is about."""
+"""Images that a video begins with, ends with, or is about."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from darkroom.engine.families.wan.nodes.latents import (
 from darkroom.engine.models.kinds.clip_vision_value import ClipVisionOutput
 from darkroom.engine.nodes.base import NodeContext, Out, node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, VAE
 
 
@@ -41,7 +41,7 @@ def wan_image_to_video(
     clip_vision_output: Seen = None,
     start_image: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video begin with pictures."""
+    """Let a video begin with images."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     if start_image is not None:
         given = fitted(start_image[:length], width, height)
@@ -85,7 +85,7 @@ def wan_first_last_frame_to_video(
     start_image: GivenImage = None,
     end_image: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video begin and end with pictures."""
+    """Let a video begin and end with images."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size, follows_vae=True)
     between_images(guide, start_image, end_image)
     seen = clip_vision_start_image or clip_vision_end_image
@@ -113,7 +113,7 @@ def wan_fun_inpaint_to_video(
     start_image: GivenImage = None,
     end_image: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a video begin and end with pictures, of networks that paint the frames between."""
+    """Let a video begin and end with images, of networks that paint the frames between."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size, follows_vae=True)
     between_images(guide, start_image, end_image)
     guide.set_clip_vision(clip_vision_output)
@@ -135,7 +135,7 @@ def wan_phantom_subject_to_video(
 ) -> tuple[
     Positive, Annotated[CONDITIONING, Out("negative_text")], Annotated[CONDITIONING, Out("negative_img_text")], Start
 ]:
-    """Let a video be about the subjects of pictures, behind its last frame (Liu et al. 2025, arXiv 2502.11079)."""
+    """Let a video be about the subjects of images, behind its last frame (Liu et al. 2025, arXiv 2502.11079)."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     without_all = negative
     if images is not None:

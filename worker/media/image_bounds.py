@@ -1,6 +1,6 @@
-"""Limits on the frames and pixels of a picture, read from its structure before it is decoded.
+"""Limits on the frames and pixels of an image, read from its structure before it is decoded.
 
-The memory of a picture depends on frames x pixels, not on its bytes: 535 KB of GIF can be 600 frames of 512x512. Each
+The memory of an image depends on frames x pixels, not on its bytes: 535 KB of GIF can be 600 frames of 512x512. Each
 frame counts as at least MIN_FRAME_PX, since readers allocate a mask of that size for it. Other costs in time or memory
 are limited too: a JPEG's scans, a GIF's blocks, a PNG's compressed profiles, and the numbers in TIFF tags and Exif.
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_INPUT_PIXELS = 1 << 27  # frames x pixels; the default of INPUT_MAX_PIXELS
 MAX_FRAMES = 10_000
 MIN_FRAME_PX = 64 * 64
-MAX_JPEG_SCANS = 200  # each covers the whole picture
+MAX_JPEG_SCANS = 200  # each covers the whole image
 MAX_GIF_BLOCKS = 2_000_000  # of up to 255 bytes
 MAX_TAG_NUMBERS = 1 << 20  # each becomes an object
 MAX_EXIF_BYTES = 16 << 20
@@ -43,7 +43,7 @@ _WIDTH_TAG, _HEIGHT_TAG = 256, 257
 
 
 class OutOfBounds(ValueError):
-    """A picture that exceeds a limit; the message names the quantity and its maximum."""
+    """An image that exceeds a limit; the message names the quantity and its maximum."""
 
 
 @dataclass(slots=True)
@@ -84,14 +84,14 @@ def check_structure(path: Path, extension: str, max_pixels: int) -> None:
                 _check_png(file)
 
 
-def check_opened(picture: Image.Image, max_pixels: int) -> None:
-    """Check an open picture before it is decoded. Raises OutOfBounds.
+def check_opened(image: Image.Image, max_pixels: int) -> None:
+    """Check an open image before it is decoded. Raises OutOfBounds.
 
     GIF and TIFF are counted by `check_structure` only, since Pillow has to read the whole file to count frames.
     """
-    num_frames = 1 if picture.format in ("GIF", "TIFF", "MPO") else getattr(picture, "n_frames", 1)
-    Extent(max_pixels).add(picture.width, picture.height, num_frames)
-    exif = picture.info.get("exif", b"")
+    num_frames = 1 if image.format in ("GIF", "TIFF", "MPO") else getattr(image, "n_frames", 1)
+    Extent(max_pixels).add(image.width, image.height, num_frames)
+    exif = image.info.get("exif", b"")
     if len(exif) > MAX_EXIF_BYTES:
         raise OutOfBounds(f"has {len(exif)} bytes of Exif; expected at most {MAX_EXIF_BYTES}")
 

@@ -1,4 +1,4 @@
-"""Pictures that take more than their bytes show are refused before anything of them is decoded."""
+"""Images that take more than their bytes show are refused before anything of them is decoded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_small_frames_count_as_what_their_masks_take(tmp_path: Path) -> None:
         check_file(put(tmp_path, frames("GIF", 30, side=1)), "image", MAX_PIXELS)
 
 
-def test_a_single_picture_has_the_same_bound(tmp_path: Path) -> None:
+def test_a_single_image_has_the_same_bound(tmp_path: Path) -> None:
     with pytest.raises(BrokenFile, match="90000 pixels"):
         check_file(put(tmp_path, frames("PNG", 1, side=300)), "image", MAX_PIXELS)
 

@@ -13,7 +13,7 @@ from darkroom.worker.json.values import JsonObject, object_at
 PREFIX = "ComfyUI"
 
 
-def with_saved_pictures(prompt: JsonObject) -> JsonObject:
+def with_saved_images(prompt: JsonObject) -> JsonObject:
     """Return the prompt with the saving class in the place of every class of ComfyUI that only sends its images."""
     facts = Facts()
     saving = {

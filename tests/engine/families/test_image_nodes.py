@@ -1,4 +1,4 @@
-"""Node classes of families for conditioning by a picture: cameras, orbits, videos and enlargements."""
+"""Node classes of families for conditioning by an image: cameras, orbits, videos and enlargements."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.engine.nodes.small_store import node_context, small_store
 
 
 class Vision:
-    """A picture encoder of four numbers."""
+    """An image encoder of four numbers."""
 
     def encode_image(self, image: torch.Tensor) -> Any:
         return SimpleNamespace(image_embeds=torch.arange(4.0).expand(image.shape[0], -1))
 
 
 class Encoder:
-    """A VAE whose latent is the picture itself, a pixel of eight a side."""
+    """A VAE whose latent is the image itself, a pixel of eight a side."""
 
     def encode(self, pixels: torch.Tensor) -> torch.Tensor:
         return pixels.movedim(-1, 1)[:, :, ::8, ::8]
@@ -72,7 +72,7 @@ def test_a_video_s_motion_goes_into_both_conditionings(inputs: dict[str, Any]) -
     assert difference.std() > 0.3
 
 
-def test_the_upscaler_is_shown_the_picture_in_the_latents_size(inputs: dict[str, Any]) -> None:
+def test_the_upscaler_is_shown_the_image_in_the_latents_size(inputs: dict[str, Any]) -> None:
     entry = [[torch.zeros(1, 1, 4), {}]]
     positive, negative, latent = sd_4x_upscale_conditioning(
         inputs["context"], images=torch.ones(2, 16, 24, 3), positive=entry, negative=entry, scale_ratio=3.0,

@@ -1,6 +1,6 @@
-"""Conditioning by a picture in place of a prompt, for networks that draw videos, orbits and other views of it.
+"""Conditioning by an image in place of a prompt, for networks that draw videos, orbits and other views of it.
 
-`B` pictures, `D` width of a picture's embedding.
+`B` images, `D` width of an image's embedding.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Negative = Annotated[CONDITIONING, Out("negative")]
 Start = Annotated[LATENT, Out("latent")]
 
 
-def picture_seen(
+def image_seen(
     clip_vision: CLIP_VISION, init_image: IMAGE, width: int, height: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the embedding [1, B, D] of pictures, and their colours [B, height, width, 3]."""
+    """Return the embedding [1, B, D] of images, and their colours [B, height, width, 3]."""
     embedding: torch.Tensor = clip_vision.encode_image(init_image).image_embeds.unsqueeze(0)
     pixels = resize_image(init_image, width, height, "bilinear", "center")[:, :, :, :3]
     return embedding, pixels
 
 
-def picture_pair(
+def image_pair(
     tokens: torch.Tensor, nothing: torch.Tensor, latent: torch.Tensor, **options: object
 ) -> tuple[Conditioning, Conditioning]:
-    """Return the conditioning of a picture, and that of none: zeros in place of tokens and latent."""
+    """Return the conditioning of an image, and that of none: zeros in place of tokens and latent."""
     positive = [[tokens, {**options, "concat_latent_image": latent}]]
     negative = [[nothing, {**options, "concat_latent_image": torch.zeros_like(latent)}]]
     return positive, negative
 
 
 def empty_latent(count: int, width: int, height: int) -> torch.Tensor:
-    """Return zeros [count, 4, h, w] for pictures of a size in pixels."""
+    """Return zeros [count, 4, h, w] for images of a size in pixels."""
     return torch.zeros([count, LATENT_CHANNELS, height // CELL_PX, width // CELL_PX])

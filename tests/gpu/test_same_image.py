@@ -17,7 +17,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("family", ["sd15", "sdxl", "flux", "wan", "qwen_image", "z_image"])
-def test_latents_and_pictures_of_cpu_and_gpu_agree(tmp_path: Path, family: str) -> None:
+def test_latents_and_images_of_cpu_and_gpu_agree(tmp_path: Path, family: str) -> None:
     found = compare(bench_in(tmp_path), family)
     assert found["deviation"] > 0.1, "a flat latent compares nothing"
     assert found["float32"]["latent_error"] <= MOST_FLOAT32_ERROR

@@ -1,9 +1,9 @@
-"""One real request against a worker that is starting: waits until it is ready, sends it, saves and names the picture.
+"""One real request against a worker that is starting: waits until it is ready, sends it, saves and names the image.
 
 `run.sh` calls it; only the standard library is needed. The worker's process is watched meanwhile, so a worker that dies
 ends the wait at once, and one that is slow (a model on a network disk) is waited for as long as it lives.
 
-Exit code: 0 when the picture lies on the disk, 1 otherwise.
+Exit code: 0 when the image lies on the disk, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ def wait_until_ready(url: str, process_id: int, tls: ssl.SSLContext | None) -> f
     raise WorkerGone(f"the worker ended before it was ready ({reason})")
 
 
-def picture_of(result: dict[str, Any]) -> bytes:
-    """The first picture of a result. Raises ValueError when it has none."""
+def image_of(result: dict[str, Any]) -> bytes:
+    """The first image of a result. Raises ValueError when it has none."""
     for output in result.get("output", []):
         if output.get("data"):
             text: str = output["data"]
             return base64.b64decode(text.rpartition(",")[2])
-    raise ValueError("the result holds no picture")
+    raise ValueError("the result holds no image")
 
 
 def without_data(result: dict[str, Any]) -> dict[str, Any]:
@@ -167,17 +167,17 @@ def main() -> int:
         key = key_of(arguments.key_file)
         answer = ask(f"{arguments.url}/generate/sync", body, key=key, tls=tls, timeout_seconds=3600.0)
     except (WorkerGone, OSError, HTTPException) as error:
-        print(f"No picture: {error}", file=sys.stderr)
+        print(f"No image: {error}", file=sys.stderr)
         return 1
     print(json.dumps(without_data(answer.body), indent=2))
     try:
-        picture = picture_of(answer.body)
+        image = image_of(answer.body)
     except ValueError as error:
-        print(f"No picture: HTTP {answer.status}, {error}", file=sys.stderr)
+        print(f"No image: HTTP {answer.status}, {error}", file=sys.stderr)
         return 1
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_bytes(picture)
-    print(f"Picture after {time.monotonic() - started:.1f} s: {arguments.output} ({len(picture)} bytes)", flush=True)
+    arguments.output.write_bytes(image)
+    print(f"Image after {time.monotonic() - started:.1f} s: {arguments.output} ({len(image)} bytes)", flush=True)
     return 0
 
 

@@ -1,6 +1,6 @@
-"""Videos that move after a sound: Wan 2.2 S2V, and HuMo, whose figures speak.
+"""Videos that move after audio: Wan 2.2 S2V, and HuMo, whose figures speak.
 
-`L` layers and `A` width of the encoder of sound, `T` its features, 50 a second, `F` frames, `f` latent frames.
+`L` layers and `A` width of the encoder of audio, `T` its features, 50 a second, `F` frames, `f` latent frames.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from darkroom.engine.families.wan.nodes.latents import (
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoderOutput
 from darkroom.engine.nodes.base import NodeContext, Optional, node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended, with_options
-from darkroom.engine.nodes.library.conditioning.picture_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import AUDIO_ENCODER_OUTPUT, CONDITIONING, LATENT, VAE, Conditioning, Latent
 
 FEATURES_HZ = 50
-STEPS_HZ, VIDEO_HZ = 30, 16  # S2V: steps of sound and frames a second
+STEPS_HZ, VIDEO_HZ = 30, 16  # S2V: steps of audio and frames a second
 MOST_EARLIER_FRAMES, MOST_EARLIER_LATENTS = 73, 19
 SPEECH_HZ = 25  # HuMo: steps of speech, and frames, a second
 SPEECH_GROUPS = (slice(0, 8), slice(8, 16), slice(16, 24), slice(24, 32), slice(32, 33))  # layers that are averaged
 SPEECH_LAYERS, SPEECH_WIDTH = 33, 1280  # of Whisper large v3
-SAMPLES_PER_STEP = 640  # of sound at 16 kHz
+SAMPLES_PER_STEP = 640  # of audio at 16 kHz
 SPEECH_WINDOW, SPEECH_OVERLAP = 8, 2  # steps of speech of a latent frame, of them those shared with either neighbour
 
 Heard = Annotated[AUDIO_ENCODER_OUTPUT | None, Optional()]
@@ -52,14 +52,14 @@ def at_rate(features: torch.Tensor, rate_hz: int) -> torch.Tensor:
     return resized.transpose(1, 2)
 
 
-def sound_steps(heard: AudioEncoderOutput, num_frames: int) -> torch.Tensor:
-    """Return the step of sound of each frame [1, L, A, n], zeros behind the sound, for videos of `num_frames` each.
+def audio_steps(heard: AudioEncoderOutput, num_frames: int) -> torch.Tensor:
+    """Return the step of audio of each frame [1, L, A, n], zeros behind the audio, for videos of `num_frames` each.
 
-    `n` is the sound's frames, rounded up to whole videos. Raises ValueError for a batch of sounds.
+    `n` is the audio's frames, rounded up to whole videos. Raises ValueError for a batch of audio.
     """
     layers = heard["encoded_audio_all_layers"]
     if layers[0].shape[0] != 1:
-        raise ValueError(f"audio_encoder_output: a batch of sounds; got {layers[0].shape[0]}, expected one")
+        raise ValueError(f"audio_encoder_output: a batch of audio; got {layers[0].shape[0]}, expected one")
     steps = at_rate(torch.cat(layers), STEPS_HZ)  # [L, T, A]
     num_steps = steps.shape[1]
     num_videos = int(num_steps / (num_frames * (STEPS_HZ / VIDEO_HZ))) + 1
@@ -70,7 +70,7 @@ def sound_steps(heard: AudioEncoderOutput, num_frames: int) -> torch.Tensor:
     return frames.transpose(1, 2)[None]
 
 
-def _follow_sound(
+def _follow_audio(
     guide: VideoGuide,
     heard: AudioEncoderOutput | None,
     ref_image: torch.Tensor | None,
@@ -84,7 +84,7 @@ def _follow_sound(
     """
     num_frames = guide.latent.shape[2] * FRAMES_RATIO
     if heard is not None:
-        steps = sound_steps(heard, num_frames)[..., first_frame : first_frame + num_frames]
+        steps = audio_steps(heard, num_frames)[..., first_frame : first_frame + num_frames]
         if steps.shape[-1] > 0:
             guide.positive = with_options(guide.positive, audio_embed=steps)
             guide.negative = with_options(guide.negative, audio_embed=steps * 0.0)
@@ -98,7 +98,7 @@ def _follow_sound(
 
 
 @node("WanSoundImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
-def wan_sound_image_to_video(
+def wan_audio_image_to_video(
     context: NodeContext,
     *,
     positive: CONDITIONING,
@@ -113,7 +113,7 @@ def wan_sound_image_to_video(
     control_video: GivenImage = None,
     ref_motion: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Let a figure move after a sound, behind the frames of `ref_motion`."""
+    """Let a figure move after audio, behind the frames of `ref_motion`."""
     earlier = None
     if ref_motion is not None:
         frames = fitted(ref_motion[-MOST_EARLIER_FRAMES:], width, height)
@@ -121,11 +121,11 @@ def wan_sound_image_to_video(
         video[-frames.shape[0] :] = frames
         earlier = vae.encode(video[..., :3])
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
-    return _follow_sound(guide, audio_encoder_output, ref_image, control_video, earlier)
+    return _follow_audio(guide, audio_encoder_output, ref_image, control_video, earlier)
 
 
 @node("WanSoundImageToVideoExtend", display_name=None, category=CATEGORY, python_module=MODULE)
-def wan_sound_image_to_video_extend(
+def wan_audio_image_to_video_extend(
     context: NodeContext,
     *,
     positive: CONDITIONING,
@@ -137,12 +137,12 @@ def wan_sound_image_to_video_extend(
     ref_image: GivenImage = None,
     control_video: GivenImage = None,
 ) -> tuple[Positive, Negative, Start]:
-    """Go on with a video behind `video_latent`, and with its sound where that ends."""
+    """Go on with a video behind `video_latent`, and with its audio where that ends."""
     earlier = video_latent["samples"]
     batch, _, earlier_latents, rows, columns = earlier.shape
     first_frame = earlier_latents * FRAMES_RATIO
     guide = VideoGuide(positive, negative, vae, columns * CELL_PX, rows * CELL_PX, length, batch)
-    return _follow_sound(guide, audio_encoder_output, ref_image, control_video, earlier, first_frame)
+    return _follow_audio(guide, audio_encoder_output, ref_image, control_video, earlier, first_frame)
 
 
 def speech_windows(heard: AudioEncoderOutput, length: int) -> torch.Tensor:
@@ -194,4 +194,4 @@ def wan_humo_image_to_video(
     return positive, negative, latent_of(guide.latent)
 
 
-NODES = (wan_sound_image_to_video, wan_sound_image_to_video_extend, wan_humo_image_to_video)
+NODES = (wan_audio_image_to_video, wan_audio_image_to_video_extend, wan_humo_image_to_video)

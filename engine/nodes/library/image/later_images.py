@@ -1,4 +1,4 @@
-"""Nodes of later releases of ComfyUI that save pictures: with more bits a channel, or two to compare."""
+"""Nodes of later releases of ComfyUI that save images: with more bits a channel, or two to compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.images.encode import metadata_texts, write_png
-from darkroom.engine.media.deep_pictures import EXR_FORMATS, PNG_FORMATS, write_exr, write_png16
+from darkroom.engine.media.deep_images import EXR_FORMATS, PNG_FORMATS, write_exr, write_png16
 from darkroom.engine.nodes.base import (
     Choice,
     Combo,
@@ -66,7 +66,7 @@ def save_image_advanced(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("IMAGE"), Out("images")]:
-    """Save pictures as PNG of 8 or 16 bits a channel, or as OpenEXR of 32-bit floats, with the prompt in each."""
+    """Save images as PNG of 8 or 16 bits a channel, or as OpenEXR of 32-bit floats, with the prompt in each."""
     height, width, channels = images.shape[1:]
     known = EXR_FORMATS if format["format"] == "exr" else PNG_FORMATS
     if channels not in known:
@@ -102,7 +102,7 @@ def image_compare(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> NodeOutput:
-    """Show two batches of pictures beside each other."""
+    """Show two batches of images beside each other."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
     shown: dict[str, list[Any]] = {}
     for side, images in (("a", image_a), ("b", image_b)):

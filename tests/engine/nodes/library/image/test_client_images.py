@@ -1,4 +1,4 @@
-"""Pictures sent to the client, taken by its camera, and vector pictures."""
+"""Images sent to the client, taken by its camera, and vector images."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def sending(color: int = 0x102030) -> dict[str, dict[str, object]]:
     }
 
 
-def test_pictures_are_sent_at_full_size_without_loss(studio: Studio) -> None:
+def test_images_are_sent_at_full_size_without_loss(studio: Studio) -> None:
     result = studio.run(sending(), wants_previews=True)
     sent = [event for event in studio.events if isinstance(event, PreviewMade)]
     assert result.status == "success" and len(sent) == 2
-    picture = Image.open(io.BytesIO(sent[0].image))
-    assert (picture.format, picture.size, picture.getpixel((639, 31))) == ("PNG", (640, 32), (0x10, 0x20, 0x30))
+    image = Image.open(io.BytesIO(sent[0].image))
+    assert (image.format, image.size, image.getpixel((639, 31))) == ("PNG", (640, 32), (0x10, 0x20, 0x30))
     progress = [(event.value, event.maximum) for event in studio.events if isinstance(event, NodeProgress)]
     assert progress == [(0, 2), (1, 2)]
     assert not list(studio.settings.output_path.rglob("*.*"))
 
 
-def test_the_same_pictures_are_sent_to_the_next_client_too(studio: Studio) -> None:
+def test_the_same_images_are_sent_to_the_next_client_too(studio: Studio) -> None:
     for _ in range(2):
         studio.run(sending(), wants_previews=True)
         assert sum(isinstance(event, PreviewMade) for event in studio.events) == 2
@@ -54,7 +54,7 @@ def test_without_a_client_nothing_is_sent(studio: Studio) -> None:
     assert not [event for event in studio.events if isinstance(event, PreviewMade)]
 
 
-def test_a_captured_picture_is_loaded(studio: Studio) -> None:
+def test_a_captured_image_is_loaded(studio: Studio) -> None:
     Image.new("RGB", (16, 8), (255, 0, 0)).save(studio.settings.input_path / "webcam.png")
     result = studio.run(
         {

@@ -1,4 +1,4 @@
-"""Nodes that exchange pictures with the client of a run: sent through its WebSocket, or taken by its camera.
+"""Nodes that exchange images with the client of a run: sent through its WebSocket, or taken by its camera.
 
 `B` batch, `H W` pixels: IMAGE is float32 `[B, H, W, C]` of 0..1.
 """
@@ -27,7 +27,7 @@ def _never_the_same(environment: NodeEnvironment) -> float:
 @node("SaveImageWebsocket", category="api/image", is_output=True, fingerprint=_never_the_same,
       python_module="custom_nodes.websocket_image_save", facts=NodeFacts(saved_by="SaveImage"))  # fmt: skip
 def save_image_websocket(context: NodeContext, *, images: IMAGE) -> NodeOutput:
-    """Send pictures to the client as binary previews of full size, PNG without metadata. Nothing is stored."""
+    """Send images to the client as binary previews of full size, PNG without metadata. Nothing is stored."""
     num_images = images.shape[0]
     for index, image in enumerate(images.detach().cpu()):  # [H, W, C]
         if context.report_preview is not None:
@@ -50,7 +50,7 @@ def webcam_capture(
     height: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)] = 0,
     capture_on_queue: Annotated[bool, Flag()] = True,
 ) -> IMAGE:
-    """Load a picture that ComfyUI's page has taken. Size and moment are the page's."""
+    """Load an image that ComfyUI's page has taken. Size and moment are the page's."""
     return read_image(context.files.input_path(image), context.files.max_pixels())[0]
 
 

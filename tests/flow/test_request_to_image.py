@@ -1,4 +1,4 @@
-"""A request becomes a picture, through the real processes: front, engine, S3 server, webhook receiver."""
+"""A request becomes an image, through the real processes: front, engine, S3 server, webhook receiver."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_shows(png: bytes, expected: str) -> None:
     assert difference.max() <= LARGEST_DIFFERENCE
 
 
-def test_a_modifier_draws_the_expected_picture(worker: RunningWorker) -> None:
+def test_a_modifier_draws_the_expected_image(worker: RunningWorker) -> None:
     result = finished(worker.generate(modifier_request()))
     (output,) = result["output"]
     assert output["type"] == "output"
@@ -54,14 +54,14 @@ def test_a_modifier_draws_the_expected_picture(worker: RunningWorker) -> None:
     assert_shows(worker.output_bytes(result), "text_to_image.png")
 
 
-def test_a_workflow_draws_the_expected_pictures(worker: RunningWorker) -> None:
+def test_a_workflow_draws_the_expected_images(worker: RunningWorker) -> None:
     result = finished(worker.generate(workflow_request()))
     assert [output["node_id"] for output in result["output"]] == ["7", "7"]
     for index, output in enumerate(result["output"]):
         assert_shows(httpx.get(output["url"]).content, f"workflow_{index}.png")
 
 
-def test_an_envelope_of_vast_changes_nothing_about_the_picture(worker: RunningWorker) -> None:
+def test_an_envelope_of_vast_changes_nothing_about_the_image(worker: RunningWorker) -> None:
     result = finished(worker.generate(vast_envelope(modifier_request())))
     assert_shows(worker.output_bytes(result), "text_to_image.png")
 
@@ -72,7 +72,7 @@ def test_an_image_at_an_address_is_drawn_over(worker: RunningWorker, receiver: R
     assert_shows(worker.output_bytes(result), "image_to_image.png")
 
 
-def test_pictures_come_as_base64_when_asked(worker: RunningWorker) -> None:
+def test_images_come_as_base64_when_asked(worker: RunningWorker) -> None:
     in_body = finished(worker.generate(modifier_request(return_outputs_as_base64=True)))
     by_header = finished(worker.generate(modifier_request(), **{"X-Return-Outputs-As-Base64": "yes"}))
     for result in (in_body, by_header):
@@ -81,12 +81,12 @@ def test_pictures_come_as_base64_when_asked(worker: RunningWorker) -> None:
         assert_shows(base64.b64decode(output["data"]), "text_to_image.png")
 
 
-def test_pictures_tell_nothing_about_their_making_by_default(worker: RunningWorker) -> None:
+def test_images_tell_nothing_about_their_making_by_default(worker: RunningWorker) -> None:
     png = worker.output_bytes(finished(worker.generate(modifier_request())))
     assert not Image.open(io.BytesIO(png)).info.keys() & {"prompt", "workflow"}
 
 
-def test_a_picture_is_uploaded_and_its_link_opens(worker: RunningWorker, s3_server: S3Server) -> None:
+def test_an_image_is_uploaded_and_its_link_opens(worker: RunningWorker, s3_server: S3Server) -> None:
     target = {
         "access_key_id": s3_server.access_key_id,
         "secret_access_key": s3_server.secret_access_key,
@@ -103,7 +103,7 @@ def test_a_picture_is_uploaded_and_its_link_opens(worker: RunningWorker, s3_serv
     assert s3_server.secret_access_key not in json.dumps(result)
 
 
-def test_a_failed_upload_leaves_the_job_completed_and_the_picture_fetchable(
+def test_a_failed_upload_leaves_the_job_completed_and_the_image_fetchable(
     worker: RunningWorker, s3_server: S3Server
 ) -> None:
     target = {
@@ -158,16 +158,16 @@ def test_the_same_request_runs_once_and_another_body_under_its_id_is_refused(wor
     assert worker.generate(modifier_request(request_id="once")).status_code == 409
 
 
-def test_the_installed_client_saves_a_picture(
+def test_the_installed_client_saves_an_image(
     worker: RunningWorker, installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
-    command = ("generate", "a lighthouse", "--url", worker.url, "-o", "picture.png", "--width", "64", "--height", "64")
+    command = ("generate", "a lighthouse", "--url", worker.url, "-o", "image.png", "--width", "64", "--height", "64")
     done = installed_wheel.run(*command, "--steps", "2", "--checkpoint", "small.safetensors", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert pixels((tmp_path / "picture.png").read_bytes()).shape == (64, 64, 3)
+    assert pixels((tmp_path / "image.png").read_bytes()).shape == (64, 64, 3)
 
 
-def test_a_stream_shows_the_picture_while_it_is_sampled(worker: RunningWorker) -> None:
+def test_a_stream_shows_the_image_while_it_is_sampled(worker: RunningWorker) -> None:
     body = modifier_request(previews=True)
     with worker.http.stream("POST", "/generate/stream", json=body, timeout=60) as events:
         told = [json.loads(line.removeprefix("data: ")) for line in events.iter_lines() if line.startswith("data: ")]

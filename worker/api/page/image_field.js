@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 
-export class PictureField {
+export class ImageField {
   constructor(field, id) {
     this.file = null;
     this.address = "";
@@ -36,7 +36,7 @@ export class PictureField {
     this.file = file;
     this.words.textContent = file.name;
     this.clear.hidden = false;
-    if (file.type.startsWith("image/")) this.#picture(URL.createObjectURL(file));
+    if (file.type.startsWith("image/")) this.#image(URL.createObjectURL(file));
     this.#changed();
   }
 
@@ -48,11 +48,11 @@ export class PictureField {
     const isShort = this.address && !this.address.startsWith("data:");
     this.words.textContent = isShort ? this.address : this.address ? "A small example" : "Drop a file, paste it, or click to choose";
     this.clear.hidden = !this.address;
-    this.#picture(/^(data:image|https?:)/.test(this.address) ? this.address : "");
+    this.#image(/^(data:image|https?:)/.test(this.address) ? this.address : "");
     this.#changed();
   }
 
-  #picture(source) {
+  #image(source) {
     if (this.preview.src.startsWith("blob:")) URL.revokeObjectURL(this.preview.src);
     this.preview.hidden = !source;
     if (source) this.preview.src = source;

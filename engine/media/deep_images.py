@@ -1,4 +1,4 @@
-"""Encoding of pictures with more than 8 bits a channel: PNG of 16 bits, OpenEXR of 32-bit floats. By PyAV."""
+"""Encoding of images with more than 8 bits a channel: PNG of 16 bits, OpenEXR of 32-bit floats. By PyAV."""
 
 from __future__ import annotations
 
