@@ -102,9 +102,12 @@ def test_declarations_are_comfyuis(studio: Studio) -> None:
         assert normalised(own) == normalised(recorded[name] | later), name
 
 
+LEFT_OUT = ("python_module", "description", "output_tooltips", "darkroom")
+
+
 def normalised(info: dict[str, Any]) -> dict[str, Any]:
-    """Without what depends on the installation: module, tooltips, descriptions, empty options, lists of files."""
-    kept = {key: value for key, value in info.items() if key not in ("python_module", "description", "output_tooltips")}
+    """Without what depends on the installation, empty options, lists of files, and what ComfyUI does not declare."""
+    kept = {key: value for key, value in info.items() if key not in LEFT_OUT}
     kept["input"] = {
         section: {name: _declaration(value) for name, value in inputs.items()}
         for section, inputs in info["input"].items()
