@@ -15,7 +15,7 @@ from darkroom.engine.media.opened import BadMedia, opened_for_reading
 
 PLAYLISTS = {
     "hls.m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1.0,\nsound.mp3\n#EXT-X-ENDLIST\n",
-    "concat.ffconcat": "ffconcat version 1.0\nfile audio.mp3\n",
+    "concat.ffconcat": "ffconcat version 1.0\nfile sound.mp3\n",
 }
 
 
