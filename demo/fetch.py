@@ -103,7 +103,7 @@ def main() -> None:
             for colour, image in images_of(thing, package, labels).items():
                 images[f"{thing.name}|{colour}"] = image
     np.savez_compressed(folder / "pictures.npz", **images)  # type: ignore[arg-type]
-    print(f"{len(THINGS)} things, {len(images)} images in {folder / 'images.npz'}")
+    print(f"{len(THINGS)} things, {len(images)} images in {folder / 'pictures.npz'}")
 
 
 if __name__ == "__main__":

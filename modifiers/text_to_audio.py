@@ -1,4 +1,4 @@
-"""Text2Audio: makes music or audio from a text, and songs from lyrics."""
+"""Text2Audio: makes music or sound effects from a text, and songs from lyrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Strength = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), BeforeValid
 
 
 class Text2Audio(NetworkFields):
-    """Make music or audio from a text. The checkpoint must be of a family that does, such as ACE-Step.
+    """Make music or sound effects from a text. The checkpoint must be of a family that does, such as ACE-Step.
 
     Seconds, steps, `cfg_scale`, sampler, scheduler and shift that are left out are those of the model's family.
     """
@@ -40,7 +40,7 @@ class Text2Audio(NetworkFields):
     example: ClassVar[Mapping[str, Any]] = {"prompt": "calm piano, rain", "seconds": 20}
     draws_videos: ClassVar[bool] = True  # no image comes out
 
-    prompt: Annotated[str, Into(POSITIVE, "tags"), Field(description="The music or audio: genre, instruments, mood.")]
+    prompt: Annotated[str, Into(POSITIVE, "tags"), Field(description="The music or sound effect: genre, instruments, mood.")]
     lyrics: Annotated[
         str,
         Into(POSITIVE, "lyrics"),

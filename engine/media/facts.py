@@ -42,7 +42,7 @@ def media_facts(path: Path) -> Facts:
         declared = (container.duration or 0) / MICROSECONDS
         if declared > facts.get("duration_seconds", 0.0) + _frame_seconds(
             facts
-        ):  # a longer audio, or a frame that stays
+        ):  # a longer audio stream, or a frame that stays
             facts["duration_seconds"] = round(declared, 3)
         if audio is not None:
             facts |= {"sample_rate": int(audio.rate), "channels": int(audio.channels)}

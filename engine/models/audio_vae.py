@@ -1,6 +1,6 @@
 """VAE of audio: waveforms to latents and back.
 
-Audio are `[B, S, C]` at the VAE's rate, as ComfyUI's nodes give them, latents `[B, C, L]` or `[B, C, h, L]`, unscaled.
+Audio is `[B, S, C]` at the VAE's rate, as ComfyUI's nodes give them, latents `[B, C, L]` or `[B, C, h, L]`, unscaled.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_a_mask_is_read_upright_from_a_channel(worker: RunningWorker) -> None:
 
 
 def test_an_image_comes_from_a_bucket_and_goes_to_one(worker: RunningWorker, s3_server: S3Server) -> None:
-    client(s3_server).put_object(Bucket=s3_server.bucket, Key="in/a image.png", Body=encoded(upright(), "PNG"))
+    client(s3_server).put_object(Bucket=s3_server.bucket, Key="in/an image.png", Body=encoded(upright(), "PNG"))
     s3 = {
         "access_key_id": s3_server.access_key_id,
         "secret_access_key": s3_server.secret_access_key,
@@ -107,7 +107,7 @@ def test_an_image_comes_from_a_bucket_and_goes_to_one(worker: RunningWorker, s3_
     }
     [output] = outputs_of(
         worker,
-        load_and_save(f"s3://{s3_server.bucket}/in/a image.png"),
+        load_and_save(f"s3://{s3_server.bucket}/in/an image.png"),
         request_id="bucket",
         s3=s3,
         output={"format": "webp", "thumbnail_size": 16},

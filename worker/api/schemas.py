@@ -122,7 +122,7 @@ class GenerateInput(StoresInput):
     output: OutputInput | None = None
     extra_data: ExtraData | None = None
     return_outputs_as_base64: bool = False
-    previews: bool = Field(default=False, description="Images of the unfinished image in the streams of the job.")
+    previews: bool = Field(default=False, description="Previews of the unfinished image in the job's streams.")
     quality: QualityName | None = Field(
         default=None,
         description="`exact`: the plain path's bits; `same`: within the tolerance of parity; `close`: that, but its "

@@ -24,7 +24,7 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("its_per_second") is not None:
         yield f"speed          {report['its_per_second']:.2f} it/s ({workload})"
     if report.get("seconds_per_picture") is not None:
-        yield f"an image      {report['seconds_per_picture']:.2f} s"
+        yield f"an image       {report['seconds_per_picture']:.2f} s"
     if report.get("shrunk"):
         yield f"smaller        {report['shrunk']}"
     for warning in report.get("warnings") or ():

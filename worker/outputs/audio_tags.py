@@ -17,7 +17,7 @@ class BrokenAudio(ValueError):
 def remove_tags(source: Path, target: Path, media_type: str) -> bool:
     """Copy audio of one of `TAGGED_TYPES` to `target` without its tags.
 
-    Returns False, and writes nothing, if it has none. Raises BrokenSound.
+    Returns False, and writes nothing, if it has none. Raises BrokenAudio.
     """
     from mutagen import MutagenError
 
@@ -37,7 +37,7 @@ def _clean_flac(path: Path, *, deletes: bool) -> bool:
     from mutagen.flac import FLAC
 
     audio = FLAC(path)
-    has_tags = bool(audio.tags or audio.images)
+    has_tags = bool(audio.tags or audio.pictures)
     if has_tags and deletes:
         audio.clear_pictures()
         audio.save()

@@ -25,7 +25,7 @@ FOLDER_MODE = 0o700
 
 @dataclass(frozen=True, slots=True)
 class ConfinedCoding:
-    """The functions of `convert.py`, `embedded.py`, `audio_tags.py` and of the `…_metadata.py`, in media processes."""
+    """The functions of `convert.py`, `embedded.py`, `audio_tags.py` and `…_metadata.py`, in media processes."""
 
     processes: MediaProcesses = field(default_factory=MediaProcesses)
 

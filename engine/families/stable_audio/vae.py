@@ -1,4 +1,4 @@
-"""The autoencoder of audio of Stable Audio ("Oobleck", Evans et al. 2024, arXiv 2404.10301), of any width.
+"""The audio autoencoder of Stable Audio ("Oobleck", Evans et al. 2024, arXiv 2404.10301), of any width.
 
 Waveforms `[B, 2, S]` in -1..1 at 44.1 kHz, latents `[B, C, L]` of a cell for 2048 samples, unscaled. Activations are
 periodic, with a frequency and a size for each channel (Lee et al. 2022, arXiv 2206.04658). Module names are those of

@@ -109,7 +109,7 @@ class SpeechEncoder(nn.Module):
 
 
 class Whisper(nn.Module):
-    """The encoder, for 30 s of audio at a time: longer ones are cut. It computes in float32."""
+    """The encoder, for 30 s of audio at a time: longer audio is cut. It computes in float32."""
 
     least_samples = 1
 

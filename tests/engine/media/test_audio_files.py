@@ -52,7 +52,7 @@ def test_flac_gives_back_the_samples_of_16_bits_with_their_tags(tmp_path: Path) 
         assert container.metadata["prompt"] == '{"1": {}}'
 
 
-def test_a_mono_audio_is_stored_in_both_channels_3_db_lower_as_comfyuis(tmp_path: Path) -> None:
+def test_mono_audio_is_stored_in_both_channels_3_db_lower_as_comfyuis(tmp_path: Path) -> None:
     waveform = stereo(44100)[:1]
     write_audio(tmp_path / "a.flac", waveform, 44100, FLAC, "", {})
     found, _ = read_audio(tmp_path / "a.flac")

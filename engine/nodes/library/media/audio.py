@@ -47,7 +47,7 @@ FilenamePrefix = Annotated[str, FilePrefix()]
 
 
 class AudioFile(InputFile):
-    """Audio in the input folder, or a video that has one."""
+    """Audio file in the input folder, or a video with an audio stream."""
 
     def type_in(self, environment: NodeEnvironment) -> list[str]:
         return sorted([*environment.input_files("audio"), *environment.input_files("video")])
@@ -137,7 +137,7 @@ def save_audio_opus(
 def preview_audio(
     context: NodeContext, *, audio: AUDIO, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
 ) -> PassedAudio:
-    """Show audio: save them to the temporary folder."""
+    """Show audio: save it to the temporary folder."""
     return save_all(context, audio, "ComfyUI", FLAC, "", prompt, extra_pnginfo, "temp").passing_on(audio)
 
 

@@ -59,7 +59,7 @@ def trim_audio_duration(
 def split_audio_channels(
     context: NodeContext, *, audio: AUDIO
 ) -> tuple[Annotated[AUDIO, Out("left")], Annotated[AUDIO, Out("right")]]:
-    """Split stereo audio into two of one channel."""
+    """Split stereo audio into its left and its right channel."""
     waveform, rate_hz = audio["waveform"], audio["sample_rate"]
     if waveform.shape[1] != 2:
         raise ValueError(f"audio: not stereo; got {waveform.shape[1]} channels, expected 2")

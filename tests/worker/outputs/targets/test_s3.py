@@ -91,7 +91,7 @@ def target_at(endpoint: str, bucket: str = BUCKET, secret: str = SECRET) -> S3Ta
 async def test_an_upload_can_be_fetched_by_its_link(endpoint: str, tmp_path: Path) -> None:
     path = tmp_path / "an image.png"
     path.write_bytes(b"\x89PNG data")
-    link = await upload(target_at(endpoint), path, "job-1/a image+ü.png", "image/png", presign_seconds=604800)
+    link = await upload(target_at(endpoint), path, "job-1/an image+ü.png", "image/png", presign_seconds=604800)
     async with httpx.AsyncClient() as http:
         fetched = await http.get(link)
     assert (fetched.status_code, fetched.content) == (200, b"\x89PNG data")

@@ -137,14 +137,14 @@ def test_stereo_is_split_and_mono_is_not() -> None:
 
 
 @pytest.mark.parametrize(("direction", "expected"), [("after", [0.1, 0.2, 0.3]), ("before", [0.3, 0.1, 0.2])])
-def test_audio_are_joined_as_stereo(direction: str, expected: list[float]) -> None:
+def test_audio_is_joined_as_stereo(direction: str, expected: list[float]) -> None:
     first, second = audio([0.1, 0.2]), audio([0.3], [0.4])
     joined = editing.audio_concat(context, audio1=first, audio2=second, direction=direction)
     assert joined["waveform"].shape == (1, 2, 3)
     assert joined["waveform"][0, 0].tolist() == pytest.approx(expected)
 
 
-def test_audio_of_two_rates_are_joined_at_the_higher() -> None:
+def test_audio_of_two_rates_is_joined_at_the_higher() -> None:
     joined = editing.audio_concat(
         context, audio1=audio([0.0] * 100, rate_hz=8000), audio2=audio([0.0] * 100, rate_hz=16000), direction="after"
     )
@@ -155,7 +155,7 @@ def test_audio_of_two_rates_are_joined_at_the_higher() -> None:
     ("method", "expected"),
     [("add", [0.5, 0.5]), ("subtract", [0.25, 0.5]), ("multiply", [0.046875, 0.0]), ("mean", [0.25, 0.25])],
 )
-def test_audio_are_mixed_over_the_length_of_the_first(method: str, expected: list[float]) -> None:
+def test_audio_is_mixed_over_the_length_of_the_first(method: str, expected: list[float]) -> None:
     mixed = editing.audio_merge(context, audio1=audio([0.375, 0.5]), audio2=audio([0.125]), merge_method=method)
     assert mixed["waveform"][0, 0].tolist() == pytest.approx(expected)
 
