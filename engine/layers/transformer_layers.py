@@ -2,7 +2,7 @@
 
 Each layer is one form of a step: its constructor takes the form, its `forward` takes all tensors, and it has no
 parameters, so that the names in model files stay as they are. The forward functions here are the plain forms, with the
-order of operations of the original networks; `engine/tuning/strategies/fused_transformer.py` replaces them by Triton
+order of operations of the original networks; `engine/tuning/strategies/fused_layers.py` replaces them by Triton
 kernels of one pass. Norms with weights are passed as modules and called, since the weights of a layer may be elsewhere
 until it is called.
 

@@ -1,6 +1,6 @@
 """DPM-Solver++(S) with noise for models read as a rectified flow, in the arithmetic of ComfyUI.
 
-`samplers_flow.py::by_ratio` would do but for rounding. What is left of an ancestral step, the root of target^2 - up^2,
+`flow.py::by_ratio` would do but for rounding. What is left of an ancestral step, the root of target^2 - up^2,
 has few bits in float32 where the step is long, and a flow's first and last steps are: both ways are some 1e-4 off the
 exact result, each in its own way. Saved workflows show ComfyUI's image.
 """
