@@ -40,7 +40,9 @@ class Text2Audio(NetworkFields):
     example: ClassVar[Mapping[str, Any]] = {"prompt": "calm piano, rain", "seconds": 20}
     draws_videos: ClassVar[bool] = True  # no image comes out
 
-    prompt: Annotated[str, Into(POSITIVE, "tags"), Field(description="The music or sound effect: genre, instruments, mood.")]
+    prompt: Annotated[
+        str, Into(POSITIVE, "tags"), Field(description="The music or sound effect: genre, instruments, mood.")
+    ]
     lyrics: Annotated[
         str,
         Into(POSITIVE, "lyrics"),
